@@ -1,0 +1,44 @@
+# Front door. Every target sets up what it needs; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve test check format bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
+
+setup: $(STAMP) ## make .venv with everything for users and developers
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: setup ## serve the example models under bursty load and print the report (about a minute)
+	$(BIN)/slacktide demo
+
+serve: setup ## make the example models and serve them
+	$(BIN)/slacktide models make .cache/example-models
+	$(BIN)/slacktide serve .cache/example-models
+
+test: setup ## run the tests
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the code in the project's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## measure and print the figures of bench/README.md
+	$(BIN)/python -m bench
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,81 @@
+"""What the engine wants done. A driver carries commands out in order.
+
+`cause` is the running number of the event that made the engine ask (0 is the first).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slacktide.domain.batch import Batch, Replica
+from slacktide.domain.outcomes import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class RunBatch:
+    """Hand this batch to its replica. Ends in exactly one batch event, or in ReplicaLost."""
+
+    batch: Batch
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortBatch:
+    """Nobody waits for this batch any more: stop it if that is possible.
+
+    Still ends in exactly one batch event; the lane is free only after that.
+    """
+
+    batch: Batch
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Tell the client. Sent once for each request."""
+
+    id: int
+    outcome: Outcome
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlots:
+    """Nothing names the payloads of these requests any more. Sent once for each request.
+
+    Always after the `Answer` of the same request.
+    """
+
+    ids: tuple[int, ...]
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica:
+    """Start this replica; ends in ReplicaUp or ReplicaLost."""
+
+    replica: Replica
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Stop this replica. It runs nothing unless `kill` is set; then it hangs, and
+    `ReplicaLost` must follow once it is dead."""
+
+    replica: Replica
+    kill: bool
+    cause: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeLane:
+    """Move the lane's replicas to these cores; ends in LaneResized."""
+
+    lane: str
+    cores: tuple[int, ...]
+    replicas: tuple[Replica, ...]
+    cause: int
+
+
+Command = RunBatch | AbortBatch | Answer | FreeSlots | StartReplica | StopReplica | ResizeLane

@@ -1,0 +1,131 @@
+"""What happens to the engine. A driver delivers events; the engine answers with commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slacktide.domain.batch import BatchTiming
+from slacktide.domain.outcomes import Reason
+from slacktide.domain.plan import Plan
+from slacktide.domain.request import Notice, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A request's headers are here, its body is not. Counts as submitted from now on."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request is here, body and all. If it was announced, this replaces the notice."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A driver turned a known model's request away itself (bad input, memory, limits).
+
+    The id may have been announced or be new. Keeps the conservation law: the engine counts it.
+    """
+
+    id: int
+    model: str
+    reason: Reason
+    version: str | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A client withdrew. Unknown and finished ids are ignored: the two may cross."""
+
+    id: int
+    reason: Reason = Reason.CLIENT_CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReleased:
+    """An early exit answered these members of a running batch."""
+
+    batch: int
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFinished:
+    """The outputs of every member are ready; the lane is free."""
+
+    batch: int
+    timing: BatchTiming = BatchTiming()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """The model raised; the replica lives on and the lane is free."""
+
+    batch: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAborted:
+    """A batch stopped because it was told to; the lane is free."""
+
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaUp:
+    """A started replica is warm and ready."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """A replica died, was killed, or could not start. What it ran is lost."""
+
+    replica: int
+    detail: str
+    permanent: bool = False
+    """True if starting it again cannot help (a broken model file)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneResized:
+    """A lane now runs on these cores."""
+
+    lane: str
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChanged:
+    """A new plan is in force from now on."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The moment that `next_wakeup` asked for has come."""
+
+
+Event = (
+    Announced
+    | Submitted
+    | Refused
+    | Cancelled
+    | RowsReleased
+    | BatchFinished
+    | BatchFailed
+    | BatchAborted
+    | ReplicaUp
+    | ReplicaLost
+    | LaneResized
+    | PlanChanged
+    | TimerFired
+)

@@ -1,0 +1,94 @@
+"""How a request ends: exactly one `Outcome`, with a `Reason`.
+
+The first question of a caller is "what became of my request?" (`OutcomeKind`), the second
+"why?" (`Reason`). Every reason belongs to exactly one kind. Neither knows a protocol: each front
+end holds one table from reason to status code (PROTOCOL §10).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class OutcomeKind(Enum):
+    """What became of a request."""
+
+    SERVED = "served"
+    """Answered before its deadline (or at any time, if it is best effort)."""
+    LATE = "late"
+    """Computed, but after its deadline."""
+    DROPPED = "dropped"
+    """Given up: it could no longer be on time."""
+    REJECTED = "rejected"
+    """Refused at the door."""
+    FAILED = "failed"
+    """The model crashed or raised."""
+    CANCELLED = "cancelled"
+    """Withdrawn by its client."""
+
+
+class Reason(Enum):
+    """Why a request ended as it did; `kind` says as what."""
+
+    ON_TIME = ("on_time", OutcomeKind.SERVED)
+    EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
+
+    AFTER_DEADLINE = ("after_deadline", OutcomeKind.LATE)
+
+    SHORTER_THAN_ALONE = ("shorter_than_alone", OutcomeKind.DROPPED)
+    """The budget is below what the model needs for this request alone."""
+    EXPIRED = ("expired", OutcomeKind.DROPPED)
+    """The deadline passed while the request waited."""
+    HOPELESS = ("hopeless", OutcomeKind.DROPPED)
+    """P(on time) fell below the scheduler's drop level while the request waited."""
+
+    BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
+    """Cannot be met behind the work that is ahead of it."""
+    QUEUE_FULL = ("queue_full", OutcomeKind.REJECTED)
+    MEMORY_LIMIT = ("memory_limit", OutcomeKind.REJECTED)
+    CLIENT_LIMIT = ("client_limit", OutcomeKind.REJECTED)
+    """More requests or bytes in flight than one client may have."""
+    DRAINING = ("draining", OutcomeKind.REJECTED)
+    """The server is shutting down, or the model is being unloaded."""
+    UNAVAILABLE = ("unavailable", OutcomeKind.REJECTED)
+    """The model is not loaded, still loading, or down."""
+    BAD_INPUT = ("bad_input", OutcomeKind.REJECTED)
+    NOT_FOUND = ("not_found", OutcomeKind.REJECTED)
+    TOO_LARGE = ("too_large", OutcomeKind.REJECTED)
+
+    CRASHED = ("crashed", OutcomeKind.FAILED)
+    """The replica died under this request twice."""
+    RUNTIME_ERROR = ("runtime_error", OutcomeKind.FAILED)
+    """The model raised on this request."""
+
+    CLIENT_CANCELLED = ("client_cancelled", OutcomeKind.CANCELLED)
+    DISCONNECTED = ("disconnected", OutcomeKind.CANCELLED)
+    NO_BODY = ("no_body", OutcomeKind.CANCELLED)
+    """Announced, but its body never came."""
+
+    def __init__(self, label: str, kind: OutcomeKind) -> None:
+        self.label = label
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The one end of a request.
+
+    `queue_s` runs from arrival to the start of the batch that answered it, `compute_s` from
+    there to the answer (both 0 if it never ran); `budget_s` is deadline − end, negative if
+    late, None for best effort.
+    """
+
+    reason: Reason
+    at: float
+    queue_s: float = 0.0
+    compute_s: float = 0.0
+    batch_rows: int = 0
+    budget_s: float | None = None
+    detail: str = ""
+
+    @property
+    def kind(self) -> OutcomeKind:
+        return self.reason.kind

@@ -1,0 +1,98 @@
+"""A `Plan` is data: what runs where. The engine applies a new one atomically."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class PoolId(NamedTuple):
+    """One (model, version, variant): owner of one queue and one scheduler."""
+
+    model: str
+    version: str
+    variant: str = ""
+
+    def __str__(self) -> str:
+        suffix = f"@{self.variant}" if self.variant else ""
+        return f"{self.model}:{self.version}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneSpec:
+    """A set of cores, or an accelerator stream, that runs one batch at a time."""
+
+    name: str
+    cores: tuple[int, ...]
+    """Processor numbers the lane owns; disjoint from every other lane's. Never empty on a CPU."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.device == "cpu" and not self.cores:
+            raise ValueError(f"lane {self.name!r} has no cores")
+        if len(set(self.cores)) != len(self.cores):
+            raise ValueError(f"lane {self.name!r} names a core twice: {self.cores}")
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One replica of a pool on a lane. Several deployments of one pool are several replicas."""
+
+    pool: PoolId
+    lane: str
+    max_batch: int = 1
+    """Most rows in one batch."""
+
+    def __post_init__(self) -> None:
+        if self.max_batch < 1:
+            raise ValueError(f"max_batch must be at least 1, got {self.max_batch}")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Requests for `model` (and `version`, if the client names one) go to `pool`.
+
+    The narrowest match wins: client, then application, then the plain route.
+    """
+
+    model: str
+    pool: PoolId
+    version: str | None = None
+    application: str | None = None
+    client: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a planner decides, as data. Raises ValueError if it contradicts itself."""
+
+    lanes: tuple[LaneSpec, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
+    routes: tuple[Route, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [lane.name for lane in self.lanes]
+        if len(set(names)) != len(names):
+            raise ValueError(f"two lanes share a name: {sorted(names)}")
+        seen: dict[tuple[str, int], str] = {}
+        for lane in self.lanes:
+            for core in lane.cores:
+                other = seen.setdefault((lane.device, core), lane.name)
+                if other != lane.name:
+                    raise ValueError(f"lanes {other!r} and {lane.name!r} both own core {core}")
+        pools = set()
+        for deployment in self.deployments:
+            if deployment.lane not in names:
+                raise ValueError(f"{deployment.pool} is placed on unknown lane {deployment.lane!r}")
+            if (deployment.pool, deployment.lane) in pools:
+                raise ValueError(f"{deployment.pool} is placed twice on lane {deployment.lane!r}")
+            pools.add((deployment.pool, deployment.lane))
+        placed = {deployment.pool for deployment in self.deployments}
+        keys = set()
+        for route in self.routes:
+            if route.pool not in placed:
+                raise ValueError(f"route for {route.model!r} leads to undeployed {route.pool}")
+            key = (route.model, route.version, route.application, route.client)
+            if key in keys:
+                raise ValueError(f"two routes match {key}")
+            keys.add(key)

@@ -1,0 +1,79 @@
+"""`Request`: one call with a deadline; `Notice`: what is known of it before its body is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+Signature = tuple[tuple[int, ...], ...]
+"""The shape of every input without its batch axis. Unequal signatures never share a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call, as the engine sees it: no tensor, no socket, no protocol.
+
+    Times are seconds on the driver's monotonic clock. `deadline` already contains the network
+    time spent and the reserve (DESIGN §4). A best-effort request is ordered by its `deadline` as
+    if it had one, is never dropped and never late.
+    """
+
+    id: int
+    model: str
+    arrival: float
+    """When its first byte arrived."""
+    deadline: float
+    rows: int = 1
+    penalty: float = 1.0
+    """Cost of missing the deadline, in steps (Orloj, appendix B)."""
+    signature: Signature = ()
+    best_effort: bool = False
+    version: str | None = None
+    """A version the client insists on; None takes the route's."""
+    application: str = ""
+    client: str = ""
+    work_hint: float | None = None
+    """What the run time grows with, e.g. the sequence length."""
+    reserve: float = 0.0
+    """Seconds kept back for the way home or the rest of a pipeline (informative)."""
+    network_time: float = 0.0
+    """Seconds the client spent on the way here (informative)."""
+    parent: int | None = None
+    """The frame of a pipeline this request is a part of."""
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"rows must be at least 1, got {self.rows}")
+        if not (math.isfinite(self.deadline) and math.isfinite(self.arrival)):
+            raise ValueError("arrival and deadline must be finite")
+        if not 0.0 < self.penalty < math.inf:
+            raise ValueError(f"penalty must be positive and finite, got {self.penalty}")
+
+    def budget(self, now: float) -> float:
+        """Seconds left until the deadline; negative once it has passed."""
+        return self.deadline - now
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A request whose body is still on its way (DESIGN §4, Notice).
+
+    Its deadline runs from the first byte and is replaced once, by the body's.
+    """
+
+    id: int
+    model: str
+    arrival: float
+    deadline: float
+    payload_bytes: int
+    complete_at: float
+    """When the body is expected to be complete: length over the client's measured rate."""
+    penalty: float = 1.0
+    best_effort: bool = False
+    version: str | None = None
+    application: str = ""
+    client: str = ""
+
+    def budget(self, now: float) -> float:
+        """Seconds left until the deadline; negative once it has passed."""
+        return self.deadline - now

@@ -1,0 +1,63 @@
+"""Tensor types of the Open Inference Protocol, and what a model says of its inputs and outputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+
+class Datatype(Enum):
+    """An OIP datatype: its name on the wire, bytes per element, NumPy dtype.
+
+    BYTES has no fixed size (element = u32 length + bytes, little-endian); in NumPy it is an object
+    array of `bytes`. BF16 has no NumPy dtype: it travels as raw uint16.
+    """
+
+    BOOL = ("BOOL", 1, "?")
+    UINT8 = ("UINT8", 1, "u1")
+    UINT16 = ("UINT16", 2, "<u2")
+    UINT32 = ("UINT32", 4, "<u4")
+    UINT64 = ("UINT64", 8, "<u8")
+    INT8 = ("INT8", 1, "i1")
+    INT16 = ("INT16", 2, "<i2")
+    INT32 = ("INT32", 4, "<i4")
+    INT64 = ("INT64", 8, "<i8")
+    FP16 = ("FP16", 2, "<f2")
+    FP32 = ("FP32", 4, "<f4")
+    FP64 = ("FP64", 8, "<f8")
+    BF16 = ("BF16", 2, "<u2")
+    BYTES = ("BYTES", 0, "O")
+
+    def __init__(self, wire_name: str, itemsize: int, numpy_code: str) -> None:
+        self.wire_name = wire_name
+        self.itemsize = itemsize
+        """Bytes per element; 0 for BYTES."""
+        self.dtype: np.dtype[np.generic] = np.dtype(numpy_code)
+
+    @property
+    def is_float(self) -> bool:
+        return self in (Datatype.FP16, Datatype.FP32, Datatype.FP64, Datatype.BF16)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model. −1 in `shape` is free; the batch axis, if any, is first."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInterface:
+    """What a loaded model takes and gives. `max_batch` 0: no batch axis, one request a run."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+
+    @property
+    def batches(self) -> bool:
+        return self.max_batch > 0

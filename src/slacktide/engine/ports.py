@@ -1,0 +1,170 @@
+"""The engine's seams: what a scheduler, a profile and a planner must offer it.
+
+All of them are pure: `now` comes in as an argument, nothing reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slacktide.domain import Batch, Deployment, Notice, Plan, PoolId, Reason, Replica, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The batch a scheduler would run now: members of one signature, in any order."""
+
+    members: tuple[Request, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Nothing now; ask again at `at`, or when a request comes, whichever is first."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing to run."""
+
+
+class BatchTimes(Protocol):
+    """How long a batch of one pool takes, as predicted; corrected by what is observed.
+
+    Seconds; `rows` ≥ 1; non-decreasing in rows, non-increasing in cores.
+    """
+
+    def expected(self, rows: int, cores: int) -> float:
+        """Median time of a batch."""
+        ...
+
+    def p99(self, rows: int, cores: int) -> float:
+        """99th percentile of the time of a batch; never below `expected`."""
+        ...
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        """Time that a share `level` (0 to 1) of batches stays within."""
+        ...
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
+        ...
+
+    def observe(self, seconds: float, rows: int, cores: int) -> None:
+        """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
+        ...
+
+    @property
+    def revision(self) -> int:
+        """Rises whenever predictions have changed enough for cached tables to be rebuilt."""
+        ...
+
+
+class PoolView(Protocol):
+    """What a scheduler may know of the lanes its pool runs on."""
+
+    def free_in(self, *, now: float) -> float:
+        """Seconds until a lane of this pool is expected to be free; 0 if one is.
+
+        Infinite while the pool has no replica, up or starting.
+        """
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes serve this pool (at least 1)."""
+        ...
+
+    @property
+    def cores(self) -> int:
+        """Cores of the smallest of them (at least 1)."""
+        ...
+
+
+class Scheduler(Protocol):
+    """One pool's queue and the rule that says which requests run now.
+
+    The engine calls `expire` before `propose`, and `take` with every batch it starts. A
+    scheduler owns a request from a successful `add` until `take`, `remove` or `expire` names it.
+    """
+
+    def announce(self, notice: Notice, *, now: float) -> Reason | None:
+        """A request is on its way. A reason refuses it before its body is read."""
+        ...
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        """Queue a request (replacing its notice, if any). A reason refuses it at the door."""
+        ...
+
+    def admit_moved(self, request: Request, *, now: float) -> None:
+        """Queue a request that another pool had admitted; never refuses."""
+        ...
+
+    def remove(self, id: int) -> bool:
+        """Forget a request or notice; False if it is not here."""
+        ...
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """Forget and name every request that can no longer be on time."""
+        ...
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """The batch this policy would run on `replica` now. Changes nothing."""
+        ...
+
+    def take(self, batch: Batch) -> None:
+        """The engine runs `batch`: its members leave the queue."""
+        ...
+
+    def next_expiry(self) -> float | None:
+        """When `expire` will next have something to say, at the earliest; None if never."""
+        ...
+
+    def pending(self) -> tuple[Request, ...]:
+        """Every queued request (not the notices), in the order of the policy."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of queued requests, notices not counted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PoolParts:
+    """What the engine needs to open a pool."""
+
+    scheduler: Scheduler
+    times: BatchTimes
+    share: float = 1.0
+    """Weight of this pool where several share a lane."""
+
+
+PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]
+"""(pool, max_batch, view) -> parts. Called once when a plan first deploys the pool."""
+
+
+class Planner(Protocol):
+    """Snapshot in, plan out, with its own period."""
+
+    @property
+    def period(self) -> float: ...
+
+    def plan(self, snapshot: object, *, now: float) -> Plan: ...
+
+
+__all__ = [
+    "BatchTimes",
+    "Deployment",
+    "Idle",
+    "Planner",
+    "PoolFactory",
+    "PoolParts",
+    "PoolView",
+    "Proposal",
+    "Scheduler",
+    "WaitUntil",
+]

@@ -1,0 +1,162 @@
+"""The seam between a driver and whatever runs models.
+
+A driver asks an `Executor` to start a replica and gets a `ReplicaHandle`; everything that happens
+afterwards comes back through one callback as a `Report`, on the driver's event loop. For every
+`run` exactly one of Finished, Failed or Aborted is reported, unless Lost is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from slacktide.domain import BatchTiming, Replica
+from slacktide.domain.tensors import ModelInterface
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """Where one input tensor of one request lies: bytes of the pool's input arena."""
+
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]
+    """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One request's tensors, in the order of the model's inputs."""
+
+    rows: int
+    tensors: tuple[TensorRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """One output of one request. `data` is valid only inside the report callback: copy it."""
+
+    shape: tuple[int, ...]
+    data: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Warm over every batch size."""
+
+    interface: ModelInterface
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """`outputs[i]` belongs to member i; one tensor for each output of the model, in its order."""
+
+    batch: int
+    outputs: Sequence[Sequence[OutputTensor]]
+    timing: BatchTiming
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The model raised. `detail` is fit for a client: no path, no trace."""
+
+    batch: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The replica is dead. `permanent`: starting it again cannot help (a broken model)."""
+
+    detail: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The replica's threads now run on these cores (read back, not assumed)."""
+
+    cores: tuple[int, ...]
+
+
+Report = Ready | Finished | Failed | Aborted | Lost | Resized
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What an executor needs to open a model version."""
+
+    name: str
+    version: str
+    path: Path
+    """The model file, already resolved inside the repository."""
+    root: Path
+    """Folder that external data may not leave (the version's folder)."""
+    max_batch: int | None = None
+    """Stated limit on rows; 0 says there is no batch axis; None: read it off the model."""
+    providers: tuple[str, ...] = ()
+    """ONNX Runtime execution providers wanted, best first; empty: CPU, or CUDA/TensorRT for a
+    lane on such a device."""
+    warmup_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Values for free axes, by input name, without the batch axis."""
+
+
+class InputArena(Protocol):
+    """Shared memory in which ingress writes payloads once (executors/arena.py)."""
+
+    @property
+    def fd(self) -> int: ...
+
+
+class ReplicaHandle(Protocol):
+    """One started replica. Methods never block; results come as reports."""
+
+    @property
+    def pid(self) -> int | None:
+        """Process of the replica; None if it has none of its own."""
+        ...
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        """Run these members as one batch. One batch at a time."""
+        ...
+
+    def abort(self, batch: int) -> None:
+        """Stop this batch if it is running and can be stopped."""
+        ...
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        """Move to these cores; reports Resized."""
+        ...
+
+    def stop(self) -> None:
+        """End gracefully. No report follows."""
+        ...
+
+    def kill(self) -> None:
+        """End at once; reports Lost when it is dead."""
+        ...
+
+
+class Executor(Protocol):
+    """Starts replicas."""
+
+    def start(
+        self,
+        replica: Replica,
+        source: ModelSource,
+        arena: InputArena,
+        report: Callable[[Report], None],
+    ) -> ReplicaHandle:
+        """Begin to start `replica`; Ready or Lost is reported later, never from inside."""
+        ...
+
+    async def close(self) -> None:
+        """End everything this executor started, and wait for it."""
+        ...

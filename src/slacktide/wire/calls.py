@@ -1,0 +1,76 @@
+"""A protocol-neutral inference call and its answer: what both front ends convert to and from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from slacktide.domain import Outcome
+from slacktide.domain.tensors import Datatype
+
+Parameter = bool | int | float | str
+Buffer = bytes | bytearray | memoryview
+
+
+@dataclass(slots=True)
+class InputTensor:
+    """One input as it came. `data` is raw little-endian bytes (PROTOCOL §3 layout), always:
+    JSON and typed contents have been converted by the front end."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+@dataclass(slots=True)
+class InferCall:
+    """One inference request. `outputs` names the wanted outputs; empty means all."""
+
+    model: str
+    version: str | None
+    id: str
+    inputs: list[InputTensor]
+    outputs: list[str] = field(default_factory=list)
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    """Request parameters, with our own headers/metadata merged in under their parameter names."""
+
+
+@dataclass(slots=True)
+class CallContext:
+    """Where and when a call came in."""
+
+    first_byte: float
+    """Monotonic seconds at which its first byte arrived."""
+    client: str
+    """Peer address without port: what limits and bandwidth are counted by."""
+    transport: str
+    """`http` or `grpc`."""
+    transport_budget_s: float | None = None
+    """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
+    request_id: str = ""
+    traceparent: str | None = None
+
+
+@dataclass(slots=True)
+class OutputValue:
+    """One output of the answer; `data` is raw little-endian bytes owned by the answer."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(slots=True)
+class InferReply:
+    """The answer to a call. `outputs` is None if there is no result; then `message` says why."""
+
+    outcome: Outcome
+    model: str
+    version: str
+    id: str
+    outputs: list[OutputValue] | None
+    message: str = ""
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    """Top-level response parameters (timing, where asked for)."""
+    retry_after_s: float | None = None
