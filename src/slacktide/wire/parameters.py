@@ -1,0 +1,194 @@
+"""Request parameters that steer scheduling, and the headers that may carry them (PROTOCOL §10).
+
+Both front ends use this file, so that a deadline means the same over HTTP and gRPC:
+
+- `read_headers` turns HTTP headers or gRPC metadata into parameters and a transport budget;
+- `parse_parameters` turns the merged parameters of a call into `CallOptions`.
+
+A parameter in the message itself wins over the header of the same meaning; the budget of the
+transport is a limit of its own, and the data plane takes the smallest. Parameters we do not know,
+and those reserved by Triton, are accepted and left alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slacktide.wire.calls import Parameter
+from slacktide.wire.errors import BadField
+
+DEFAULT_PRIORITY = 3
+LOWEST_PRIORITY = 5
+MAX_LABEL = 256
+"""Most characters of an application's name: it becomes a key and a metrics label."""
+
+PARAMETER_HEADERS: Mapping[str, str] = {
+    "slacktide-application": "application",
+    "slacktide-work-hint": "work_hint",
+    "slacktide-late": "late",
+    "slacktide-report-timing": "report_timing",
+    "slacktide-network-us": "network_us",
+}
+"""Header or metadata name (lower case) → parameter name."""
+
+TIMEOUT_HEADERS: Mapping[str, float] = {
+    "x-envoy-expected-rq-timeout-ms": 1e-3,
+    "x-request-timeout-seconds": 1.0,
+}
+"""Header that states how long its sender waits → seconds in one of its units."""
+
+BYTES_HEADER = "slacktide-bytes"
+"""gRPC metadata that announces the length of the message (HTTP has Content-Length)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How one call wants to be treated; the defaults are those of a call that says nothing."""
+
+    timeout_s: float | None = None
+    """Seconds from the first byte; None if the client named no timeout."""
+    penalty: float = 1.0
+    """Cost of missing the deadline: 2^(3 − priority)."""
+    application: str = ""
+    work_hint: float | None = None
+    discard_late: bool = False
+    """True: a late result is not worth sending."""
+    report_timing: bool = False
+    """True: put timing into the answer's parameters."""
+    network_s: float = 0.0
+    """Seconds the client spent sending before our first byte."""
+
+
+@dataclass(slots=True)
+class HeaderFields:
+    """What the headers of one call say."""
+
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    budget_s: float | None = None
+    """The smallest timeout any header names, seconds from the first byte."""
+
+
+_PLAIN = CallOptions()
+_STEERING = frozenset(
+    ("timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us")
+)
+
+
+def parse_parameters(parameters: Mapping[str, Parameter]) -> CallOptions:
+    """The options in a call's merged parameters. Raises BadField naming `parameters.<name>`."""
+    if _STEERING.isdisjoint(parameters):
+        return _PLAIN
+    get = parameters.get
+    timeout_us = _number("parameters.timeout", get("timeout", 0))
+    hint = get("work_hint")
+    return CallOptions(
+        timeout_s=timeout_us * 1e-6 if timeout_us > 0 else None,
+        penalty=_penalty(get("priority", 0)),
+        application=_label("parameters.application", get("application", "")),
+        work_hint=None if hint is None else _number("parameters.work_hint", hint),
+        discard_late=_late("parameters.late", get("late", "deliver")),
+        report_timing=_flag("parameters.report_timing", get("report_timing", False)),
+        network_s=_number("parameters.network_us", get("network_us", 0)) * 1e-6,
+    )
+
+
+def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
+    """What lower-case (name, value) pairs say; pairs of other names are skipped.
+
+    Raises BadField naming the header. A timeout of zero counts as not sent. If a header comes
+    twice, the last parameter and the smallest timeout hold.
+    """
+    found = HeaderFields()
+    for name, value in pairs:
+        if (parameter := PARAMETER_HEADERS.get(name)) is not None:
+            found.parameters[parameter] = _typed(name, parameter, value)
+        elif (unit := TIMEOUT_HEADERS.get(name)) is not None:
+            budget = _number(name, _parse_number(name, value)) * unit
+            if budget > 0 and (found.budget_s is None or budget < found.budget_s):
+                found.budget_s = budget
+    return found
+
+
+def parse_length(name: str, value: str | bytes) -> int:
+    """A length in bytes, as a plain run of decimal digits. Raises BadField."""
+    if not (value.isdigit() and value.isascii() and len(value) <= 18):
+        raise BadField(name, "a number of bytes", value)
+    return int(value)
+
+
+def _typed(header: str, parameter: str, value: str) -> Parameter:
+    """A header's text as the parameter's own type, checked here so the header gets the blame."""
+    if parameter == "application":
+        return _label(header, value)
+    if parameter == "late":
+        _late(header, value)
+        return value
+    if parameter == "report_timing":
+        lowered = value.lower()
+        if lowered not in ("true", "false", "1", "0"):
+            raise BadField(header, "true or false", value)
+        return lowered in ("true", "1")
+    return _number(header, _parse_number(header, value))
+
+
+def _parse_number(name: str, text: str) -> float:
+    # float() also takes "1_000", " 1 " and "nan"; the last is caught by `_number`.
+    try:
+        return float("" if "_" in text else text)
+    except ValueError:
+        raise BadField(name, "a number", text) from None
+
+
+def _number(name: str, value: object) -> float:
+    """A finite number that is not negative."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadField(name, "a number", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not 0.0 <= number < math.inf:
+        raise BadField(name, "a number that is finite and not negative", value)
+    return number
+
+
+def _penalty(priority: object) -> float:
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise BadField("parameters.priority", "an integer", priority)
+    if not 0 <= priority <= LOWEST_PRIORITY:
+        raise BadField("parameters.priority", f"0 to {LOWEST_PRIORITY}", priority)
+    return float(2.0 ** (DEFAULT_PRIORITY - (priority or DEFAULT_PRIORITY)))
+
+
+def _label(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise BadField(name, "a string", value)
+    if len(value) > MAX_LABEL or not (value.isprintable() or not value):
+        raise BadField(name, f"at most {MAX_LABEL} printable characters", value)
+    return value
+
+
+def _late(name: str, value: object) -> bool:
+    if value not in ("deliver", "discard"):
+        raise BadField(name, "'deliver' or 'discard'", value)
+    return value == "discard"
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise BadField(name, "true or false", value)
+    return value
+
+
+__all__ = [
+    "BYTES_HEADER",
+    "PARAMETER_HEADERS",
+    "TIMEOUT_HEADERS",
+    "CallOptions",
+    "HeaderFields",
+    "parse_length",
+    "parse_parameters",
+    "read_headers",
+]

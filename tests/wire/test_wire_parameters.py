@@ -1,0 +1,186 @@
+"""Parameters and headers mean the same over both front ends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain import Reason
+from slacktide.wire.errors import BadField, WireError, quote
+from slacktide.wire.parameters import CallOptions, parse_length, parse_parameters, read_headers
+
+
+def test_a_call_that_says_nothing_gets_the_defaults():
+    assert parse_parameters({}) == CallOptions()
+    assert parse_parameters({"timeout": 0, "priority": 0}) == CallOptions()
+
+
+def test_every_option_is_read_in_its_unit():
+    options = parse_parameters(
+        {
+            "timeout": 150_000,
+            "priority": 1,
+            "application": "camera",
+            "work_hint": 128,
+            "late": "discard",
+            "report_timing": True,
+            "network_us": 2_500,
+        }
+    )
+    assert options == CallOptions(
+        timeout_s=pytest.approx(0.15),
+        penalty=4.0,
+        application="camera",
+        work_hint=128.0,
+        discard_late=True,
+        report_timing=True,
+        network_s=pytest.approx(0.0025),
+    )
+
+
+@pytest.mark.parametrize(
+    ("priority", "penalty"), [(0, 1.0), (1, 4.0), (2, 2.0), (3, 1.0), (4, 0.5), (5, 0.25)]
+)
+def test_priority_sets_the_penalty(priority: int, penalty: float):
+    assert parse_parameters({"priority": priority}).penalty == penalty
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout", -1),
+        ("timeout", math.nan),
+        ("timeout", math.inf),
+        ("timeout", "5000"),
+        ("timeout", True),
+        ("timeout", 10**400),
+        ("priority", 6),
+        ("priority", -1),
+        ("priority", 1.5),
+        ("priority", True),
+        ("application", 7),
+        ("application", "a" * 257),
+        ("application", "two\nlines"),
+        ("work_hint", "long"),
+        ("work_hint", -3.0),
+        ("late", "maybe"),
+        ("late", True),
+        ("report_timing", "yes"),
+        ("report_timing", 1),
+        ("network_us", -1),
+        ("network_us", math.nan),
+    ],
+)
+def test_bad_values_name_the_parameter(name: str, value: object):
+    with pytest.raises(BadField) as caught:
+        parse_parameters({name: value})  # type: ignore[dict-item]  # wrong on purpose
+    assert caught.value.field == f"parameters.{name}"
+    assert caught.value.reason is Reason.BAD_INPUT
+    assert caught.value.message.startswith(f"parameters.{name}: expected ")
+
+
+def test_reserved_and_unknown_parameters_are_left_alone():
+    reserved = {
+        "sequence_id": 3,
+        "sequence_start": True,
+        "triton_enable_empty_final_response": True,
+        "binary_data_output": True,
+        "mine": "x",
+    }
+    assert parse_parameters(reserved) == CallOptions()
+
+
+def test_headers_become_typed_parameters():
+    fields = read_headers(
+        [
+            ("slacktide-application", "camera"),
+            ("slacktide-work-hint", "12.5"),
+            ("slacktide-late", "discard"),
+            ("slacktide-report-timing", "TRUE"),
+            ("slacktide-network-us", "900"),
+            ("user-agent", "x"),
+        ]
+    )
+    assert fields.parameters == {
+        "application": "camera",
+        "work_hint": 12.5,
+        "late": "discard",
+        "report_timing": True,
+        "network_us": 900.0,
+    }
+    assert fields.budget_s is None
+    assert parse_parameters(fields.parameters).network_s == pytest.approx(9e-4)
+
+
+def test_the_smallest_timeout_header_holds_and_zero_is_not_sent():
+    both = [("x-envoy-expected-rq-timeout-ms", "250"), ("x-request-timeout-seconds", "0.1")]
+    assert read_headers(both).budget_s == pytest.approx(0.1)
+    assert read_headers(reversed(both)).budget_s == pytest.approx(0.1)
+    assert read_headers([("x-envoy-expected-rq-timeout-ms", "0")]).budget_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-envoy-expected-rq-timeout-ms", "-5"),
+        ("x-envoy-expected-rq-timeout-ms", "soon"),
+        ("x-request-timeout-seconds", "nan"),
+        ("x-request-timeout-seconds", "inf"),
+        ("x-request-timeout-seconds", "1_0"),
+        ("x-request-timeout-seconds", ""),
+        ("slacktide-work-hint", "many"),
+        ("slacktide-network-us", "-1"),
+        ("slacktide-late", "perhaps"),
+        ("slacktide-report-timing", "2"),
+        ("slacktide-application", "x" * 300),
+    ],
+)
+def test_bad_headers_are_named(name: str, value: str):
+    with pytest.raises(BadField) as caught:
+        read_headers([(name, value)])
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize("text", ["", "-1", "+1", "1.0", "1e3", " 1", "٣", "9" * 19])
+def test_lengths_are_plain_decimal_digits(text: str):
+    assert parse_length("slacktide-bytes", "150528") == 150528
+    with pytest.raises(BadField):
+        parse_length("slacktide-bytes", text)
+
+
+scalars = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
+
+
+@given(
+    st.dictionaries(
+        st.one_of(
+            st.sampled_from(
+                ["timeout", "priority", "late", "work_hint", "network_us", "report_timing"]
+            ),
+            st.text(max_size=8),
+        ),
+        scalars,
+        max_size=5,
+    )
+)
+def test_whatever_comes_ends_in_options_or_in_a_bad_field(parameters):
+    try:
+        options = parse_parameters(parameters)
+    except BadField:
+        return
+    assert options.timeout_s is None or 0 < options.timeout_s < math.inf
+    assert 0.25 <= options.penalty <= 4.0
+    assert 0 <= options.network_s < math.inf
+
+
+def test_messages_quote_little_of_what_came():
+    assert len(BadField("f", "less", "x" * 10_000).message) < 200
+    assert len(BadField("f" * 5_000, "less", [1] * 10_000).message) < 200
+    assert "\n" not in quote("a\nb")
+    assert quote({"secret": 1}) == "an object"
+    assert quote(None) == "nothing"
+    assert "bits" in quote(10**5000)
+    assert isinstance(BadField("f", "x", b"\xff\x00"), WireError)
