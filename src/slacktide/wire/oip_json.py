@@ -1,0 +1,254 @@
+"""An inference call and its answer in JSON with binary tensors (PROTOCOL §3).
+
+`parse_infer` reads a request's body; tensors that came as binary are views into that body, so a
+body received into shared memory is never copied. `format_reply` writes the answer's JSON and lists
+the buffers that follow it. Whatever comes in, nothing but WireError is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from slacktide.domain.tensors import Datatype
+from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, OutputValue, Parameter
+from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, from_json, to_json
+
+MAX_ID = 1024
+"""Most characters of a request id: it goes into logs and comes back in the answer."""
+MAX_TENSORS = 1024
+MAX_NAME = 1024
+
+_SHARED_MEMORY = "shared_memory_region"
+_SCALARS = (bool, int, float, str)
+_NO_PARAMETERS: Mapping[str, Any] = {}
+
+
+@dataclass(slots=True)
+class AnswerFormat:
+    """How the client wants its outputs: the part of a request that only the front end needs."""
+
+    binary_default: bool = False
+    binary: dict[str, bool] = field(default_factory=dict)
+    """Outputs for which the request says otherwise."""
+    order: list[str] = field(default_factory=list)
+    """Names asked for, in that order; empty means all, in the model's order."""
+
+
+ALL_BINARY = AnswerFormat(binary_default=True)
+
+
+def parse_infer(
+    model: str,
+    version: str | None,
+    body: Buffer,
+    json_length: int | None,
+    header_parameters: Mapping[str, Parameter] = _NO_PARAMETERS,
+) -> tuple[InferCall, AnswerFormat]:
+    """The call in `body`, and how to answer it.
+
+    `json_length` is the Inference-Header-Content-Length: None if not sent (all is JSON), 0 for a
+    raw binary request. The latter's one tensor gets the name '' (UINT8, shape () and the whole
+    body as data): name, type and shape follow from the model, which the data plane knows.
+    `header_parameters` lose against parameters of the same name in the body. Raises WireError.
+    """
+    if json_length == 0:
+        raw = InputTensor("", Datatype.UINT8, (), body)
+        return InferCall(model, version, "", [raw], [], dict(header_parameters)), ALL_BINARY
+    if json_length is None:
+        head, tail = body, None
+    elif json_length > len(body):
+        expected = f"at most the {len(body)} bytes of the body"
+        raise BadField("Inference-Header-Content-Length", expected, json_length)
+    else:
+        view = memoryview(body)
+        head, tail = view[:json_length], view[json_length:]
+    document = load_object(head)
+    get = document.get
+
+    request_id = get("id", "")
+    if type(request_id) is not str or len(request_id) > MAX_ID:
+        raise BadField("id", f"a string of at most {MAX_ID} characters", request_id)
+    own = get("parameters")
+    parameters = _parameters(own, "parameters") if own else _empty(own, "parameters")
+    default = parameters.get("binary_data_output", False)
+    if type(default) is not bool:
+        raise BadField("parameters.binary_data_output", "true or false", default)
+    if header_parameters:
+        parameters = {**header_parameters, **parameters}
+    inputs = _inputs(get("inputs"), tail)
+    answer = _outputs(get("outputs"), default)
+    return InferCall(model, version, request_id, inputs, list(answer.order), parameters), answer
+
+
+def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
+    """The JSON object in `data`. Nesting is bounded by orjson (1,024). Raises WireError."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        # The message of orjson ends in a position and quotes nothing of the document.
+        raise BadField(what, "valid JSON", f"{str(error).split(': line', 1)[0]}") from None
+    if type(document) is not dict:
+        raise BadField(what, "a JSON object", document)
+    return document
+
+
+def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[bytes]]:
+    """The JSON of an answer with a result, and the binary tensors that follow it.
+
+    The list is empty if no output is binary. An output whose strings are not UTF-8 goes as binary
+    even where JSON was asked for: JSON cannot say it.
+    """
+    outputs = reply.outputs or []
+    if answer.order and len(outputs) > 1:
+        rank = {name: place for place, name in enumerate(answer.order)}
+        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
+    buffers: list[bytes] = []
+    document: dict[str, Any] = {"model_name": reply.model, "model_version": reply.version}
+    if reply.id:
+        document["id"] = reply.id
+    if reply.parameters:
+        document["parameters"] = reply.parameters
+    document["outputs"] = [_describe(output, answer, buffers) for output in outputs]
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), buffers
+
+
+def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": output.name,
+        "datatype": output.datatype.wire_name,
+        "shape": output.shape,
+    }
+    if not answer.binary.get(output.name, answer.binary_default):
+        data = to_json(output.data, output.datatype, output.shape)
+        if data is not None:
+            described["data"] = data
+            return described
+    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
+    described["parameters"] = {"binary_data_size": len(output.data)}
+    buffers.append(output.data)
+    return described
+
+
+def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
+    if type(items) is not list or len(items) > MAX_TENSORS:
+        raise BadField("inputs", f"a list of at most {MAX_TENSORS} tensors", items)
+    tensors: list[InputTensor] = []
+    names: set[str] = set()
+    offset = 0
+    for index, item in enumerate(items):
+        where = f"inputs[{index}]"
+        if type(item) is not dict:
+            raise BadField(where, "an object", item)
+        name = _name(item, where, names)
+        datatype = datatype_of(item.get("datatype"), f"{where}.datatype")
+        shape = check_shape(item.get("shape"), f"{where}.shape")
+        size = _binary_size(item, where)
+        data: Buffer
+        if size is None:
+            if "data" not in item:
+                raise BadField(f"{where}.data", "data or parameters.binary_data_size", None)
+            data = from_json(item["data"], datatype, shape, f"{where}.data")
+        else:
+            place = f"{where}.parameters.binary_data_size"
+            if "data" in item:
+                raise BadField(f"{where}.data", "no data beside binary_data_size", "both")
+            if tail is None:
+                raise BadField(place, "the header Inference-Header-Content-Length with it", None)
+            if size > len(tail) - offset:
+                raise BadField(place, f"at most the {len(tail) - offset} bytes left", size)
+            data = tail[offset : offset + size]
+            offset += size
+            check_raw(data, datatype, shape, place)
+        tensors.append(InputTensor(name, datatype, shape, data))
+    if tail is not None and offset != len(tail):
+        raise BadField(
+            "body", f"{offset} bytes of binary data, as binary_data_size says", len(tail)
+        )
+    return tensors
+
+
+def _outputs(items: object, binary_default: bool) -> AnswerFormat:
+    answer = AnswerFormat(binary_default)
+    if items is None:
+        return answer
+    if type(items) is not list or len(items) > MAX_TENSORS:
+        raise BadField("outputs", f"a list of at most {MAX_TENSORS} outputs", items)
+    names: set[str] = set()
+    for index, item in enumerate(items):
+        where = f"outputs[{index}]"
+        if type(item) is not dict:
+            raise BadField(where, "an object", item)
+        name = _name(item, where, names)
+        answer.order.append(name)
+        own = item.get("parameters")
+        if not own:
+            _empty(own, f"{where}.parameters")
+            continue
+        if type(own) is not dict:
+            raise BadField(f"{where}.parameters", "an object", own)
+        if _SHARED_MEMORY in own:
+            raise _no_shared_memory(where)
+        if own.get("classification"):
+            place = f"{where}.parameters.classification"
+            raise BadField(place, "no classification, which is not supported", own)
+        binary = own.get("binary_data", binary_default)
+        if type(binary) is not bool:
+            raise BadField(f"{where}.parameters.binary_data", "true or false", binary)
+        answer.binary[name] = binary
+    return answer
+
+
+def _name(item: dict[str, Any], where: str, names: set[str]) -> str:
+    name = item.get("name")
+    if type(name) is not str or not 0 < len(name) <= MAX_NAME:
+        raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
+    if name in names:
+        raise BadField(f"{where}.name", "a name that comes once", name)
+    names.add(name)
+    return name
+
+
+def _binary_size(item: dict[str, Any], where: str) -> int | None:
+    own = item.get("parameters")
+    if not own:
+        _empty(own, f"{where}.parameters")
+        return None
+    if type(own) is not dict:
+        raise BadField(f"{where}.parameters", "an object", own)
+    if _SHARED_MEMORY in own:
+        raise _no_shared_memory(where)
+    if "binary_data_size" not in own:
+        return None
+    size = own["binary_data_size"]
+    if type(size) is not int or size < 0:
+        raise BadField(f"{where}.parameters.binary_data_size", "a number of bytes", size)
+    return size
+
+
+def _no_shared_memory(where: str) -> WireError:
+    place = f"{where}.parameters.{_SHARED_MEMORY}"
+    return BadField(place, "data in the request (shared memory is not supported)", "a region")
+
+
+def _parameters(own: object, where: str) -> dict[str, Parameter]:
+    if type(own) is not dict:
+        raise BadField(where, "an object", own)
+    for name, value in own.items():
+        if type(value) not in _SCALARS:
+            raise BadField(f"{where}.{name}", "a boolean, number or string", value)
+    return own
+
+
+def _empty(own: object, where: str) -> dict[str, Parameter]:
+    """A missing or empty object; other falsy values (0, "", []) are a mistake."""
+    if own is None or own == {}:
+        return {}
+    raise BadField(where, "an object", own)
+
+
+__all__ = ["ALL_BINARY", "AnswerFormat", "format_reply", "load_object", "parse_infer"]

@@ -1,0 +1,205 @@
+"""Tensor data between its JSON form and raw little-endian bytes (PROTOCOL §3 layout).
+
+JSON data may be flat or nested, row-major. Values must be exactly of the tensor's type: 1.0 is no
+integer, true is no number, 300 is no UINT8. Python floats and JSON integers both make floats.
+NaN and infinity do not exist in JSON; in answers they become null. FP16 and BF16 do not come as
+JSON; in answers they are written as numbers.
+
+Work per element is done in C throughout (NumPy, `set(map(type, …))`, `chain.from_iterable`), except
+for strings of unequal length, whose layout can only be walked.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from slacktide.domain.tensors import Datatype
+from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import BadField
+
+MAX_RANK = 32
+MAX_STRINGS = 1 << 20
+"""Most elements of a BYTES tensor: its layout is walked on the event loop, 0.1 µs each."""
+MAX_ELEMENTS = 1 << 48
+"""Keeps products of dimensions within what NumPy and shared memory can address."""
+
+_U32 = struct.Struct("<I")
+
+BY_NAME: dict[str, Datatype] = {datatype.wire_name: datatype for datatype in Datatype}
+
+
+def datatype_of(name: object, field: str) -> Datatype:
+    """The datatype of that wire name. Raises BadField."""
+    datatype = BY_NAME.get(name) if isinstance(name, str) else None
+    if datatype is None:
+        raise BadField(field, f"one of {' '.join(BY_NAME)}", name)
+    return datatype
+
+
+def check_shape(shape: object, field: str) -> tuple[int, ...]:
+    """A shape as it came, as a tuple of non-negative dimensions. Raises BadField."""
+    if not isinstance(shape, (list, tuple)) or len(shape) > MAX_RANK:
+        raise BadField(field, f"a list of at most {MAX_RANK} dimensions", shape)
+    for dimension in shape:
+        if type(dimension) is not int or not 0 <= dimension <= MAX_ELEMENTS:
+            raise BadField(field, "dimensions that are integers, 0 or more", dimension)
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise BadField(field, f"at most {MAX_ELEMENTS} elements", shape)
+    return tuple(shape)
+
+
+def check_raw(data: Buffer, datatype: Datatype, shape: tuple[int, ...], field: str) -> None:
+    """Raises BadField unless `data` holds exactly a tensor of that type and shape."""
+    count = math.prod(shape)
+    if datatype is Datatype.BYTES:
+        walk_strings(data, count, field)
+    elif len(data) != count * datatype.itemsize:
+        expected = f"{count * datatype.itemsize} bytes for {datatype.wire_name} {list(shape)}"
+        raise BadField(field, expected, len(data))
+
+
+def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
+    """Offsets of the `count` elements of a BYTES tensor, each pointing behind its length.
+
+    Raises BadField if the lengths do not add up to `data`.
+    """
+    size = len(data)
+    if count > MAX_STRINGS:
+        raise BadField(field, f"at most {MAX_STRINGS} strings", count)
+    if count * 4 > size:
+        raise BadField(field, f"{count} strings with their lengths", f"{size} bytes")
+    if count == 0:
+        if size:
+            raise BadField(field, "0 bytes for no strings", size)
+        return []
+    unpack = _U32.unpack_from
+    stride = 4 + int(unpack(data, 0)[0])
+    if stride * count == size:
+        # All of one length, as in most batches: one look at every length at once.
+        table = np.frombuffer(data, np.uint8).reshape(count, stride)[:, :4]
+        if not np.any(table != table[0]):
+            return list(range(4, size + 4, stride))
+    offsets = []
+    offset = 0
+    for index in range(count):
+        if offset + 4 > size:
+            raise BadField(field, f"{count} strings", f"data that ends in string {index}")
+        length: int = unpack(data, offset)[0]
+        offsets.append(offset + 4)
+        offset += 4 + length
+    if offset != size:
+        raise BadField(field, f"lengths of strings that add up to {size} bytes", offset)
+    return offsets
+
+
+def encode_strings(elements: Sequence[bytes]) -> bytes:
+    """The BYTES layout of these elements."""
+    lengths = map(_U32.pack, map(len, elements))
+    return b"".join(chain.from_iterable(zip(lengths, elements, strict=True)))
+
+
+def split_strings(data: bytes, count: int) -> list[bytes]:
+    """The elements of a BYTES tensor. Raises BadField if the layout is wrong."""
+    starts = walk_strings(data, count, "data")
+    ends = [*(start - 4 for start in starts[1:]), len(data)][:count]
+    return [data[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: str) -> bytes:
+    """Raw bytes of the JSON value of `data`, flat or nested. Raises BadField naming `field`."""
+    if datatype in (Datatype.FP16, Datatype.BF16):
+        raise BadField(field, f"binary data, which {datatype.wire_name} needs", "JSON")
+    flat = _flatten(data, field)
+    count = math.prod(shape)
+    if len(flat) != count:
+        raise BadField(field, f"{count} values for shape {list(shape)}", len(flat))
+    if not flat:
+        return b""
+    kinds = set(map(type, flat))
+    allowed, words = _JSON_TYPES[datatype]
+    if not kinds <= allowed:
+        stranger = next(value for value in flat if type(value) not in allowed)
+        raise BadField(field, f"{words} for {datatype.wire_name}", stranger)
+    if datatype is Datatype.BYTES:
+        return encode_strings([text.encode() for text in flat])
+    if datatype.is_float:
+        return _floats(flat, datatype, field)
+    try:
+        return np.array(flat, datatype.dtype).tobytes()
+    except OverflowError:
+        limits = np.iinfo(cast("np.dtype[np.integer[Any]]", datatype.dtype))
+        stranger = next(value for value in flat if not limits.min <= value <= limits.max)
+        expected = f"integers from {limits.min} to {limits.max} for {datatype.wire_name}"
+        raise BadField(field, expected, stranger) from None
+
+
+def to_json(data: bytes, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
+    """What orjson (with OPT_SERIALIZE_NUMPY) writes as the flat JSON array of a tensor.
+
+    None if there is none: strings that are not UTF-8. Raises BadField for a broken BYTES layout.
+    """
+    if datatype is Datatype.BYTES:
+        try:
+            return [element.decode() for element in split_strings(data, math.prod(shape))]
+        except UnicodeDecodeError:
+            return None
+    array: npt.NDArray[np.generic] = np.frombuffer(data, datatype.dtype)
+    if datatype is Datatype.BF16:
+        # bfloat16 is the upper half of a float32.
+        return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return array.astype(np.float32) if datatype is Datatype.FP16 else array
+
+
+def _flatten(data: object, field: str) -> list[Any]:
+    if not isinstance(data, list):
+        raise BadField(field, "a list of values", data)
+    depth = 1
+    while data and type(data[0]) is list:
+        depth += 1
+        if depth > MAX_RANK:
+            raise BadField(field, f"at most {MAX_RANK} levels of lists", "more")
+        if set(map(type, data)) != {list} or len(set(map(len, data))) != 1:
+            raise BadField(field, "lists of equal length at each level", "unequal ones")
+        data = list(chain.from_iterable(data))
+    return data
+
+
+def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
+    with np.errstate(over="ignore"):
+        array = np.array(flat, np.float64).astype(datatype.dtype, copy=False)
+    # JSON has no infinity, so one can only come from a value beyond the type's range.
+    if not np.isfinite(array).all():
+        stranger = flat[int(np.argmin(np.isfinite(array)))]
+        raise BadField(field, f"values within the range of {datatype.wire_name}", stranger)
+    return array.tobytes()
+
+
+_INTEGERS = (frozenset((int,)), "integers")
+_JSON_TYPES: dict[Datatype, tuple[frozenset[type], str]] = {
+    **dict.fromkeys(Datatype, _INTEGERS),
+    Datatype.BOOL: (frozenset((bool,)), "true or false"),
+    Datatype.FP32: (frozenset((int, float)), "numbers"),
+    Datatype.FP64: (frozenset((int, float)), "numbers"),
+    Datatype.BYTES: (frozenset((str,)), "strings"),
+}
+
+
+__all__ = [
+    "MAX_RANK",
+    "MAX_STRINGS",
+    "check_raw",
+    "check_shape",
+    "datatype_of",
+    "encode_strings",
+    "from_json",
+    "split_strings",
+    "to_json",
+    "walk_strings",
+]
