@@ -52,7 +52,8 @@ class Deployment:
 class Route:
     """Requests for `model` (and `version`, if the client names one) go to `pool`.
 
-    The narrowest match wins: client, then application, then the plain route.
+    The narrowest match wins: client, then application, then the plain route. A route names
+    a client or an application, not both (ValueError).
     """
 
     model: str
@@ -60,6 +61,10 @@ class Route:
     version: str | None = None
     application: str | None = None
     client: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.application is not None and self.client is not None:
+            raise ValueError(f"route for {self.model!r} names a client and an application")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,198 @@
+"""Batches: from a free lane and its proposals to the outcome of every member."""
+
+from __future__ import annotations
+
+import math
+
+from slacktide.domain import (
+    Batch,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    FreeSlots,
+    Reason,
+    Request,
+    RowsReleased,
+    RunBatch,
+)
+from slacktide.engine.lane import Lane, Placement, Running
+from slacktide.engine.ledger import Entry, State
+from slacktide.engine.ports import Proposal, WaitUntil
+from slacktide.engine.requests import Requests
+from slacktide.engine.state import EngineState
+from slacktide.engine.worth import worth
+
+
+class Batches:
+    """Handles RowsReleased, BatchFinished, BatchFailed and BatchAborted, and fills free lanes."""
+
+    def __init__(self, state: EngineState, requests: Requests) -> None:
+        self._state = state
+        self._requests = requests
+        self._next_id = 0
+
+    def dispatch(self, lane: Lane) -> None:
+        """Give a free lane the proposal worth most; nothing if the lane is busy."""
+        if lane.running is not None:
+            return
+        lane.wait_until = math.inf
+        serving = [placement for placement in lane.placements if placement.serves]
+        best: tuple[Placement, Proposal] | None = None
+        best_worth = -1.0
+        for placement in serving:
+            self._requests.expire(placement.pool)
+            proposal = self._propose(placement)
+            if isinstance(proposal, WaitUntil):
+                lane.wait_until = min(lane.wait_until, proposal.at)
+            elif proposal is not None:
+                value = self._worth(placement, proposal) if len(serving) > 1 else 0.0
+                if value > best_worth:
+                    best, best_worth = (placement, proposal), value
+        if best is not None:
+            self._run(lane, *best)
+
+    def _propose(self, placement: Placement) -> Proposal | WaitUntil | None:
+        pool = placement.pool
+        if pool.suspects:  # alone, so that a poison request takes nobody with it
+            suspect = pool.suspects[0]
+            return Proposal((suspect,), suspect.rows)
+        if not len(pool.scheduler):
+            return None
+        proposal = pool.scheduler.propose(placement.replica, now=self._state.now)
+        return proposal if isinstance(proposal, Proposal | WaitUntil) else None
+
+    def _worth(self, placement: Placement, proposal: Proposal) -> float:
+        pool = placement.pool
+        return worth(
+            proposal.members,
+            proposal.rows,
+            pool.times,
+            cores=placement.lane.size,
+            share=pool.share,
+            now=self._state.now,
+        )
+
+    def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
+        state, pool = self._state, placement.pool
+        settings, now = state.settings, state.now
+        rows = proposal.rows
+        limit = max(settings.hang_floor, settings.hang_factor * pool.times.p99(rows, lane.size))
+        batch = Batch(
+            self._next_id, placement.replica, proposal.members, rows, now, hang_at=now + limit
+        )
+        self._next_id += 1
+        if pool.suspects:
+            pool.suspects.popleft()
+        else:
+            pool.scheduler.take(batch)
+        entries = state.ledger.entries
+        for member in proposal.members:
+            entries[member.id].state = State.RUNNING
+        lane.running = Running(batch, placement, now + pool.times.expected(rows, lane.size))
+        state.running[batch.id] = lane.running
+        state.runs.append(RunBatch(batch, state.cause))
+
+    def released(self, event: RowsReleased) -> None:
+        running = self._find(event.batch)
+        members = {member.id for member in running.batch.members}
+        for id in event.ids:
+            if id not in members:
+                raise ValueError(f"request {id} is not a member of batch {event.batch}")
+            entry = self._state.ledger.entries[id]
+            if entry.state is State.RUNNING:
+                self._serve(entry, running.batch, Reason.EARLY_EXIT)
+                entry.state = State.ENDED
+                running.waiting -= 1
+
+    def finished(self, event: BatchFinished) -> None:
+        state = self._state
+        running = self.leave(event.batch)
+        batch, placement = running.batch, running.placement
+        placement.pool.times.observe(state.now - batch.started, batch.rows, placement.lane.size)
+        entries = state.ledger.entries
+        for member in batch.members:
+            entry = entries.pop(member.id)
+            if entry.state is State.RUNNING:
+                self._serve(entry, batch, Reason.ON_TIME)
+        ids = tuple([member.id for member in batch.members])
+        state.commands.append(FreeSlots(ids, state.cause))
+
+    def failed(self, event: BatchFailed) -> None:
+        batch = self.leave(event.batch).batch
+        # One bad member may have spoilt the batch for the others: it is judged only alone.
+        retry = len(batch.members) > 1
+        for entry in self._waiting(batch):
+            if retry:
+                self._suspect(entry, batch, event.detail)
+            else:
+                self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, event.detail)
+        self._forget_all_but_suspects(batch)
+
+    def aborted(self, event: BatchAborted) -> None:
+        batch = self.leave(event.batch).batch
+        for entry in self._waiting(batch):
+            self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
+        self._forget_all_but_suspects(batch)
+
+    def lost(self, batch: Batch, detail: str) -> None:
+        """The replica died under `batch`: its members run again, one by one; the second crash
+        ends a request (DESIGN §5)."""
+        self.leave(batch.id)
+        for entry in self._waiting(batch):
+            entry.crashes += 1
+            if entry.crashes < self._state.settings.crashes_per_request_count:
+                self._suspect(entry, batch, detail)
+            else:
+                self._state.end_running(entry, batch, Reason.CRASHED, detail)
+        self._forget_all_but_suspects(batch)
+
+    def leave(self, batch: int) -> Running:
+        """The lane of `batch` is free again. Raises ValueError if no such batch runs."""
+        state = self._state
+        running = self._find(batch)
+        del state.running[batch]
+        lane = running.placement.lane
+        lane.running = None
+        state.mark(lane)
+        return running
+
+    def _find(self, batch: int) -> Running:
+        try:
+            return self._state.running[batch]
+        except KeyError:
+            raise ValueError(f"no batch {batch} is running") from None
+
+    def _waiting(self, batch: Batch) -> list[Entry]:
+        """Entries of the members that still wait for their answer."""
+        entries = [self._state.ledger.entries[member.id] for member in batch.members]
+        return [entry for entry in entries if entry.state is State.RUNNING]
+
+    def _suspect(self, entry: Entry, batch: Batch, detail: str) -> None:
+        """Have a member run again, alone, in its pool or in the one that has taken its place."""
+        state, request, pool = self._state, entry.request, entry.pool
+        assert isinstance(request, Request)
+        if pool.removed or pool.down_reason is not None:
+            target = state.pool_for(request)
+            if target is None or target.removed or target.down_reason is not None:
+                state.end_running(entry, batch, Reason.CRASHED, detail)
+                return
+            entry.pool = pool = target
+        entry.state = State.SUSPECT
+        pool.suspects.append(request)
+        state.touch(pool)
+
+    def _forget_all_but_suspects(self, batch: Batch) -> None:
+        state = self._state
+        entries = state.ledger.entries
+        ids = [m.id for m in batch.members if entries[m.id].state is not State.SUSPECT]
+        for id in ids:
+            del entries[id]
+        if ids:
+            state.commands.append(FreeSlots(tuple(ids), state.cause))
+
+    def _serve(self, entry: Entry, batch: Batch, reason: Reason) -> None:
+        """A member has its result: `reason` if it is on time."""
+        request = entry.request
+        if not request.best_effort and request.deadline < self._state.now:
+            reason = Reason.AFTER_DEADLINE
+        self._state.end_running(entry, batch, reason)

@@ -1,0 +1,105 @@
+"""Applies a plan: lanes, placements and routes, without dropping a request.
+
+Order matters. New lanes and pools come first, so that routes can lead to them; then routes change
+and waiting requests follow them; only then do old placements and pools go. What runs stays where
+it is: its placement retires after the batch.
+"""
+
+from __future__ import annotations
+
+from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, Reason, ResizeLane
+from slacktide.engine.lane import Lane
+from slacktide.engine.pool import Pool
+from slacktide.engine.replicas import Replicas
+from slacktide.engine.requests import Requests
+from slacktide.engine.routing import RouteTable
+from slacktide.engine.state import EngineState
+
+
+class Deploying:
+    """Handles PlanChanged."""
+
+    def __init__(self, state: EngineState, requests: Requests, replicas: Replicas) -> None:
+        self._state = state
+        self._requests = requests
+        self._replicas = replicas
+
+    def plan_changed(self, event: PlanChanged) -> None:
+        state, plan = self._state, event.plan
+        self._shape_lanes(plan.lanes)
+        for deployment in plan.deployments:
+            self._place(deployment)
+        state.routes = RouteTable(plan.routes)
+        self._follow_routes()
+        self._remove_what_left(plan)
+
+    def tidy(self, lane: Lane) -> None:
+        """Once a lane is free: take away what a plan removed from it while it was busy."""
+        state = self._state
+        if not self._replicas.retire_on(lane) and not lane.removed:
+            return
+        if lane.removed and lane.running is None and not lane.placements:
+            state.lanes.pop(lane.name, None)
+        for pool in tuple(state.pools.values()):
+            if pool.removed and not pool.placements:
+                del state.pools[pool.id]
+
+    def _shape_lanes(self, specs: tuple[LaneSpec, ...]) -> None:
+        state = self._state
+        for spec in specs:
+            lane = state.lanes.get(spec.name)
+            if lane is None:
+                lane = state.lanes[spec.name] = Lane(spec)
+            elif lane.cores != spec.cores:
+                replicas = tuple(placement.replica for placement in lane.placements)
+                if replicas:
+                    state.commands.append(ResizeLane(lane.name, spec.cores, replicas, state.cause))
+                else:
+                    lane.cores = spec.cores
+            lane.removed = False
+
+    def _place(self, deployment: Deployment) -> None:
+        state = self._state
+        lane = state.lanes[deployment.lane]
+        pool = state.pools.get(deployment.pool)
+        if pool is None:
+            pool = state.pools[deployment.pool] = Pool(
+                deployment.pool, deployment.max_batch, state.factory, state.settings
+            )
+        pool.removed = False
+        if pool.down_reason is not None:
+            return
+        for placement in pool.placements:
+            if placement.lane is lane:
+                placement.retiring = False
+                return
+        self._replicas.place(pool, lane, deployment.max_batch)
+
+    def _follow_routes(self) -> None:
+        """Waiting requests go where their route leads now; without a route they stay."""
+        state = self._state
+        for entry in tuple(state.waiting()):
+            target = state.pool_for(entry.request)
+            if target is not None and target is not entry.pool and target.down_reason is None:
+                self._requests.move(entry, target)
+
+    def _remove_what_left(self, plan: Plan) -> None:
+        state = self._state
+        kept = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
+        pools = {pool for pool, _ in kept}
+        for pool in state.pools.values():
+            for placement in tuple(pool.placements):
+                if (pool.id, placement.lane.name) not in kept:
+                    self._replicas.detach(placement)
+            if pool.id not in pools:
+                pool.removed = True
+                state.reject_waiting(pool, Reason.DRAINING, "the model is being unloaded")
+        for id in [i for i, pool in state.pools.items() if pool.removed and not pool.placements]:
+            del state.pools[id]
+        names = {spec.name for spec in plan.lanes}
+        for lane in tuple(state.lanes.values()):
+            lane.removed = lane.name not in names
+            if lane.removed and lane.running is None and not lane.placements:
+                del state.lanes[lane.name]
+            else:
+                state.mark(lane)

@@ -1,0 +1,136 @@
+"""The engine: events in, commands out (DESIGN §3).
+
+Theory of operation. The engine owns requests from the moment they are known until nothing names
+their payload, the lanes with what runs on them, and the pools with their queues. An event changes
+that state; then every lane it may have freed or filled is *dispatched*: the pools on the lane give
+up what is hopeless, each proposes a batch, and the proposal worth most runs.
+
+It does no I/O and reads no clock: `now` comes with every event, and `next_wakeup` says when a
+driver must deliver `TimerFired`. Events that happen together may be handed over together
+(`handle_all`); lanes are then dispatched once, after all of them, so that requests that arrive in
+one read of the sockets can share a batch.
+
+The parts, each with the events it handles: `requests`, `batches`, `replicas`, `deploying`; what
+they share is in `state`, who is known and how it ended in `ledger`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from slacktide.domain import (
+    Announced,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Cancelled,
+    Command,
+    Event,
+    LaneResized,
+    PlanChanged,
+    Refused,
+    ReplicaLost,
+    ReplicaUp,
+    RowsReleased,
+    Submitted,
+    TimerFired,
+)
+from slacktide.engine.batches import Batches
+from slacktide.engine.deploying import Deploying
+from slacktide.engine.ports import PoolFactory
+from slacktide.engine.replicas import Replicas
+from slacktide.engine.requests import Requests
+from slacktide.engine.settings import EngineSettings
+from slacktide.engine.state import EngineState
+
+
+class Engine:
+    """The state machine under every driver. Not thread-safe: one driver, one thread."""
+
+    def __init__(self, factory: PoolFactory, settings: EngineSettings | None = None) -> None:
+        self.state = EngineState(factory, settings or EngineSettings())
+        """For reading: metrics, planners' snapshots, `check_invariants`."""
+        self.events_seen = 0
+        self._requests = Requests(self.state)
+        self._batches = Batches(self.state, self._requests)
+        self._replicas = Replicas(self.state, self._batches)
+        self._deploying = Deploying(self.state, self._requests, self._replicas)
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Announced: self._requests.announced,
+            Submitted: self._requests.submitted,
+            Refused: self._requests.refused,
+            Cancelled: self._requests.cancelled,
+            RowsReleased: self._batches.released,
+            BatchFinished: self._batches.finished,
+            BatchFailed: self._batches.failed,
+            BatchAborted: self._batches.aborted,
+            ReplicaUp: self._replicas.up,
+            ReplicaLost: self._replicas.lost,
+            LaneResized: self._replicas.resized,
+            PlanChanged: self._deploying.plan_changed,
+            TimerFired: self._timer_fired,
+        }
+
+    def handle(self, event: Event, *, now: float) -> list[Command]:
+        """Apply one event at time `now` (seconds, never running backwards).
+
+        Returns what to do, in order. Raises ValueError if the event cannot be (an id in use, an
+        unknown batch, time running backwards): a fault of the driver, not of a client.
+        """
+        return self.handle_all((event,), now=now)
+
+    def handle_all(self, events: Sequence[Event], *, now: float) -> list[Command]:
+        """Apply events that happened together; dispatch the lanes once, after all of them."""
+        state = self.state
+        if now < state.now:
+            raise ValueError(f"time runs backwards: {now} after {state.now}")
+        state.now = now
+        state.runs = []
+        state.commands = []
+        for event in events:
+            state.cause = self.events_seen
+            self.events_seen += 1
+            self._handlers[type(event)](event)
+        if state.dirty:
+            lanes, state.dirty = state.dirty, {}
+            for lane in lanes.values():
+                self._deploying.tidy(lane)
+                self._batches.dispatch(lane)
+        return state.runs + state.commands
+
+    def next_wakeup(self) -> float | None:
+        """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
+
+        May lie in the past, if a scheduler's estimate has moved: then deliver it at once.
+        """
+        at = self._requests.next_due()
+        for pool in self.state.pools.values():
+            expiry = pool.scheduler.next_expiry()
+            if expiry is not None and expiry < at:
+                at = expiry
+            for suspect in pool.suspects:
+                if not suspect.best_effort and suspect.deadline < at:
+                    at = suspect.deadline
+            for placement in pool.placements:
+                if placement.until < at:
+                    at = placement.until
+        for lane in self.state.lanes.values():
+            running = lane.running
+            if running is None:
+                if lane.wait_until < at:
+                    at = lane.wait_until
+            elif running.batch.hang_at < at and not running.placement.killed:
+                at = running.batch.hang_at
+        return at if at < math.inf else None
+
+    def _timer_fired(self, _: TimerFired) -> None:
+        state = self.state
+        self._requests.expire_notices()
+        for pool in state.pools.values():
+            self._requests.expire(pool)
+        self._replicas.check_timers()
+        for lane in state.lanes.values():
+            if lane.running is None and lane.wait_until <= state.now:
+                state.mark(lane)

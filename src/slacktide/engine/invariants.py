@@ -1,0 +1,104 @@
+"""`check_invariants`: what must hold of an engine after every event. For tests and debugging."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slacktide.domain import Request
+from slacktide.engine.engine import Engine
+from slacktide.engine.lane import ReplicaState
+from slacktide.engine.ledger import State
+
+
+class InvariantError(AssertionError):
+    """The engine contradicts itself; the message says how."""
+
+
+def check_invariants(engine: Engine) -> None:
+    """Raise InvariantError if the engine's state contradicts itself. Changes nothing."""
+    _conservation(engine)
+    _one_place_each(engine)
+    _lanes(engine)
+    _placements(engine)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise InvariantError(message)
+
+
+def _conservation(engine: Engine) -> None:
+    """Known = ended + in flight, for every model; in flight is what the ledger holds open."""
+    ledger = engine.state.ledger
+    unanswered = Counter(
+        entry.request.model for entry in ledger.entries.values() if entry.state is not State.ENDED
+    )
+    for model, counts in ledger.counts.items():
+        _require(
+            counts.known == counts.ended + counts.in_flight,
+            f"{model}: {counts.known} known, {counts.ended} ended, {counts.in_flight} in flight",
+        )
+        _require(
+            counts.in_flight == unanswered[model],
+            f"{model}: {counts.in_flight} in flight, {unanswered[model]} in the ledger",
+        )
+
+
+def _one_place_each(engine: Engine) -> None:
+    """Every open request is in exactly the place its state says."""
+    state = engine.state
+    queued = Counter(r.id for pool in state.pools.values() for r in pool.scheduler.pending())
+    suspects = Counter(r.id for pool in state.pools.values() for r in pool.suspects)
+    running = Counter(m.id for run in state.running.values() for m in run.batch.members)
+    for name, places in (("queues", queued), ("suspects", suspects), ("batches", running)):
+        twice = [id for id, count in places.items() if count > 1]
+        _require(not twice, f"requests {twice} are in the {name} twice")
+    expected = {
+        State.ANNOUNCED: (0, 0, 0),
+        State.QUEUED: (1, 0, 0),
+        State.SUSPECT: (0, 1, 0),
+        State.RUNNING: (0, 0, 1),
+        State.ENDED: (0, 0, 1),
+    }
+    for id, entry in state.ledger.entries.items():
+        found = (queued[id], suspects[id], running[id])
+        _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
+        announced = not isinstance(entry.request, Request)
+        _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
+    known = state.ledger.entries.keys()
+    strays = (queued.keys() | suspects.keys() | running.keys()) - known
+    _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
+    for pool in state.pools.values():
+        pending = len(pool.scheduler.pending())
+        _require(len(pool.scheduler) == pending, f"{pool.id}: length {len(pool.scheduler)}")
+
+
+def _lanes(engine: Engine) -> None:
+    """A lane runs one batch at a time, within its limits, on a replica that is up."""
+    state = engine.state
+    on_lanes = {lane.running.batch.id for lane in state.lanes.values() if lane.running}
+    _require(on_lanes == set(state.running), f"lanes run {on_lanes}, known {set(state.running)}")
+    for running in state.running.values():
+        batch, placement = running.batch, running.placement
+        _require(placement.lane.running is running, f"batch {batch.id} is not on its lane")
+        _require(placement.state is ReplicaState.UP, f"batch {batch.id} runs on no live replica")
+        rows = sum(member.rows for member in batch.members)
+        _require(rows == batch.rows <= batch.replica.max_batch, f"batch {batch.id}: {rows} rows")
+        _require(
+            len({member.signature for member in batch.members}) == 1,
+            f"batch {batch.id} mixes shapes",
+        )
+        waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
+        _require(waiting == running.waiting, f"batch {batch.id}: {waiting} wait")
+
+
+def _placements(engine: Engine) -> None:
+    """Pools and lanes agree on who is placed where; a pool that is down serves nothing."""
+    state = engine.state
+    by_pool = {id(p) for pool in state.pools.values() for p in pool.placements}
+    by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}
+    _require(by_pool == by_lane, "pools and lanes disagree on placements")
+    for pool in state.pools.values():
+        if pool.down_reason is not None:
+            _require(not pool.suspects and not len(pool.scheduler), f"{pool.id} is down but holds")
+            _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")

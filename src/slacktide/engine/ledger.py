@@ -1,0 +1,102 @@
+"""The ledger: every request the engine knows, in exactly one place, and how the others ended.
+
+Conservation law (DESIGN §3): for every model, at every instant,
+
+    known = served + late + dropped + rejected + failed + cancelled + in flight
+
+An *entry* lives until nothing names its payload any more. That can be after its outcome: a
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from slacktide.domain import Notice, OutcomeKind, Reason, Request
+
+if TYPE_CHECKING:
+    from slacktide.engine.pool import Pool
+
+
+class State(Enum):
+    """Where a request is."""
+
+    ANNOUNCED = "announced"
+    """Its headers are here; the scheduler holds its notice."""
+    QUEUED = "queued"
+    """The scheduler holds it."""
+    SUSPECT = "suspect"
+    """It was in a batch that died; the pool holds it, to be run again alone."""
+    RUNNING = "running"
+    """A member of a running batch."""
+    ENDED = "ended"
+    """It has its outcome, but a running batch still names its payload."""
+
+
+class Entry:
+    """One request in the ledger. Mutable and slotted: made once for every request."""
+
+    __slots__ = ("crashes", "pool", "request", "state")
+
+    def __init__(self, request: Request | Notice, pool: Pool, state: State) -> None:
+        self.request = request
+        self.pool = pool
+        self.state = state
+        self.crashes = 0
+
+
+@dataclass(slots=True)
+class ModelCounts:
+    """How the requests of one model have ended since the engine was made."""
+
+    known: int = 0
+    in_flight: int = 0
+    by_reason: dict[Reason, int] = field(default_factory=dict)
+
+    def count(self, kind: OutcomeKind) -> int:
+        return sum(n for reason, n in self.by_reason.items() if reason.kind is kind)
+
+    @property
+    def ended(self) -> int:
+        return sum(self.by_reason.values())
+
+
+class Ledger:
+    """Entries by id, counts by model."""
+
+    __slots__ = ("counts", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+        self.counts: dict[str, ModelCounts] = {}
+
+    def counts_of(self, model: str) -> ModelCounts:
+        counts = self.counts.get(model)
+        if counts is None:
+            counts = self.counts[model] = ModelCounts()
+        return counts
+
+    def open(self, request: Request | Notice, pool: Pool, state: State) -> Entry:
+        """A request becomes known. Raises ValueError if its id is already in use."""
+        if request.id in self.entries:
+            raise ValueError(f"request id {request.id} is already in use")
+        entry = self.entries[request.id] = Entry(request, pool, state)
+        counts = self.counts_of(request.model)
+        counts.known += 1
+        counts.in_flight += 1
+        return entry
+
+    def end(self, model: str, reason: Reason) -> None:
+        """A known request gets its outcome."""
+        counts = self.counts[model]
+        counts.in_flight -= 1
+        by_reason = counts.by_reason
+        by_reason[reason] = by_reason.get(reason, 0) + 1
+
+    def turned_away(self, model: str, reason: Reason) -> None:
+        """A request becomes known and ends in the same breath."""
+        counts = self.counts_of(model)
+        counts.known += 1
+        counts.by_reason[reason] = counts.by_reason.get(reason, 0) + 1

@@ -1,0 +1,74 @@
+"""A pool: one (model, version, variant) with one queue, one scheduler, and its placements."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from slacktide.domain import PoolId, Request
+from slacktide.engine.lane import Placement, ReplicaState
+from slacktide.engine.ports import PoolFactory
+from slacktide.engine.recovery import CrashHistory
+from slacktide.engine.settings import EngineSettings
+
+
+class Pool:
+    """Also the `PoolView` its scheduler sees."""
+
+    __slots__ = (
+        "crashes",
+        "down_reason",
+        "id",
+        "max_batch",
+        "placements",
+        "removed",
+        "scheduler",
+        "settings",
+        "share",
+        "start_time",
+        "suspects",
+        "times",
+    )
+
+    def __init__(
+        self, id: PoolId, max_batch: int, factory: PoolFactory, settings: EngineSettings
+    ) -> None:
+        self.id = id
+        self.max_batch = max_batch
+        self.settings = settings
+        self.placements: list[Placement] = []
+        self.suspects: deque[Request] = deque()
+        """Members of batches that died, to be run again one by one before anything else."""
+        self.crashes = CrashHistory(settings)
+        self.down_reason: str | None = None
+        """Why the version is unavailable for good; None while it is not."""
+        self.removed = False
+        """No longer in the plan; goes once its last batch is done."""
+        self.start_time = settings.start_guess
+        """Seconds the last replica took to come up."""
+        parts = factory(id, max_batch, self)
+        self.scheduler = parts.scheduler
+        self.times = parts.times
+        self.share = parts.share
+
+    def free_in(self, *, now: float) -> float:
+        """See PoolView. A starting replica is expected to take as long as the last one did."""
+        best = math.inf
+        for placement in self.placements:
+            if placement.retiring:
+                continue
+            ready = placement.lane.free_in(now=now)
+            if placement.state is ReplicaState.STARTING:
+                ready = max(ready, placement.since + self.start_time - now)
+            elif placement.state is ReplicaState.BACKOFF:
+                ready = max(ready, placement.until + self.start_time - now)
+            best = min(best, ready)
+        return best
+
+    @property
+    def lanes(self) -> int:
+        return max(1, sum(not placement.retiring for placement in self.placements))
+
+    @property
+    def cores(self) -> int:
+        return min((placement.lane.size for placement in self.placements), default=1)

@@ -1,0 +1,143 @@
+"""Replicas come up, are lost, hang, are started again or given up (DESIGN §5)."""
+
+from __future__ import annotations
+
+import math
+
+from slacktide.domain import (
+    LaneResized,
+    Reason,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    StartReplica,
+    StopReplica,
+)
+from slacktide.engine.batches import Batches
+from slacktide.engine.lane import Lane, Placement, ReplicaState
+from slacktide.engine.pool import Pool
+from slacktide.engine.state import EngineState
+
+
+class Replicas:
+    """Handles ReplicaUp, ReplicaLost and LaneResized; starts, stops and kills."""
+
+    def __init__(self, state: EngineState, batches: Batches) -> None:
+        self._state = state
+        self._batches = batches
+        self._by_id: dict[int, Placement] = {}
+        self._next_id = 0
+
+    def place(self, pool: Pool, lane: Lane, max_batch: int) -> None:
+        """Give `pool` a place on `lane`, and start its first replica."""
+        placement = Placement(pool, lane, self._new_replica(pool, lane, max_batch))
+        pool.placements.append(placement)
+        lane.placements.append(placement)
+        self._start(placement)
+
+    def _new_replica(self, pool: Pool, lane: Lane, max_batch: int) -> Replica:
+        replica = Replica(self._next_id, pool.id, lane.name, lane.cores, max_batch)
+        self._next_id += 1
+        return replica
+
+    def detach(self, placement: Placement) -> None:
+        """Take a placement away; if it runs a batch, as soon as that is done."""
+        lane = placement.lane
+        if lane.running is not None and lane.running.placement is placement:
+            placement.retiring = True
+            return
+        placement.pool.placements.remove(placement)
+        lane.placements.remove(placement)
+        if placement.state is not ReplicaState.BACKOFF:
+            self._by_id.pop(placement.replica.id, None)
+            self._stop(placement, kill=placement.killed)
+
+    def retire_on(self, lane: Lane) -> bool:
+        """Take away what waited for the lane to become free; True if there was anything."""
+        retiring = [p for p in lane.placements if p.retiring and not p.killed]
+        if lane.running is None:
+            for placement in retiring:
+                self.detach(placement)
+        return bool(retiring)
+
+    def up(self, event: ReplicaUp) -> None:
+        placement = self._by_id.get(event.replica)
+        if placement is None:
+            return  # it was stopped while this was on its way
+        if placement.state is not ReplicaState.STARTING:
+            raise ValueError(f"replica {event.replica} is up already")
+        placement.state = ReplicaState.UP
+        placement.until = math.inf
+        placement.pool.start_time = self._state.now - placement.since
+        self._state.mark(placement.lane)
+
+    def lost(self, event: ReplicaLost) -> None:
+        placement = self._by_id.pop(event.replica, None)
+        if placement is None:
+            return  # it was stopped while this was on its way
+        state, pool = self._state, placement.pool
+        detail = "it hung and was killed" if placement.killed else event.detail
+        placement.state = ReplicaState.BACKOFF
+        placement.until = math.inf
+        placement.killed = False
+        state.mark(placement.lane)
+        running = placement.lane.running
+        if running is not None and running.placement is placement:
+            self._batches.lost(running.batch, detail)
+        if placement.retiring:
+            return  # retire_on takes it away
+        pause = None if event.permanent else pool.crashes.crashed(now=state.now)
+        if pause is not None:
+            placement.until = state.now + pause
+        elif event.permanent:
+            self._give_up(pool, detail)
+        else:
+            count, window = state.settings.crash_limit_count, state.settings.crash_window
+            self._give_up(pool, f"{count} crashes within {window:g} s; the last: {detail}")
+
+    def _give_up(self, pool: Pool, reason: str) -> None:
+        """A version becomes unavailable: its replicas stop, what waits is refused."""
+        pool.down_reason = reason
+        for placement in tuple(pool.placements):
+            self.detach(placement)
+        self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
+
+    def resized(self, event: LaneResized) -> None:
+        lane = self._state.lanes.get(event.lane)
+        if lane is not None:  # else it left the plan while the resize was on its way
+            lane.cores = event.cores
+            self._state.mark(lane)
+
+    def check_timers(self) -> None:
+        """Start again what has paused long enough; kill what starts or runs for too long."""
+        state = self._state
+        now = state.now
+        for pool in state.pools.values():
+            for placement in pool.placements:
+                if placement.until <= now:
+                    if placement.state is ReplicaState.BACKOFF:
+                        placement.replica = self._new_replica(
+                            pool, placement.lane, placement.replica.max_batch
+                        )
+                        self._start(placement)
+                    else:
+                        placement.until = math.inf
+                        self._kill(placement)
+        for running in state.running.values():
+            if running.batch.hang_at <= now and not running.placement.killed:
+                self._kill(running.placement)
+
+    def _start(self, placement: Placement) -> None:
+        state, replica = self._state, placement.replica
+        placement.state = ReplicaState.STARTING
+        placement.since = state.now
+        placement.until = state.now + state.settings.start_limit
+        self._by_id[replica.id] = placement
+        state.commands.append(StartReplica(replica, state.cause))
+
+    def _kill(self, placement: Placement) -> None:
+        placement.killed = True
+        self._stop(placement, kill=True)
+
+    def _stop(self, placement: Placement, *, kill: bool) -> None:
+        self._state.commands.append(StopReplica(placement.replica, kill, self._state.cause))

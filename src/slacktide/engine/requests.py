@@ -1,0 +1,169 @@
+"""Requests come, are refused, withdrawn, or given up while they wait."""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from slacktide.domain import (
+    AbortBatch,
+    Announced,
+    Cancelled,
+    Notice,
+    Reason,
+    Refused,
+    Request,
+    Submitted,
+)
+from slacktide.engine.ledger import Entry, State
+from slacktide.engine.pool import Pool
+from slacktide.engine.state import EngineState
+
+
+class Requests:
+    """Handles Announced, Submitted, Refused and Cancelled."""
+
+    def __init__(self, state: EngineState) -> None:
+        self._state = state
+        self._notices: list[tuple[float, int]] = []
+        """Heap of (deadline, id) of notices; ids that have moved on stay until they surface."""
+
+    def announced(self, event: Announced) -> None:
+        state, notice = self._state, event.notice
+        pool = state.pool_for(notice)
+        if pool is None or pool.down_reason is not None:
+            self._unavailable(notice, pool)
+            return
+        entry = state.ledger.open(notice, pool, State.ANNOUNCED)
+        reason = self._already_past(notice) or pool.scheduler.announce(notice, now=state.now)
+        if reason is not None:
+            state.end(entry, reason)
+            state.forget(notice.id)
+        elif not notice.best_effort:
+            heapq.heappush(self._notices, (notice.deadline, notice.id))
+
+    def submitted(self, event: Submitted) -> None:
+        state, request = self._state, event.request
+        entry = state.ledger.entries.get(request.id)
+        if entry is not None:
+            if entry.state is not State.ANNOUNCED or entry.request.model != request.model:
+                raise ValueError(f"request id {request.id} is already in use")
+            pool = entry.pool
+            entry.request = request
+            entry.state = State.QUEUED
+        else:
+            routed = state.pool_for(request)
+            if routed is None or routed.down_reason is not None:
+                self._unavailable(request, routed)
+                return
+            pool = routed
+            entry = state.ledger.open(request, pool, State.QUEUED)
+        detail = ""
+        if request.rows > pool.max_batch:
+            reason: Reason | None = Reason.BAD_INPUT
+            detail = f"{request.rows} rows, and the model takes {pool.max_batch} at most"
+            pool.scheduler.remove(request.id)
+        elif (reason := self._already_past(request)) is not None:
+            pool.scheduler.remove(request.id)
+        else:
+            reason = pool.scheduler.add(request, now=state.now)
+        if reason is not None:
+            state.end(entry, reason, detail)
+            state.forget(request.id)
+        else:
+            state.touch(pool)
+
+    def refused(self, event: Refused) -> None:
+        state = self._state
+        entry = state.ledger.entries.get(event.id)
+        if entry is None:
+            state.turn_away(event.id, event.model, event.reason, event.detail)
+            return
+        if entry.state is not State.ANNOUNCED:
+            raise ValueError(f"request {event.id} was submitted already")
+        state.withdraw(entry)
+        state.end(entry, event.reason, event.detail)
+        state.forget(event.id)
+
+    def cancelled(self, event: Cancelled) -> None:
+        state = self._state
+        entry = state.ledger.entries.get(event.id)
+        if entry is None or entry.state is State.ENDED:
+            return  # it ended while the cancellation was on its way
+        if entry.state is State.RUNNING:
+            self._cancel_running(entry, event.reason)
+            return
+        state.withdraw(entry)
+        state.end(entry, event.reason)
+        state.forget(event.id)
+        state.touch(entry.pool)
+
+    def _cancel_running(self, entry: Entry, reason: Reason) -> None:
+        """The answer will be discarded, but the batch names the payload until it ends."""
+        state, request = self._state, entry.request
+        running = next(
+            r for r in state.running.values() if any(m is request for m in r.batch.members)
+        )
+        state.end_running(entry, running.batch, reason)
+        entry.state = State.ENDED
+        running.waiting -= 1
+        if running.waiting == 0:
+            state.commands.append(AbortBatch(running.batch, state.cause))
+
+    def move(self, entry: Entry, target: Pool) -> None:
+        """Hand a waiting request to another pool; it keeps its id and deadline."""
+        state, request = self._state, entry.request
+        state.withdraw(entry)
+        entry.pool = target
+        reason = None
+        if isinstance(request, Notice):
+            reason = target.scheduler.announce(request, now=state.now)
+        elif request.rows > target.max_batch:
+            reason = Reason.BAD_INPUT
+        elif entry.state is State.SUSPECT:
+            target.suspects.append(request)
+        else:
+            target.scheduler.admit_moved(request, now=state.now)
+        if reason is not None:
+            state.end(entry, reason)
+            state.forget(request.id)
+        state.touch(target)
+
+    def expire(self, pool: Pool) -> None:
+        """Drop what `pool` can no longer serve on time, at once."""
+        state = self._state
+        now = state.now
+        due = pool.scheduler.next_expiry()
+        if due is not None and due <= now:
+            for id, reason in pool.scheduler.expire(now=now):
+                state.end(state.ledger.entries[id], reason)
+                state.forget(id)
+        if pool.suspects:
+            for request in [r for r in pool.suspects if not r.best_effort and r.deadline <= now]:
+                pool.suspects.remove(request)
+                state.end(state.ledger.entries[request.id], Reason.EXPIRED)
+                state.forget(request.id)
+
+    def expire_notices(self) -> None:
+        """A body that has not come by its deadline is not waited for."""
+        state, heap = self._state, self._notices
+        while heap and heap[0][0] <= state.now:
+            _, id = heapq.heappop(heap)
+            entry = state.ledger.entries.get(id)
+            if entry is not None and entry.state is State.ANNOUNCED:
+                state.withdraw(entry)
+                state.end(entry, Reason.EXPIRED, "its body did not come in time")
+                state.forget(id)
+
+    def next_due(self) -> float:
+        """When a notice may expire; inf if never."""
+        return self._notices[0][0] if self._notices else math.inf
+
+    def _already_past(self, request: Request | Notice) -> Reason | None:
+        if request.best_effort or request.deadline > self._state.now:
+            return None
+        return Reason.EXPIRED
+
+    def _unavailable(self, request: Request | Notice, pool: Pool | None) -> None:
+        detail = "" if pool is None else pool.down_reason or ""
+        self._state.turn_away(request.id, request.model, Reason.UNAVAILABLE, detail)

@@ -1,0 +1,27 @@
+"""The engine's constants (DESIGN §5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How long the engine waits before it calls something dead. Seconds, unless the name says."""
+
+    hang_floor: float = 1.0
+    """No batch is taken to hang before this."""
+    hang_factor: float = 10.0
+    """A batch is taken to hang after this many times its p99."""
+    start_limit: float = 300.0
+    """A replica that is not up after this is killed and started again."""
+    backoff_first: float = 0.1
+    """Pause before the first restart; doubles with every crash in the window."""
+    backoff_most: float = 10.0
+    crash_window: float = 60.0
+    crash_limit_count: int = 5
+    """So many crashes within the window make a version unavailable."""
+    crashes_per_request_count: int = 2
+    """A request that was running in so many crashes is failed."""
+    start_guess: float = 0.5
+    """Start-up time assumed of a pool whose replicas have never been up."""

@@ -1,0 +1,144 @@
+"""What the parts of the engine share: who is known, what runs where, and the event at hand.
+
+Each part (`requests`, `batches`, `replicas`, `deploying`) handles some events and changes this
+state through its few verbs, so that an outcome is counted, answered and freed in one place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from slacktide.domain import (
+    Answer,
+    Batch,
+    Command,
+    FreeSlots,
+    Notice,
+    Outcome,
+    PoolId,
+    Reason,
+    Request,
+)
+from slacktide.engine.lane import Lane, Running
+from slacktide.engine.ledger import Entry, Ledger, State
+from slacktide.engine.pool import Pool
+from slacktide.engine.ports import PoolFactory
+from slacktide.engine.routing import RouteTable
+from slacktide.engine.settings import EngineSettings
+
+WAITING = (State.ANNOUNCED, State.QUEUED, State.SUSPECT)
+
+
+class EngineState:
+    """Mutable; owned by one `Engine`."""
+
+    __slots__ = (
+        "cause",
+        "commands",
+        "dirty",
+        "factory",
+        "lanes",
+        "ledger",
+        "now",
+        "pools",
+        "routes",
+        "running",
+        "runs",
+        "settings",
+    )
+
+    def __init__(self, factory: PoolFactory, settings: EngineSettings) -> None:
+        self.factory = factory
+        self.settings = settings
+        self.ledger = Ledger()
+        self.pools: dict[PoolId, Pool] = {}
+        self.lanes: dict[str, Lane] = {}
+        self.routes = RouteTable()
+        self.running: dict[int, Running] = {}
+        """What runs, by batch id."""
+        self.dirty: dict[str, Lane] = {}
+        """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
+        self.now = -math.inf
+        self.cause = -1
+        """Running number of the event at hand."""
+        self.runs: list[Command] = []
+        """Batches to run: handed out before the other commands, so that no lane stands idle while
+        answers are written."""
+        self.commands: list[Command] = []
+
+    def pool_for(self, request: Request | Notice) -> Pool | None:
+        """The pool that its route leads to; None if there is none."""
+        id = self.routes.pool_for(request)
+        return self.pools.get(id) if id is not None else None
+
+    def mark(self, lane: Lane) -> None:
+        """Dispatch `lane` once the events at hand are applied."""
+        self.dirty[lane.name] = lane
+
+    def touch(self, pool: Pool) -> None:
+        """The queue of `pool` has changed: its free lanes may have something to run."""
+        for placement in pool.placements:
+            if placement.lane.running is None:
+                self.dirty[placement.lane.name] = placement.lane
+
+    def waiting(self) -> Iterator[Entry]:
+        """Entries that have not started to run."""
+        return (e for e in self.ledger.entries.values() if e.state in WAITING)
+
+    def end(self, entry: Entry, reason: Reason, detail: str = "") -> None:
+        """A request that never started (or waits to start again) ends without a result."""
+        request, now = entry.request, self.now
+        self.ledger.end(request.model, reason)
+        outcome = Outcome(
+            reason,
+            now,
+            queue_s=max(0.0, now - request.arrival),
+            budget_s=None if request.best_effort else request.deadline - now,
+            detail=detail,
+        )
+        self.commands.append(Answer(request.id, outcome, self.cause))
+
+    def end_running(self, entry: Entry, batch: Batch, reason: Reason, detail: str = "") -> None:
+        """A member of `batch` gets its outcome."""
+        request, now, started = entry.request, self.now, batch.started
+        self.ledger.end(request.model, reason)
+        outcome = Outcome(
+            reason,
+            now,
+            started - request.arrival,
+            now - started,
+            batch.rows,
+            None if request.best_effort else request.deadline - now,
+            detail,
+        )
+        self.commands.append(Answer(request.id, outcome, self.cause))
+
+    def forget(self, id: int) -> None:
+        """Nothing names the payload of this request any more."""
+        del self.ledger.entries[id]
+        self.commands.append(FreeSlots((id,), self.cause))
+
+    def turn_away(self, id: int, model: str, reason: Reason, detail: str) -> None:
+        """A request becomes known and ends in the same breath. Raises ValueError if it is known."""
+        if id in self.ledger.entries:
+            raise ValueError(f"request id {id} is already in use")
+        self.ledger.turned_away(model, reason)
+        self.commands.append(Answer(id, Outcome(reason, self.now, detail=detail), self.cause))
+        self.commands.append(FreeSlots((id,), self.cause))
+
+    def withdraw(self, entry: Entry) -> None:
+        """Take a waiting request off its queue; it has no outcome yet."""
+        request, pool = entry.request, entry.pool
+        if entry.state is State.SUSPECT:
+            assert isinstance(request, Request)
+            pool.suspects.remove(request)
+        else:
+            pool.scheduler.remove(request.id)
+
+    def reject_waiting(self, pool: Pool, reason: Reason, detail: str) -> None:
+        """Turn away everything that waits in `pool` or is announced to it."""
+        for entry in [entry for entry in self.waiting() if entry.pool is pool]:
+            self.withdraw(entry)
+            self.end(entry, reason, detail)
+            self.forget(entry.request.id)

@@ -1,0 +1,249 @@
+"""Builders for engine tests: a flat profile, a list as scheduler, and a world to step by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from slacktide.domain import (
+    Announced,
+    Answer,
+    Batch,
+    BatchFinished,
+    Command,
+    Deployment,
+    Event,
+    FreeSlots,
+    LaneSpec,
+    Notice,
+    Outcome,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    Replica,
+    ReplicaUp,
+    Request,
+    Route,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+    Submitted,
+)
+from slacktide.engine import (
+    Engine,
+    EngineSettings,
+    Idle,
+    PoolParts,
+    PoolView,
+    Proposal,
+    WaitUntil,
+    check_invariants,
+)
+
+
+class FlatTimes:
+    """`seconds` for any batch, certain."""
+
+    def __init__(self, seconds: float = 0.01) -> None:
+        self.seconds = seconds
+        self.observed: list[tuple[float, int, int]] = []
+
+    def expected(self, rows: int, cores: int) -> float:
+        return self.seconds
+
+    def p99(self, rows: int, cores: int) -> float:
+        return self.seconds
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        return self.seconds
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        return 1.0 if budget >= self.seconds else 0.0
+
+    def observe(self, seconds: float, rows: int, cores: int) -> None:
+        self.observed.append((seconds, rows, cores))
+
+    @property
+    def revision(self) -> int:
+        return 0
+
+
+class ListScheduler:
+    """First come, first served, up to `max_batch` rows of one signature; drops what is past."""
+
+    def __init__(self, max_batch: int, wait: float | None = None) -> None:
+        self.max_batch = max_batch
+        self.wait = wait
+        self.queue: dict[int, Request] = {}
+        self.notices: dict[int, Notice] = {}
+        self.refuse: Reason | None = None
+
+    def announce(self, notice: Notice, *, now: float) -> Reason | None:
+        if self.refuse is None:
+            self.notices[notice.id] = notice
+        return self.refuse
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        self.notices.pop(request.id, None)
+        if self.refuse is None:
+            self.queue[request.id] = request
+        return self.refuse
+
+    def admit_moved(self, request: Request, *, now: float) -> None:
+        self.queue[request.id] = request
+
+    def remove(self, id: int) -> bool:
+        found = self.notices.pop(id, None) is not None
+        return self.queue.pop(id, None) is not None or found
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        past = [r.id for r in self.queue.values() if not r.best_effort and r.deadline <= now]
+        for id in past:
+            del self.queue[id]
+        return [(id, Reason.EXPIRED) for id in past]
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        if not self.queue:
+            return Idle()
+        first = next(iter(self.queue.values()))
+        if self.wait is not None and now < first.arrival + self.wait:
+            return WaitUntil(first.arrival + self.wait)
+        members, rows = [], 0
+        for request in self.queue.values():
+            same = request.signature == first.signature
+            if same and rows + request.rows <= replica.max_batch:
+                members.append(request)
+                rows += request.rows
+        return Proposal(tuple(members), rows)
+
+    def take(self, batch: Batch) -> None:
+        for member in batch.members:
+            del self.queue[member.id]
+
+    def next_expiry(self) -> float | None:
+        return min((r.deadline for r in self.queue.values() if not r.best_effort), default=None)
+
+    def pending(self) -> tuple[Request, ...]:
+        return tuple(self.queue.values())
+
+    def __len__(self) -> int:
+        return len(self.queue)
+
+
+def pool_id(model: str = "m", version: str = "1") -> PoolId:
+    return PoolId(model, version)
+
+
+def one_model_plan(*versions: str, model: str = "m", max_batch: int = 4, lanes: int = 1) -> Plan:
+    """`model` in these versions on `lanes` one-core lanes; the last version takes the route."""
+    specs = tuple(LaneSpec(f"lane{i}", (i,)) for i in range(lanes))
+    pools = [pool_id(model, version) for version in versions]
+    return Plan(
+        specs,
+        tuple(Deployment(p, lane.name, max_batch) for p in pools for lane in specs),
+        (Route(model, pools[-1]),) if pools else (),
+    )
+
+
+class World:
+    """Drives one engine by hand, keeps what it commanded, checks its invariants."""
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self.now = 0.0
+        self.times: dict[PoolId, FlatTimes] = {}
+        self.schedulers: dict[PoolId, ListScheduler] = {}
+        self.views: dict[PoolId, PoolView] = {}
+        self.share: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}
+        self.wait: float | None = None
+        self.engine = Engine(self._parts, settings)
+        self.answers: dict[int, Outcome] = {}
+        self.freed: list[int] = []
+        self.batches: list[Batch] = []
+        self.started: list[Replica] = []
+        self.stopped: list[tuple[Replica, bool]] = []
+
+    def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        self.times[pool] = FlatTimes(self.seconds.get(pool.model, 0.01))
+        self.schedulers[pool] = ListScheduler(max_batch, self.wait)
+        self.views[pool] = view
+        share = self.share.get(pool.model, 1.0)
+        return PoolParts(self.schedulers[pool], self.times[pool], share)
+
+    def send(self, *events: Event, after: float = 0.0) -> list[Command]:
+        """Deliver events together, `after` seconds from now."""
+        self.now += after
+        commands = self.engine.handle_all(events, now=self.now)
+        for command in commands:
+            self._note(command)
+        check_invariants(self.engine)
+        return commands
+
+    def _note(self, command: Command) -> None:
+        if isinstance(command, Answer):
+            assert command.id not in self.answers, f"{command.id} answered twice"
+            self.answers[command.id] = command.outcome
+        elif isinstance(command, FreeSlots):
+            for id in command.ids:
+                assert id not in self.freed, f"{id} freed twice"
+                assert id in self.answers, f"{id} freed before its answer"
+                self.freed.append(id)
+        elif isinstance(command, RunBatch):
+            self.batches.append(command.batch)
+        elif isinstance(command, StartReplica):
+            self.started.append(command.replica)
+        elif isinstance(command, StopReplica):
+            self.stopped.append((command.replica, command.kill))
+
+    def deploy(self, plan: Plan) -> None:
+        """Apply a plan and bring up every replica it starts."""
+        before = len(self.started)
+        self.send(PlanChanged(plan))
+        for replica in self.started[before:]:
+            self.send(ReplicaUp(replica.id))
+
+    def submit(self, *ids: int, slo: float = 1.0, **fields: object) -> list[Command]:
+        """Submit requests together."""
+        return self.send(*[Submitted(self.request(id, slo=slo, **fields)) for id in ids])
+
+    def request(self, id: int, *, slo: float = 1.0, **fields: object) -> Request:
+        values: dict[str, object] = {
+            "model": "m",
+            "arrival": self.now,
+            "deadline": self.now + slo,
+            **fields,
+        }
+        return Request(id=id, **values)  # type: ignore[arg-type]  # a builder of any field
+
+    def announce(self, id: int, *, slo: float = 1.0) -> list[Command]:
+        notice = Notice(
+            id, "m", self.now, self.now + slo, payload_bytes=100, complete_at=self.now + 0.01
+        )
+        return self.send(Announced(notice))
+
+    def finish(self, after: float = 0.01) -> list[Command]:
+        """The latest batch finishes `after` seconds from now."""
+        return self.send(BatchFinished(self.batches[-1].id), after=after)
+
+    def reasons(self) -> dict[int, Reason]:
+        return {id: outcome.reason for id, outcome in self.answers.items()}
+
+
+@pytest.fixture
+def make_world() -> Callable[..., World]:
+    return World
+
+
+@pytest.fixture(name="one_model_plan")
+def one_model_plan_fixture() -> Callable[..., Plan]:
+    return one_model_plan
+
+
+@pytest.fixture
+def world() -> World:
+    """One model `m` of up to four rows, up on one lane."""
+    world = World()
+    world.deploy(one_model_plan("1"))
+    return world

@@ -1,0 +1,208 @@
+"""Thousands of random event orders: nothing is lost, nothing is answered or freed twice.
+
+Hypothesis plays every part around the engine: clients, replicas that finish, fail, die or hang, and
+an operator who changes plans. `World.send` checks the engine's invariants after every event.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from slacktide.domain import (
+    Announced,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Cancelled,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    Refused,
+    ReplicaLost,
+    ReplicaUp,
+    Route,
+    RowsReleased,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+    Submitted,
+    TimerFired,
+)
+from slacktide.engine.ledger import State
+
+MODELS = ("a", "b")
+LANES = (LaneSpec("lane0", (0,)), LaneSpec("lane1", (1,)))
+
+
+class EngineMachine(RuleBasedStateMachine):
+    world_class: type  # set by the test from the fixture in conftest
+    events = 0
+
+    def __init__(self):
+        super().__init__()
+        self.world = self.world_class()
+        self.next_id = 0
+        self.running = {}
+        self.starting = {}
+        self.up = {}
+        self.dying = {}
+
+    def send(self, *events, after=0.0):
+        type(self).events += len(events)
+        for command in self.world.send(*events, after=after):
+            if isinstance(command, RunBatch):
+                assert command.batch.replica.id in self.up
+                self.running[command.batch.replica.id] = command.batch
+            elif isinstance(command, StartReplica):
+                self.starting[command.replica.id] = command.replica
+            elif isinstance(command, StopReplica):
+                id = command.replica.id
+                alive = self.starting.pop(id, None) or self.up.pop(id, None)
+                if command.kill:
+                    self.dying[id] = command.replica
+                else:
+                    assert alive is not None
+                    assert id not in self.running, "a busy replica was stopped"
+
+    def request(self, data_slo, model, rows, best_effort, signature):
+        self.next_id += 1
+        return self.world.request(
+            self.next_id,
+            slo=data_slo,
+            model=model,
+            rows=rows,
+            best_effort=best_effort,
+            signature=((signature,),),
+        )
+
+    @rule(
+        requests=st.lists(
+            st.tuples(
+                st.floats(-0.1, 2.0),
+                st.sampled_from([*MODELS, "unknown"]),
+                st.integers(1, 5),
+                st.booleans(),
+                st.integers(1, 2),
+            ),
+            min_size=1,
+            max_size=4,
+        ),
+        after=st.floats(0, 0.2),
+    )
+    def submit(self, requests, after):
+        self.world.now += after
+        self.send(*[Submitted(self.request(*fields)) for fields in requests])
+
+    @rule(slo=st.floats(0.01, 1.0), model=st.sampled_from(MODELS), best_effort=st.booleans())
+    def announce(self, slo, model, best_effort):
+        self.next_id += 1
+        now = self.world.now
+        notice = Notice(self.next_id, model, now, now + slo, 10, now, best_effort=best_effort)
+        self.send(Announced(notice))
+
+    def of_state(self, *states):
+        entries = self.world.engine.state.ledger.entries
+        return [id for id, entry in entries.items() if entry.state in states]
+
+    @rule(data=st.data(), refuse=st.booleans())
+    def body_comes(self, data, refuse):
+        ids = self.of_state(State.ANNOUNCED)
+        if ids:
+            id = data.draw(st.sampled_from(ids))
+            model = self.world.engine.state.ledger.entries[id].request.model
+            if refuse:
+                self.send(Refused(id, model, Reason.BAD_INPUT))
+            else:
+                self.send(Submitted(self.world.request(id, model=model)))
+
+    @rule(data=st.data())
+    def cancel(self, data):
+        if self.next_id:
+            self.send(Cancelled(data.draw(st.integers(1, self.next_id))))
+
+    @precondition(lambda self: self.running)
+    @rule(
+        data=st.data(),
+        end=st.sampled_from(["finish", "finish", "fail", "abort", "release"]),
+        after=st.floats(0, 0.3),
+    )
+    def batch_ends(self, data, end, after):
+        replica = data.draw(st.sampled_from(sorted(self.running)))
+        batch = self.running[replica]
+        if end == "release":
+            members = st.sampled_from([member.id for member in batch.members])
+            self.send(RowsReleased(batch.id, (data.draw(members),)), after=after)
+            return
+        del self.running[replica]
+        event = {
+            "finish": BatchFinished(batch.id),
+            "fail": BatchFailed(batch.id, "raised"),
+            "abort": BatchAborted(batch.id),
+        }[end]
+        self.send(event, after=after)
+
+    @precondition(lambda self: self.starting)
+    @rule(data=st.data(), after=st.floats(0, 1.0))
+    def replica_comes_up(self, data, after):
+        id = data.draw(st.sampled_from(sorted(self.starting)))
+        self.up[id] = self.starting.pop(id)
+        self.send(ReplicaUp(id), after=after)
+
+    @precondition(lambda self: self.starting or self.up or self.dying)
+    @rule(data=st.data(), permanent=st.sampled_from([False, False, False, True]))
+    def replica_dies(self, data, permanent):
+        id = data.draw(st.sampled_from(sorted({*self.starting, *self.up, *self.dying})))
+        for group in (self.starting, self.up, self.dying, self.running):
+            group.pop(id, None)
+        self.send(ReplicaLost(id, "died", permanent))
+
+    @rule()
+    def time_passes(self):
+        at = self.world.engine.next_wakeup()
+        if at is not None:
+            self.send(TimerFired(), after=max(0.0, at - self.world.now))
+
+    @rule(
+        places=st.sets(
+            st.tuples(st.sampled_from(MODELS), st.sampled_from("12"), st.integers(0, 1))
+        ),
+        routed=st.booleans(),
+    )
+    def plan_changes(self, places, routed):
+        deployments = tuple(
+            Deployment(PoolId(model, version), f"lane{lane}", 4)
+            for model, version, lane in sorted(places)
+        )
+        pools = {deployment.pool.model: deployment.pool for deployment in deployments}
+        routes = tuple(Route(model, pool) for model, pool in pools.items()) if routed else ()
+        lanes = tuple(lane for lane in LANES if any(d.lane == lane.name for d in deployments))
+        self.send(PlanChanged(Plan(lanes, deployments, routes)))
+
+    def teardown(self):
+        """Let everything end: then every request has one outcome and no payload is named."""
+        for replica in sorted(self.running):
+            self.send(BatchFinished(self.running.pop(replica).id))
+        self.send(PlanChanged(Plan()))
+        while self.running:
+            _, batch = self.running.popitem()
+            self.send(BatchFinished(batch.id))
+        ledger = self.world.engine.state.ledger
+        assert ledger.entries == {}
+        known = sum(counts.known for counts in ledger.counts.values())
+        assert known == len(self.world.answers) == len(self.world.freed)
+
+
+def test_no_order_of_events_loses_or_doubles_a_request(make_world):
+    machine = type("Machine", (EngineMachine,), {"world_class": make_world})
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=100, stateful_step_count=60, deadline=None, derandomize=True
+    )
+    case().runTest()
+    assert machine.events > 2000

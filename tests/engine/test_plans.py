@@ -1,0 +1,202 @@
+"""Plans: load, reload, unload and share lanes without losing a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from slacktide.domain import (
+    BatchFinished,
+    Deployment,
+    LaneSpec,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    ReplicaLost,
+    ReplicaUp,
+    ResizeLane,
+    Route,
+    TimerFired,
+)
+
+
+def test_a_new_version_takes_over_when_its_route_changes(world, one_model_plan):
+    world.submit(1)
+    world.submit(2)
+    world.announce(3)
+    both = one_model_plan("1", "2")
+    loading = Plan(both.lanes, both.deployments, (Route("m", PoolId("m", "1")),))
+    world.send(PlanChanged(loading))  # version 2 starts while version 1 serves
+    world.send(ReplicaUp(world.started[-1].id))
+    world.send(PlanChanged(one_model_plan("2")))
+    assert world.answers == {}
+    world.finish()  # request 1, in version 1, which then goes
+    assert world.answers[1].reason is Reason.ON_TIME
+    assert world.stopped == [(world.started[0], False)]
+    assert world.batches[-1].replica.pool == PoolId("m", "2")
+    assert [m.id for m in world.batches[-1].members] == [2]
+    world.finish()
+    world.submit(3)
+    assert [m.id for m in world.batches[-1].members] == [3]
+    assert set(world.engine.state.pools) == {PoolId("m", "2")}
+
+
+def test_without_a_route_waiting_requests_are_still_served(world, one_model_plan):
+    world.submit(1)
+    world.submit(2)
+    plan = one_model_plan("1")
+    world.send(PlanChanged(Plan(plan.lanes, plan.deployments, ())))
+    world.submit(3)
+    assert world.reasons() == {3: Reason.UNAVAILABLE}
+    world.finish()
+    world.finish()
+    assert world.reasons()[2] is Reason.ON_TIME
+
+
+def test_an_undeployed_model_turns_away_what_waits_and_finishes_what_runs(world):
+    world.submit(1)
+    world.submit(2)
+    world.send(PlanChanged(Plan()))
+    assert world.reasons() == {2: Reason.DRAINING}
+    assert world.stopped == []
+    world.finish()
+    assert world.reasons()[1] is Reason.ON_TIME
+    assert len(world.stopped) == 1
+    assert world.engine.state.pools == {}
+    assert world.engine.state.lanes == {}
+
+
+def test_a_batch_lost_by_a_removed_pool_moves_to_its_successor(world, one_model_plan):
+    world.submit(1, 2)
+    world.deploy(one_model_plan("2"))
+    world.send(ReplicaLost(world.started[0].id, "killed"))
+    assert [m.id for m in world.batches[-1].members] == [1]
+    assert world.batches[-1].replica.pool == PoolId("m", "2")
+
+
+def test_a_version_that_was_given_up_can_be_deployed_afresh(world, one_model_plan):
+    world.send(ReplicaLost(world.started[0].id, "broken", permanent=True))
+    world.deploy(one_model_plan("1"))
+    world.submit(1)
+    assert world.answers[1].reason is Reason.UNAVAILABLE
+    world.send(PlanChanged(Plan()))
+    world.deploy(one_model_plan("1"))
+    world.submit(2)
+    assert [m.id for m in world.batches[-1].members] == [2]
+
+
+def test_changed_cores_resize_the_lane_in_place(world, one_model_plan):
+    plan = one_model_plan("1")
+    (resize,) = world.send(
+        PlanChanged(Plan((LaneSpec("lane0", (0, 1)),), plan.deployments, plan.routes))
+    )
+    assert isinstance(resize, ResizeLane)
+    assert resize.cores == (0, 1)
+    assert resize.replicas == (world.started[0],)
+
+
+def test_explicit_versions_and_narrow_routes_win(make_world):
+    world = make_world()
+    pools = [PoolId("m", version) for version in "123"]
+    world.deploy(
+        Plan(
+            tuple(LaneSpec(f"lane{i}", (i,)) for i in range(3)),
+            tuple(Deployment(pool, f"lane{i}", 4) for i, pool in enumerate(pools)),
+            (
+                Route("m", pools[0]),
+                Route("m", pools[1], version="2"),
+                Route("m", pools[1], application="video"),
+                Route("m", pools[2], client="10.0.0.9"),
+            ),
+        )
+    )
+    world.submit(1)
+    world.submit(2, version="2")
+    world.submit(3, client="10.0.0.9", application="video")
+    assert [batch.replica.pool.version for batch in world.batches] == ["1", "2", "3"]
+
+
+class TestSharedLane:
+    @pytest.fixture
+    def shared(self, make_world):
+        """A 1 ms model and a 100 ms model on one lane."""
+        world = make_world()
+        world.seconds = {"fast": 0.001, "slow": 0.1}
+        pools = (PoolId("fast", "1"), PoolId("slow", "1"))
+        world.deploy(
+            Plan(
+                (LaneSpec("lane", (0,)),),
+                tuple(Deployment(pool, "lane", 4) for pool in pools),
+                tuple(Route(pool.model, pool) for pool in pools),
+            )
+        )
+        return world
+
+    def test_runs_one_batch_at_a_time(self, shared):
+        shared.submit(1, model="fast")
+        shared.submit(2, model="slow")
+        assert len(shared.batches) == 1
+        shared.send(BatchFinished(shared.batches[0].id))
+        assert [m.id for m in shared.batches[1].members] == [2]
+
+    def test_goes_to_the_proposal_worth_most_whatever_the_models_speed(self, shared):
+        shared.submit(1, model="fast")
+        shared.submit(2, model="fast")
+        shared.submit(3, model="slow")
+        shared.submit(4, model="slow")  # two slow rows in one batch beat one fast row
+        shared.finish()
+        assert [m.id for m in shared.batches[-1].members] == [3, 4]
+
+    def test_a_share_weighs(self, make_world):
+        world = make_world()
+        world.share = {"a": 3.0}
+        pools = (PoolId("a", "1"), PoolId("b", "1"))
+        world.deploy(
+            Plan(
+                (LaneSpec("lane", (0,)),),
+                tuple(Deployment(pool, "lane", 4) for pool in pools),
+                tuple(Route(pool.model, pool) for pool in pools),
+            )
+        )
+        world.submit(1, model="b")
+        world.submit(2, model="b")
+        world.submit(3, model="b")
+        world.submit(4, model="a")
+        world.finish()
+        assert [m.id for m in world.batches[-1].members] == [4]
+
+    def test_best_effort_rises_until_it_is_worth_more_than_a_deadline(self, shared):
+        shared.submit(1, model="fast")
+        shared.submit(2, model="slow", slo=1.0, best_effort=True)
+        shared.submit(3, model="fast", slo=100.0)
+        shared.finish()
+        assert [m.id for m in shared.batches[-1].members] == [3]
+        shared.submit(4, model="fast", slo=100.0)
+        shared.finish(after=2.0)
+        assert [m.id for m in shared.batches[-1].members] == [2]
+
+    def test_a_crash_of_one_model_leaves_the_lane_to_the_other(self, shared):
+        shared.submit(1, model="fast")
+        shared.submit(2, model="slow")
+        shared.send(ReplicaLost(shared.batches[0].replica.id, "killed"))
+        assert [m.id for m in shared.batches[-1].members] == [2]
+        shared.send(TimerFired(), after=0.1)
+        assert shared.started[-1].pool == PoolId("fast", "1")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: LaneSpec("l", ()), "no cores"),
+        (lambda: LaneSpec("l", (0, 0)), "twice"),
+        (lambda: Plan((LaneSpec("a", (0,)), LaneSpec("b", (0,)))), "both own core 0"),
+        (lambda: Plan((LaneSpec("a", (0,)), LaneSpec("a", (1,)))), "share a name"),
+        (lambda: Plan((), (Deployment(PoolId("m", "1"), "x"),)), "unknown lane"),
+        (lambda: Plan((), (), (Route("m", PoolId("m", "1")),)), "undeployed"),
+        (lambda: Deployment(PoolId("m", "1"), "x", 0), "max_batch"),
+        (lambda: Route("m", PoolId("m", "1"), application="a", client="c"), "a client and an"),
+    ],
+)
+def test_a_plan_that_contradicts_itself_cannot_be_made(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()

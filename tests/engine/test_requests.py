@@ -1,0 +1,231 @@
+"""The life of single requests: submitted, announced, refused, cancelled."""
+
+from __future__ import annotations
+
+import pytest
+
+from slacktide.domain import (
+    AbortBatch,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Cancelled,
+    FreeSlots,
+    OutcomeKind,
+    Reason,
+    Refused,
+    RowsReleased,
+    RunBatch,
+    Submitted,
+    TimerFired,
+)
+
+
+def test_a_request_on_a_free_lane_runs_at_once_and_is_served(world):
+    (run,) = world.submit(1)
+    assert isinstance(run, RunBatch)
+    assert [m.id for m in run.batch.members] == [1]
+    world.finish(after=0.25)
+    outcome = world.answers[1]
+    assert outcome.reason is Reason.ON_TIME
+    assert outcome.queue_s == 0.0
+    assert outcome.compute_s == pytest.approx(0.25)
+    assert outcome.budget_s == pytest.approx(0.75)
+    assert world.freed == [1]
+
+
+def test_requests_that_come_together_share_a_batch_and_the_rest_waits(world):
+    world.submit(1, 2, 3, 4, 5)
+    assert [m.id for m in world.batches[-1].members] == [1, 2, 3, 4]
+    world.finish()
+    assert [m.id for m in world.batches[-1].members] == [5]
+
+
+def test_the_next_batch_is_handed_over_before_answers_are_written(world):
+    world.submit(1)
+    world.submit(2)
+    commands = world.finish()
+    assert isinstance(commands[0], RunBatch)
+
+
+def test_commands_carry_the_event_that_caused_them(world):
+    seen = world.engine.events_seen
+    (run,) = world.submit(1)
+    assert run.cause == seen
+    assert {command.cause for command in world.finish()} == {seen + 1}
+
+
+def test_an_answer_after_the_deadline_is_late(world):
+    world.submit(1, slo=0.1)
+    world.finish(after=0.2)
+    assert world.answers[1].kind is OutcomeKind.LATE
+    assert world.answers[1].budget_s == pytest.approx(-0.1)
+
+
+def test_best_effort_is_never_late(world):
+    world.submit(1, slo=0.1, best_effort=True)
+    world.finish(after=5.0)
+    assert world.answers[1].reason is Reason.ON_TIME
+    assert world.answers[1].budget_s is None
+
+
+def test_a_deadline_that_has_passed_is_dropped_at_the_door(world):
+    world.now = 5.0
+    world.send(Submitted(world.request(1, arrival=1.0, deadline=4.0)))
+    assert world.answers[1].reason is Reason.EXPIRED
+
+
+def test_more_rows_than_the_model_takes_is_bad_input(world):
+    world.submit(1, rows=5)
+    assert world.answers[1].reason is Reason.BAD_INPUT
+    assert "takes 4" in world.answers[1].detail
+
+
+def test_an_unknown_model_is_unavailable_and_counted(world):
+    world.submit(1, model="other")
+    assert world.answers[1].reason is Reason.UNAVAILABLE
+    assert world.engine.state.ledger.counts["other"].known == 1
+
+
+def test_what_the_scheduler_refuses_is_answered_with_its_reason(world):
+    world.schedulers["m", "1", ""].refuse = Reason.QUEUE_FULL
+    world.submit(1)
+    assert world.reasons() == {1: Reason.QUEUE_FULL}
+    assert world.freed == [1]
+
+
+def test_an_id_in_use_is_the_drivers_fault(world):
+    world.submit(1)
+    with pytest.raises(ValueError, match="already in use"):
+        world.submit(1)
+
+
+def test_time_does_not_run_backwards(world):
+    world.submit(1)
+    with pytest.raises(ValueError, match="backwards"):
+        world.engine.handle(TimerFired(), now=-1.0)
+
+
+class TestNotices:
+    def test_an_announced_request_is_known_and_becomes_the_submitted_one(self, world):
+        assert world.announce(1) == []
+        assert world.engine.state.ledger.counts["m"].in_flight == 1
+        world.submit(1)
+        assert [m.id for m in world.batches[-1].members] == [1]
+        assert world.engine.state.ledger.counts["m"].known == 1
+
+    def test_a_refused_notice_is_answered_before_the_body(self, world):
+        world.schedulers["m", "1", ""].refuse = Reason.BEHIND_WORK
+        world.announce(1)
+        assert world.reasons() == {1: Reason.BEHIND_WORK}
+
+    def test_a_body_that_never_comes_is_dropped_at_the_deadline(self, world):
+        world.announce(1, slo=0.5)
+        assert world.engine.next_wakeup() == 0.5
+        world.send(TimerFired(), after=0.5)
+        assert world.answers[1].reason is Reason.EXPIRED
+        assert world.engine.next_wakeup() is None
+
+    def test_a_withdrawn_notice_is_cancelled(self, world):
+        world.announce(1)
+        world.send(Cancelled(1, Reason.NO_BODY))
+        assert world.reasons() == {1: Reason.NO_BODY}
+
+    def test_a_bad_body_is_refused_by_the_driver(self, world):
+        world.announce(1)
+        world.send(Refused(1, "m", Reason.BAD_INPUT, detail="input x: 3 bytes missing"))
+        assert world.answers[1].detail == "input x: 3 bytes missing"
+
+
+def test_a_refusal_of_an_unannounced_request_is_counted(world):
+    world.send(Refused(9, "m", Reason.TOO_LARGE))
+    counts = world.engine.state.ledger.counts["m"]
+    assert (counts.known, counts.by_reason) == (1, {Reason.TOO_LARGE: 1})
+
+
+class TestCancellation:
+    def test_of_a_queued_request_forgets_it_at_once(self, world):
+        world.submit(1)
+        world.submit(2)
+        world.send(Cancelled(2))
+        assert world.reasons() == {2: Reason.CLIENT_CANCELLED}
+        world.finish()
+        assert len(world.batches) == 1
+
+    def test_of_a_running_member_frees_its_slot_only_after_the_batch(self, world):
+        world.submit(1, 2)
+        world.send(Cancelled(1, Reason.DISCONNECTED))
+        assert world.reasons() == {1: Reason.DISCONNECTED}
+        assert world.freed == []
+        world.finish()
+        assert world.reasons()[2] is Reason.ON_TIME
+        assert world.freed == [1, 2]
+
+    def test_of_every_member_stops_the_batch_once(self, world):
+        world.submit(1, 2)
+        assert world.send(Cancelled(1))[-1:] != []
+        commands = world.send(Cancelled(2))
+        assert [type(c) for c in commands].count(AbortBatch) == 1
+        world.submit(3)
+        assert len(world.batches) == 1  # the lane is free only after the batch has ended
+        world.send(BatchAborted(world.batches[0].id))
+        assert world.freed[:2] == [1, 2]
+        assert [m.id for m in world.batches[-1].members] == [3]
+
+    def test_may_cross_the_answer(self, world):
+        world.submit(1)
+        world.finish()
+        assert world.send(Cancelled(1)) == []
+        assert world.send(Cancelled(77)) == []
+
+
+class TestReleasedRows:
+    def test_are_answered_early_and_keep_their_slot(self, world):
+        world.submit(1, 2)
+        world.send(RowsReleased(world.batches[0].id, (1,)), after=0.1)
+        assert world.answers[1].reason is Reason.EARLY_EXIT
+        assert world.freed == []
+        world.finish()
+        assert world.freed == [1, 2]
+
+    def test_of_a_stranger_are_the_drivers_fault(self, world):
+        world.submit(1)
+        with pytest.raises(ValueError, match="not a member"):
+            world.engine.handle(RowsReleased(world.batches[0].id, (5,)), now=world.now)
+
+
+class TestFailure:
+    def test_a_batch_that_raises_is_judged_member_by_member(self, world):
+        world.submit(1, 2)
+        world.send(BatchFailed(world.batches[-1].id, "index out of range"))
+        assert [m.id for m in world.batches[-1].members] == [1]
+        world.send(BatchFailed(world.batches[-1].id, "index out of range"))
+        assert world.answers[1].reason is Reason.RUNTIME_ERROR
+        assert world.answers[1].detail == "index out of range"
+        assert [m.id for m in world.batches[-1].members] == [2]
+        world.finish()
+        assert world.answers[2].reason is Reason.ON_TIME
+
+    def test_an_unknown_batch_is_the_drivers_fault(self, world):
+        with pytest.raises(ValueError, match="no batch 5"):
+            world.engine.handle(BatchFinished(5), now=0.0)
+
+
+def test_a_policy_that_waits_is_asked_again_in_time(make_world, one_model_plan):
+    world = make_world()
+    world.wait = 0.02
+    world.deploy(one_model_plan("1"))
+    world.submit(1)
+    assert world.batches == []
+    assert world.engine.next_wakeup() == pytest.approx(0.02)
+    world.send(TimerFired(), after=0.02)
+    assert [m.id for m in world.batches[-1].members] == [1]
+
+
+def test_what_expires_in_the_queue_is_dropped_at_once(world):
+    world.submit(1)
+    world.submit(2, slo=0.5)
+    assert world.engine.next_wakeup() == pytest.approx(0.5)
+    commands = world.send(TimerFired(), after=0.5)
+    assert world.answers[2].reason is Reason.EXPIRED
+    assert commands[-1] == FreeSlots((2,), commands[-1].cause)
