@@ -1,0 +1,218 @@
+"""`CorrectedTimes`: a profile that learns from the batches that run.
+
+It is what the engine and the schedulers ask (`BatchTimes` in engine/ports.py): a `LatencyTable`,
+moved by a `Correction`, with a `TimeDistribution` at each (rows, cores).
+
+Learning and answering are apart. Every observation changes the correction; the *published*
+predictions follow only once one of them would move by more than `NOTICEABLE`, and then `revision`
+rises. In between predictions stand still, so callers may build tables from them and this class
+may keep its answers: on a hit `expected` is one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from operator import mul
+
+from slacktide.profiles.correction import LOWEST_SPREAD, Correction
+from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.surface import Place, Surface
+from slacktide.profiles.time_distribution import TimeDistribution
+
+NOTICEABLE = 0.01
+"""A prediction moving by this share is worth a new revision."""
+DRIFT_RATIO = 1.25
+DRIFT_BATCHES = 50
+_DRIFT = math.log(DRIFT_RATIO)
+_NOTICEABLE_LOWER = 0.05
+"""The spread below the median is a rough figure: publish it in steps of 5 % of itself."""
+_LOWER_SHARE = 0.25
+"""First guess: batches fall below the median by a quarter of what they rise above it (log)."""
+_ERROR_GAIN = 0.05
+_WORST_ERROR = 10.0
+_MOST_KEPT = 4096
+"""Answers kept between revisions. Rows × cores asked for are far fewer; strangers cannot add."""
+
+
+class CorrectedTimes:
+    """Predicted batch times of one pool, seconds; non-decreasing in rows, non-increasing in cores.
+
+    Raises ProfileError for rows or cores below 1 and for levels outside 0 to 1.
+    """
+
+    def __init__(self, table: LatencyTable) -> None:
+        self._table = table
+        self._spreads = [
+            [_spread(p50, p99) for p50, p99 in zip(*row, strict=True)]
+            for row in zip(table.p50_s, table.p99_s, strict=True)
+        ]
+        self._spread = statistics.median(spread for row in self._spreads for spread in row)
+        self._correction = Correction(
+            len(table.batches),
+            len(table.cores),
+            upper=self._spread,
+            lower=max(_LOWER_SHARE * self._spread, LOWEST_SPREAD),
+        )
+        self._profiled: dict[tuple[int, int], tuple[Place, float, float]] = {}
+        self._answers: dict[tuple[int, int], TimeDistribution] = {}
+        self._surfaces: tuple[Surface, Surface] | None = None
+        self._revision = -1
+        self._error: float | None = None
+        self._beyond = 0
+        self._publish()
+
+    # BatchTimes
+
+    def expected(self, rows: int, cores: int) -> float:
+        """Median time of a batch."""
+        answer = self._answers.get((rows, cores))
+        return answer.p50 if answer is not None else self._answer(rows, cores).p50
+
+    def p99(self, rows: int, cores: int) -> float:
+        """99th percentile of the time of a batch; above `expected`."""
+        return self.distribution(rows, cores).p99
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        """Time that a share `level` (0 to 1) of batches stays within."""
+        return self.distribution(rows, cores).quantile(level)
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
+        answer = self._answers.get((rows, cores))
+        if answer is None:
+            answer = self._answer(rows, cores)
+        return answer.on_time(budget)
+
+    def observe(self, seconds: float, rows: int, cores: int) -> None:
+        """Learn from one finished batch.
+
+        Times that are not positive and finite are ignored: a clock that did not move between
+        start and end says nothing.
+        """
+        if not 0.0 < seconds < math.inf:
+            return
+        predicted = self.expected(rows, cores)
+        error = min(abs(seconds - predicted) / predicted, _WORST_ERROR)
+        before = self._error
+        self._error = error if before is None else before + _ERROR_GAIN * (error - before)
+
+        place, log_seconds, spread = self._profile(rows, cores)
+        self._correction.observe(math.log(seconds) - log_seconds, place, spread)
+        drifting = abs(self._correction.overall) > _DRIFT
+        self._beyond = self._beyond + 1 if drifting else 0
+        if self._moved(place):
+            self._publish()
+
+    @property
+    def revision(self) -> int:
+        """Rises whenever a prediction has moved by more than about 1 %."""
+        return self._revision
+
+    # For people, logs and metrics
+
+    @property
+    def table(self) -> LatencyTable:
+        """The profile as measured."""
+        return self._table
+
+    @property
+    def batches(self) -> int:
+        """Batches learnt from."""
+        return self._correction.batches
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Mean |observed − expected| / expected, exponential; None before the first batch.
+
+        Each batch is judged by the prediction in force before it; a hiccup counts as 10 at most.
+        """
+        return self._error
+
+    @property
+    def drift(self) -> float:
+        """Observed over profiled, over all sizes: 1.3 means that everything takes 30 % longer."""
+        return math.exp(self._correction.overall)
+
+    @property
+    def drifted(self) -> bool:
+        """True once `drift` has been off by more than 25 % for 50 batches in a row."""
+        return self._beyond >= DRIFT_BATCHES
+
+    def distribution(self, rows: int, cores: int) -> TimeDistribution:
+        """Everything predicted of a batch; stands until `revision` rises."""
+        answer = self._answers.get((rows, cores))
+        return answer if answer is not None else self._answer(rows, cores)
+
+    # Publishing
+
+    def _answer(self, rows: int, cores: int) -> TimeDistribution:
+        if self._surfaces is None:
+            self._surfaces = self._corrected()
+        median, high = self._surfaces
+        answer = TimeDistribution(
+            median.at(rows, cores), high.at(rows, cores), self._lower, self._spread * self._upper
+        )
+        if len(self._answers) >= _MOST_KEPT:
+            self._answers.clear()
+        self._answers[rows, cores] = answer
+        return answer
+
+    def _profile(self, rows: int, cores: int) -> tuple[Place, float, float]:
+        """(place, ln seconds, ln(p99 / p50)) of the profile as measured."""
+        key = (rows, cores)
+        known = self._profiled.get(key)
+        if known is None:
+            table = self._table
+            p50 = table.expected(rows, cores)
+            place = table.median_surface.place(rows, cores)
+            known = (place, math.log(p50), _spread(p50, table.p99(rows, cores)))
+            if len(self._profiled) >= _MOST_KEPT:
+                self._profiled.clear()
+            self._profiled[key] = known
+        return known
+
+    def _moved(self, place: Place) -> bool:
+        """Whether the last observation, at `place`, has made predictions worth publishing.
+
+        Only the cells it touched are compared, and the shift that all share: the others were
+        compared when they last moved.
+        """
+        correction, column = self._correction, place.column
+        return (
+            abs(correction.overall - self._overall) > NOTICEABLE
+            or abs(correction.shift(place.low, column) - self._shifts[place.low][column])
+            > NOTICEABLE
+            or abs(correction.shift(place.high, column) - self._shifts[place.high][column])
+            > NOTICEABLE
+            or abs(correction.upper - self._upper) * self._spread > NOTICEABLE
+            or abs(correction.lower - self._lower) > NOTICEABLE + _NOTICEABLE_LOWER * self._lower
+        )
+
+    def _publish(self) -> None:
+        self._overall = self._correction.overall
+        self._shifts = self._correction.shifts()
+        self._upper = self._correction.upper
+        self._lower = self._correction.lower
+        self._surfaces = None
+        self._answers.clear()
+        self._revision += 1
+
+    def _corrected(self) -> tuple[Surface, Surface]:
+        """The published p50 and p99 surfaces; made when first asked for."""
+        upper = self._upper
+        p50 = [
+            list(map(mul, seconds, map(math.exp, shifts)))
+            for seconds, shifts in zip(self._table.p50_s, self._shifts, strict=True)
+        ]
+        p99 = [
+            [a * math.exp(max(b * upper, LOWEST_SPREAD)) for a, b in zip(*row, strict=True)]
+            for row in zip(p50, self._spreads, strict=True)
+        ]
+        batches, cores = self._table.batches, self._table.cores
+        median = Surface.over(batches, cores, p50)
+        return median, Surface.over(batches, cores, p99, above=median)
+
+
+def _spread(p50: float, p99: float) -> float:
+    return max(math.log(p99 / p50), LOWEST_SPREAD)

@@ -1,0 +1,126 @@
+"""`Correction`: what running batches teach about a profile.
+
+A profile is taken once, in calm; afterwards clocks throttle, neighbours arrive, inputs differ. Per
+finished batch this tracker gets one number, ln(observed / profiled), and keeps
+
+- `overall`, the shift of everything (the machine is slower today),
+- `own`, the further shift of each cell of the grid (this size was measured badly),
+- `upper`, a factor on the profile's spread ln(p99 / p50), and `lower`, the log distance from the
+  median down to the 1st percentile.
+
+**Robust.** The shift follows the clipped residual: a run that takes a hundred times as long moves
+it as far as one that takes 22 % longer. (Huber's location estimate, streaming; exponential average
+in the small, median in the large.) The spreads follow quantiles, which count exceedances and do
+not ask how far (Robbins and Monro 1951: one step up for each run above the p99, 99 times smaller
+steps down for each within).
+
+**Who moves, all or one?** A residual is split in the ratio of two variances, as a Kalman filter
+would: how unsure we are of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and of
+this cell's profile, `0.1² / (1 + n_cell)`. So the first batches move everything (sizes never seen
+follow), a size seen for the first time on a known machine mostly moves itself, and a drift later
+on moves everything again.
+
+**Drift or scatter?** Residuals of one sign, `RUN` in a row (chance: 1 in 128), mean that the level
+has moved: until a sign changes the shift learns three times as fast and the spreads do not learn.
+"""
+
+from __future__ import annotations
+
+import math
+
+from slacktide.profiles.surface import Place
+
+BOUND = math.log(10.0)
+"""No prediction is moved by more than a factor of ten, either way."""
+GAIN = 0.05
+"""Share of a residual that is learnt, once settled."""
+CLIP = 0.2
+"""Largest residual that counts in full (log): 22 %."""
+RUN = 8
+FAST_GAIN = 3 * GAIN
+SPREAD_GAIN = 0.05
+LOWEST_SPREAD = math.log(1.01)
+"""A spread of nothing would make P(on time) a cliff; 1 % is what a quiet machine shows."""
+
+_MACHINE_VARIANCE = 0.5**2
+_MACHINE_WANDER = 0.002
+_CELL_VARIANCE = 0.1**2
+_CELL_MEMORY = 30.0
+"""Batches after which a cell's evidence grows no more, so that it can still be corrected."""
+_LOW_LEVEL = 0.1
+_LOW_POSITION = -math.log(9.0) / math.log(99.0)
+"""Position of the 10 % level in a log-logistic law whose 1 % level is at −1."""
+
+
+class Correction:
+    """Log shifts and spreads for a grid of `sizes` × `columns` cells. Constant time and memory."""
+
+    __slots__ = ("_evidence", "_run", "_upper_most", "batches", "lower", "overall", "own", "upper")
+
+    def __init__(self, sizes: int, columns: int, *, upper: float, lower: float) -> None:
+        """`upper` is the profile's typical ln(p99 / p50), `lower` the first guess at its own."""
+        self.overall = 0.0
+        self.own = [[0.0] * columns for _ in range(sizes)]
+        self.upper = 1.0
+        self.lower = lower
+        self.batches = 0
+        self._evidence = [[0.0] * columns for _ in range(sizes)]
+        self._upper_most = max(1.0, BOUND / upper)
+        self._run = 0
+
+    def shift(self, size: int, column: int) -> float:
+        """Log factor on the profile at this cell, within ± ln 10."""
+        return _within(self.overall + self.own[size][column], BOUND)
+
+    def shifts(self) -> list[list[float]]:
+        """All of them, (sizes, columns); the caller's own copy."""
+        return [[_within(self.overall + own, BOUND) for own in row] for row in self.own]
+
+    def observe(self, log_ratio: float, place: Place, spread: float) -> None:
+        """Learn ln(observed / profiled) of one batch at `place`.
+
+        `spread` is the profile's ln(p99 / p50) there.
+        """
+        low, high, weight, column = place
+        centre = (1.0 - weight) * self.shift(low, column) + weight * self.shift(high, column)
+        residual = log_ratio - centre
+        self._count_run(residual)
+        moved = abs(self._run) >= RUN
+        if not moved:
+            self._learn_spread(residual, spread)
+        evidence = self._evidence[low][column] * (1.0 - weight)
+        evidence += self._evidence[high][column] * weight
+        gain = max(FAST_GAIN if moved else GAIN, 1.0 / (evidence + 5.0))
+        step = gain * _within(residual, CLIP)
+        machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
+        cell = _CELL_VARIANCE / (1.0 + evidence)
+        share = cell / (machine + cell)
+        self.overall = _within(self.overall + step * (1.0 - share), BOUND)
+        for size, part in ((low, 1.0 - weight), (high, weight)):
+            if part > 0.0:
+                own = self.own[size]
+                own[column] = _within(own[column] + step * share * part, BOUND)
+                seen = self._evidence[size]
+                seen[column] = min(seen[column] + part, _CELL_MEMORY)
+        self.batches += 1
+
+    def _count_run(self, residual: float) -> None:
+        if residual > 0.0:
+            self._run = max(self._run, 0) + 1
+        elif residual < 0.0:
+            self._run = min(self._run, 0) - 1
+        else:
+            self._run = 0
+
+    def _learn_spread(self, residual: float, spread: float) -> None:
+        gain = max(SPREAD_GAIN, 1.0 / (self.batches + 10.0))
+        above = 1.0 if residual > self.upper * spread else 0.0
+        upper = self.upper * math.exp(gain * (above - 0.01))
+        self.upper = min(max(upper, 0.1), self._upper_most)
+        below = 1.0 if residual < self.lower * _LOW_POSITION else 0.0
+        lower = self.lower * math.exp(gain * (below - _LOW_LEVEL))
+        self.lower = min(max(lower, LOWEST_SPREAD / 2), BOUND)
+
+
+def _within(value: float, bound: float) -> float:
+    return min(max(value, -bound), bound)

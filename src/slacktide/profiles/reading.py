@@ -1,0 +1,66 @@
+"""Checks for plain data read from a file. Each raises ProfileError naming the field.
+
+Strict on purpose: a profile decides who is answered, so a file that is almost right is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from slacktide.profiles.errors import ProfileError
+
+T = TypeVar("T")
+
+
+def mapping(value: object, name: str, keys: Sequence[str]) -> Mapping[str, object]:
+    """An object with exactly these keys."""
+    if not isinstance(value, Mapping):
+        raise ProfileError(f"{name}: expected an object")
+    missing = [key for key in keys if key not in value]
+    unknown = [str(key) for key in value if key not in keys]
+    if missing:
+        raise ProfileError(f"{name}: missing {', '.join(missing)}")
+    if unknown:
+        raise ProfileError(f"{name}: unknown {', '.join(unknown)}")
+    return value
+
+
+def schema(value: object, known: int, name: str) -> None:
+    if value != known or isinstance(value, bool):
+        raise ProfileError(f"{name}: this version reads {known}, got {value!r}; profile again")
+
+
+def text(value: object, name: str) -> str:
+    if not isinstance(value, str):
+        raise ProfileError(f"{name}: expected a string")
+    return value
+
+
+def number(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ProfileError(f"{name}: expected a finite number, got {value!r}")
+    return float(value)
+
+
+def whole_number(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ProfileError(f"{name}: expected a whole number, got {value!r}")
+    return value
+
+
+def items(value: object, name: str, read: Callable[[object, str], T]) -> tuple[T, ...]:
+    """A list, each element read with `read`."""
+    if not isinstance(value, list | tuple):
+        raise ProfileError(f"{name}: expected a list")
+    return tuple(read(item, f"{name}[{index}]") for index, item in enumerate(value))
+
+
+def whole_numbers(value: object, name: str) -> tuple[int, ...]:
+    return items(value, name, whole_number)
+
+
+def rows(value: object, name: str, read: Callable[[object, str], T]) -> tuple[tuple[T, ...], ...]:
+    """A list of lists."""
+    return items(value, name, lambda row, where: items(row, where, read))

@@ -1,0 +1,83 @@
+"""`TimeDistribution`: what lies between, below and beyond a p50 and a p99.
+
+Two percentiles do not make a distribution; something must be assumed, and it is this. With
+h(level) = ln(level / (1 − level)) / ln 99, which is 0 at the median and 1 at the 99th percentile,
+
+    level ≤ 0.5          time = p50 · e^(lower · h)
+    0.5 < level ≤ 0.99   time = p50 · (p99 / p50)^h
+    level > 0.99         time = p99 · e^(tail · (h − 1))
+
+that is a log-logistic distribution with a lower side, a middle and a tail of their own. Why so:
+
+- Run times scatter by factors, and far more upwards (interference) than downwards (a model's
+  work is what it is), so it is split at the median, in log space.
+- Log-logistic rather than log-normal: its tail is heavier, as hiccups are, and both directions
+  are one logarithm or exponential, so that `quantile` and `on_time` are exact inverses.
+- `lower` and `tail` belong to the whole pool, not to a batch size. Then every quantile, not only
+  the two measured ones, is non-decreasing in rows wherever p50 and p99 are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from slacktide.profiles.errors import ProfileError
+
+_LN_99 = math.log(99.0)
+_NEVER = -700.0
+"""e^700 is near the largest float; a level this far down is 0."""
+
+
+def position(level: float) -> float:
+    """h(level) of the module docstring, for 0 < level < 1."""
+    return math.log(level / (1.0 - level)) / _LN_99
+
+
+@dataclass(frozen=True, slots=True)
+class TimeDistribution:
+    """Times of one kind of batch, seconds. `p50`, `lower`, `tail` > 0 and `p99` > `p50`."""
+
+    p50: float
+    p99: float
+    lower: float
+    """Log distance from the median down to the 1st percentile."""
+    tail: float
+    """Log distance that odds of late, 1 : 99 at the p99, take to fall by another 99."""
+    _middle: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.p50 < self.p99 and self.lower > 0.0 and self.tail > 0.0):
+            raise ProfileError(f"not a distribution: {self}")
+        object.__setattr__(self, "_middle", math.log(self.p99 / self.p50))
+
+    def quantile(self, level: float) -> float:
+        """Seconds that a share `level` of batches stays within; 0 at 0, infinite at 1."""
+        if not 0.0 <= level <= 1.0:
+            raise ProfileError(f"level must be within 0 and 1, got {level}")
+        if level == 0.0:
+            return 0.0
+        if level == 1.0:
+            return math.inf
+        h = position(level)
+        if h <= 0.0:
+            return self.p50 * math.exp(self.lower * h)
+        if h <= 1.0:
+            return self.p50 * math.exp(self._middle * h)
+        return self.p99 * math.exp(min(self.tail * (h - 1.0), -_NEVER))
+
+    def on_time(self, budget: float) -> float:
+        """P(time ≤ `budget` seconds): the inverse of `quantile`."""
+        if budget <= 0.0:
+            return 0.0
+        if budget == math.inf:
+            return 1.0
+        distance = math.log(budget / self.p50)
+        if distance <= 0.0:
+            h = distance / self.lower
+        elif distance <= self._middle:
+            h = distance / self._middle
+        else:
+            h = 1.0 + (distance - self._middle) / self.tail
+        odds = h * _LN_99
+        return 1.0 / (1.0 + math.exp(-odds)) if odds > _NEVER else 0.0

@@ -1,0 +1,228 @@
+"""CorrectedTimes: learns a changed speed soon, a hiccup hardly, and stays monotone throughout."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
+
+TOLERANCE = 1 + 1e-12
+OBSERVATIONS = st.lists(
+    st.tuples(st.floats(1e-6, 100.0), st.integers(1, 80), st.integers(1, 20)), max_size=25
+)
+
+
+def live(
+    times: CorrectedTimes,
+    batches: int,
+    *,
+    rows: int = 8,
+    factor: float = 1.0,
+    noise: float = 0.05,
+    hiccups: float = 0.0,
+    seed: int = 1,
+) -> None:
+    """Run batches that take `factor` × the profile, scattered, some of them 50 times as long."""
+    rng = np.random.default_rng(seed)
+    for _ in range(batches):
+        seconds = times.table.expected(rows, 1) * factor * math.exp(noise * rng.standard_normal())
+        times.observe(seconds * (50.0 if rng.random() < hiccups else 1.0), rows, 1)
+
+
+def test_is_what_the_engine_asks_for(resnet: LatencyTable) -> None:
+    times: BatchTimes = CorrectedTimes(resnet)
+    assert times.revision == 0
+    assert times.expected(8, 1) == resnet.expected(8, 1)
+    assert times.p99(8, 1) == pytest.approx(resnet.p99(8, 1))
+    assert times.quantile(0.5, 8, 1) == pytest.approx(times.expected(8, 1))
+    assert times.on_time(times.p99(8, 2), 8, 2) == pytest.approx(0.99)
+
+
+@given(st.from_type(LatencyTable), OBSERVATIONS, st.floats(0.001, 0.9999), st.floats(1e-5, 50.0))
+@settings(max_examples=120, deadline=None)
+def test_monotone_in_rows_and_cores_whatever_was_seen(
+    table: LatencyTable,
+    seen: list[tuple[float, int, int]],
+    level: float,
+    budget: float,
+) -> None:
+    times = CorrectedTimes(table)
+    for seconds, rows, cores in seen:
+        times.observe(seconds, rows, cores)
+    for cores, more_cores in pairwise((1, 2, 3, 5, 8, 16, 20)):
+        for rows, more_rows in pairwise((1, 2, 3, 7, 20, 64, 80, 200)):
+            here = times.distribution(rows, cores)
+            fuller = times.distribution(more_rows, cores)
+            assert here.p50 <= fuller.p50 * TOLERANCE
+            assert here.p99 <= fuller.p99 * TOLERANCE
+            assert here.quantile(level) <= fuller.quantile(level) * (1 + 1e-9)
+            assert here.on_time(budget) >= fuller.on_time(budget) - 1e-9
+            faster = times.distribution(rows, more_cores)
+            assert here.p50 * TOLERANCE >= faster.p50
+            assert here.p99 * TOLERANCE >= faster.p99
+            assert here.quantile(level) * (1 + 1e-9) >= faster.quantile(level)
+            assert here.p99 > here.p50
+            assert here.on_time(here.quantile(level)) == pytest.approx(level, abs=1e-6)
+
+
+@given(st.from_type(LatencyTable), OBSERVATIONS)
+@settings(max_examples=50, deadline=None)
+def test_never_moved_by_more_than_ten(
+    table: LatencyTable, seen: list[tuple[float, int, int]]
+) -> None:
+    times = CorrectedTimes(table)
+    for seconds, rows, cores in seen:
+        times.observe(seconds, rows, cores)
+    highest = max(value for row in table.p50_s for value in row)
+    assert table.p50_s[0][-1] / 10.001 <= times.expected(1, 20) <= highest * 10.001
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.3, 2.0])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_changed_speed_is_learnt_within_sixty_batches(
+    resnet: LatencyTable, factor: float, noise: float
+) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 300, noise=noise)
+    live(times, 60, factor=factor, noise=noise, seed=2)
+    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1) * factor, rel=0.05)
+    assert times.revision > 5
+
+
+def test_a_wrong_profile_is_corrected_from_the_first_batches(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 25, factor=1.5)
+    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1) * 1.5, rel=0.06)
+
+
+def test_sizes_never_seen_follow_the_machine(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 200, factor=1.6)
+    for rows, cores in ((1, 1), (32, 1), (16, 2)):
+        ratio = times.expected(rows, cores) / resnet.expected(rows, cores)
+        assert ratio == pytest.approx(1.6, rel=0.08)
+    assert times.drift == pytest.approx(1.6, rel=0.08)
+
+
+def test_a_badly_profiled_size_moves_itself_not_the_others(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    for seed in range(10):
+        live(times, 20, rows=1, seed=seed)
+        live(times, 20, rows=32, factor=1.5, seed=100 + seed)
+    assert times.expected(1, 1) == pytest.approx(resnet.expected(1, 1), rel=0.08)
+    assert times.expected(32, 1) == pytest.approx(1.5 * resnet.expected(32, 1), rel=0.08)
+
+
+@pytest.mark.parametrize("settled", [0, 500])
+def test_one_hiccup_changes_little(resnet: LatencyTable, settled: int) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, settled)
+    p50, p99 = times.expected(8, 1), times.p99(8, 1)
+    times.observe(100 * resnet.expected(8, 1), 8, 1)
+    assert times.expected(8, 1) == pytest.approx(p50, rel=0.05)
+    assert times.p99(8, 1) == pytest.approx(p99, rel=0.10)
+
+
+def test_rare_hiccups_widen_the_p99_and_leave_the_median(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 3000, noise=0.02, hiccups=0.04)
+    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1), rel=0.05)
+    assert times.p99(8, 1) > 3 * times.expected(8, 1)
+
+
+def test_live_scatter_sets_both_spreads(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 4000, noise=0.3)
+    p50 = resnet.expected(8, 1)
+    assert times.p99(8, 1) / p50 == pytest.approx(math.exp(0.3 * 2.326), rel=0.25)
+    assert times.quantile(0.1, 8, 1) / p50 == pytest.approx(math.exp(-0.3 * 1.282), rel=0.12)
+
+
+def test_a_drift_is_not_taken_for_scatter(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 300, noise=0.02)
+    spread = times.p99(8, 1) / times.expected(8, 1)
+    live(times, 100, factor=2.0, noise=0.02, seed=2)
+    assert times.p99(8, 1) / times.expected(8, 1) == pytest.approx(spread, rel=0.1)
+
+
+def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    rng = np.random.default_rng(3)
+    asked = [(rows, cores) for rows in (1, 3, 8, 40) for cores in (1, 2)]
+    before, revision = [times.distribution(*at) for at in asked], times.revision
+    rose = 0
+    for _ in range(400):
+        rows = int(rng.integers(1, 33))
+        times.observe(resnet.expected(rows, 1) * math.exp(0.1 * rng.standard_normal()), rows, 1)
+        after = [times.distribution(*at) for at in asked]
+        if times.revision == revision:
+            assert after == before
+        else:
+            assert times.revision == revision + 1
+            rose += 1
+        before, revision = after, times.revision
+    assert 10 < rose < 300
+
+
+def test_unmoved_predictions_leave_the_revision_alone(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    for _ in range(20):
+        times.observe(times.expected(4, 1), 4, 1)
+    assert times.revision <= 8  # only the spreads narrow, a little each
+    assert times.expected(4, 1) == resnet.expected(4, 1)
+
+
+def test_drifted_after_fifty_batches_and_no_longer_when_it_is_over(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    live(times, 40, factor=2.0)
+    assert not times.drifted
+    live(times, 60, factor=2.0)
+    assert times.drifted
+    live(times, 200)
+    assert not times.drifted
+    assert times.drift == pytest.approx(1.0, abs=0.15)
+
+
+def test_prediction_error_is_relative_and_bounded(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    assert times.prediction_error is None
+    times.observe(1.5 * times.expected(8, 1), 8, 1)
+    assert times.prediction_error == pytest.approx(0.5)
+    times.observe(1e6, 8, 1)
+    assert times.prediction_error is not None
+    assert times.prediction_error <= 0.5 + 0.05 * 10
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
+def test_times_that_say_nothing_are_ignored(resnet: LatencyTable, seconds: float) -> None:
+    times = CorrectedTimes(resnet)
+    times.observe(seconds, 8, 1)
+    assert times.batches == 0
+    assert times.prediction_error is None
+    assert times.expected(8, 1) == resnet.expected(8, 1)
+
+
+def test_memory_is_bounded(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    for rows in range(1, 10_000):
+        times.expected(rows, 1)
+        times.observe(resnet.expected(rows, 1), rows, 1)
+    held = [value for value in vars(times).values() if isinstance(value, dict | list)]
+    assert held
+    assert all(len(value) <= 4096 for value in held)
+
+
+def test_nonsense_questions_are_errors(resnet: LatencyTable) -> None:
+    times = CorrectedTimes(resnet)
+    with pytest.raises(ProfileError, match="at least 1"):
+        times.expected(0, 1)
+    with pytest.raises(ProfileError, match="level"):
+        times.quantile(-0.1, 1, 1)

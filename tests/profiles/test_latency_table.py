@@ -1,0 +1,203 @@
+"""LatencyTable and Surface: monotone by construction, never optimistic, strict about files."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.profiles import LatencyTable, Peak, ProfileError, batch_sizes
+from slacktide.profiles.surface import Surface, monotone
+
+TOLERANCE = 1 + 1e-12
+ROWS = st.integers(1, 200)
+CORES = st.integers(1, 40)
+
+
+def test_batch_sizes_double_and_end_at_the_maximum() -> None:
+    assert batch_sizes(1) == (1,)
+    assert batch_sizes(8) == (1, 2, 4, 8)
+    assert batch_sizes(12) == (1, 2, 4, 8, 12)
+    with pytest.raises(ProfileError, match="max_batch"):
+        batch_sizes(0)
+
+
+def test_projection_raises_to_the_smallest_monotone_table() -> None:
+    measured = [[4.0, 2.0, 3.0], [3.0, 5.0, 1.0]]
+    assert monotone(measured) == ((4.0, 3.0, 3.0), (5.0, 5.0, 3.0))
+
+
+@given(
+    st.lists(st.lists(st.floats(0.1, 9.0), min_size=3, max_size=3), min_size=1, max_size=5),
+)
+def test_projection_is_monotone_never_below_and_idempotent(values: list[list[float]]) -> None:
+    grid = monotone(values)
+    for index, row in enumerate(grid):
+        assert all(a >= b for a, b in pairwise(row))
+        assert all(a >= b for a, b in zip(row, values[index], strict=True))
+        if index:
+            assert all(a >= b for a, b in zip(row, grid[index - 1], strict=True))
+    assert monotone(grid) == grid
+    # The smallest such table: every value is one of the measured ones.
+    assert {value for row in grid for value in row} <= {v for row in values for v in row}
+
+
+@given(st.from_type(LatencyTable), ROWS, ROWS, CORES, CORES)
+@settings(max_examples=150)
+def test_predictions_rise_with_rows_and_fall_with_cores(
+    table: LatencyTable, rows: int, more_rows: int, cores: int, more_cores: int
+) -> None:
+    rows, more_rows = sorted((rows, more_rows))
+    cores, more_cores = sorted((cores, more_cores))
+    for ask in (table.expected, table.p99):
+        assert ask(rows, cores) <= ask(more_rows, cores) * TOLERANCE
+        assert ask(rows, cores) * TOLERANCE >= ask(rows, more_cores)
+    assert table.p99(rows, cores) >= table.expected(rows, cores)
+
+
+def test_between_sizes_linear_beyond_by_the_last_marginal_cost() -> None:
+    table = LatencyTable.from_grid(
+        (2, 4, 8), (1,), [[10.0], [20.0], [30.0]], [[11.0], [22.0], [39.0]]
+    )
+    assert table.expected(1, 1) == 10.0
+    assert table.expected(3, 1) == 15.0
+    assert table.expected(6, 1) == 25.0
+    assert table.expected(10, 1) == 35.0
+    assert table.p99(10, 1) == pytest.approx(39.0 + 2 * 17.0 / 4)
+
+
+def test_one_size_only_extrapolates_as_batches_in_a_row() -> None:
+    table = LatencyTable.from_grid((4,), (1,), [[8.0]], [[8.0]])
+    assert table.expected(1, 1) == 8.0
+    assert table.expected(6, 1) == 12.0
+
+
+def test_cores_take_the_next_lower_measured_count() -> None:
+    table = LatencyTable.from_grid((1,), (2, 4), [[8.0, 5.0]], [[8.0, 5.0]])
+    assert table.expected(1, 3) == 8.0
+    assert table.expected(1, 4) == 5.0
+    assert table.expected(1, 64) == 5.0
+    assert table.expected(1, 1) == 16.0  # as if two cores had been used perfectly
+
+
+def test_steeper_columns_never_cross_further_out() -> None:
+    surface = Surface.over((1, 2), (1, 2), [[10.0, 1.0], [10.0, 9.0]])
+    assert surface.at(5, 1) >= surface.at(5, 2)
+
+
+def test_p99_never_crosses_the_median_further_out() -> None:
+    table = LatencyTable.from_grid((1, 2), (1,), [[1.0], [5.0]], [[6.0], [6.0]])
+    assert table.p99(50, 1) >= table.expected(50, 1)
+
+
+@pytest.mark.parametrize(("rows", "cores"), [(0, 1), (1, 0), (-3, 1)])
+def test_nonsense_questions_are_errors(rows: int, cores: int) -> None:
+    with pytest.raises(ProfileError, match="at least 1"):
+        LatencyTable.flat(0.01, 4).expected(rows, cores)
+
+
+def test_capacity_and_peak() -> None:
+    table = LatencyTable.from_grid(
+        (1, 2, 4), (1, 2), [[0.010, 0.008], [0.016, 0.010], [0.040, 0.020]], [[1.0] * 2] * 3
+    )
+    assert table.capacity(1) == pytest.approx(100.0)
+    assert table.peak(1) == Peak(pytest.approx(125.0), 2)
+    # Batches of 2 and of 4 both reach 200 rows/s: the smaller is named.
+    assert table.peak(2) == Peak(pytest.approx(200.0), 2)
+
+
+def test_flat_is_flat() -> None:
+    table = LatencyTable.flat(0.25, 8)
+    assert {table.expected(rows, cores) for rows in (1, 3, 8, 99) for cores in (1, 7)} == {0.25}
+    assert table.max_batch == 8
+    assert all(all(row) for row in table.estimated)
+
+
+# From samples
+
+
+def test_few_samples_take_the_pooled_ratio() -> None:
+    rng = np.random.default_rng(5)
+    samples = {
+        (1, 1): 0.010 * np.exp(0.1 * rng.standard_normal(150)),
+        (4, 1): 0.030 * np.exp(0.1 * rng.standard_normal(3)),
+    }
+    table = LatencyTable.from_samples(samples)
+    pooled = np.concatenate([times / np.median(times) for times in samples.values()])
+    ratio = float(np.percentile(pooled, 99))
+    assert table.p99_s[1][0] == pytest.approx(table.p50_s[1][0] * ratio)
+    assert table.p99_s[0][0] == pytest.approx(table.p50_s[0][0] * ratio)
+    assert table.estimated == ((True,), (True,))
+    assert table.samples == ((150,), (3,))
+
+
+def test_enough_samples_speak_for_themselves() -> None:
+    quiet = np.full(200, 0.010)
+    loud = np.concatenate([np.full(190, 0.020), np.full(10, 0.100)])
+    table = LatencyTable.from_samples({(1, 1): quiet, (2, 1): loud})
+    assert table.p99_s[0][0] == pytest.approx(0.010)
+    assert table.p99_s[1][0] == pytest.approx(0.100)
+    assert table.estimated == ((False,), (False,))
+
+
+def test_a_gap_in_the_samples_is_named() -> None:
+    with pytest.raises(ProfileError, match="batch 2 on 1 cores"):
+        LatencyTable.from_samples({(1, 1): [0.1], (1, 2): [0.1], (2, 2): [0.2]})
+    with pytest.raises(ProfileError, match="no samples"):
+        LatencyTable.from_samples({})
+    with pytest.raises(ProfileError, match="positive"):
+        LatencyTable.from_samples({(1, 1): [0.1, float("nan")]})
+
+
+# Files
+
+
+@given(st.from_type(LatencyTable))
+@settings(max_examples=50)
+def test_a_table_survives_a_file(table: LatencyTable) -> None:
+    assert LatencyTable.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "schema: this version reads 1, got 2"),
+        ({"batches": [1, 1]}, "batches: expected ascending"),
+        ({"batches": [1, "2"]}, "batches[1]: expected a whole number"),
+        ({"batches": []}, "batches: expected ascending"),
+        ({"cores": [0]}, "cores: expected ascending"),
+        ({"p50_s": [[0.2], [0.1]]}, "p50_s: must rise"),
+        ({"p50_s": [[0.1]]}, "p50_s: expected 2 rows of 1"),
+        ({"p50_s": [[0.1], [None]]}, "p50_s[1][0]: expected a finite number"),
+        ({"p50_s": [[0.1], [float("nan")]]}, "p50_s[1][0]: expected a finite number"),
+        ({"p50_s": [[0.0], [0.1]]}, "p50_s: every value must be positive"),
+        ({"p50_s": 3}, "p50_s: expected a list"),
+        ({"p99_s": [[0.05], [0.3]]}, "p99_s: below p50_s"),
+        ({"samples": [[-1], [2]]}, "samples: must not be negative"),
+        ({"samples": [[True], [2]]}, "samples[0][0]: expected a whole number"),
+        ({"samples": [[500], [2]]}, "p99_estimated"),
+        ({"notes": ""}, "table: unknown notes"),
+        ({"cores": None}, "cores: expected a list"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, Any], message: str) -> None:
+    data = LatencyTable.from_grid((1, 2), (1,), [[0.1], [0.2]], [[0.1], [0.3]]).to_dict()
+    broken = copy.deepcopy(data) | change
+    with pytest.raises(ProfileError, match=re.escape(message)):
+        LatencyTable.from_dict(broken)
+
+
+def test_a_missing_field_and_no_object_are_named() -> None:
+    data = LatencyTable.flat(0.1, 2).to_dict()
+    del data["p99_s"]
+    with pytest.raises(ProfileError, match="missing p99_s"):
+        LatencyTable.from_dict(data)
+    with pytest.raises(ProfileError, match="expected an object"):
+        LatencyTable.from_dict([1])

@@ -1,0 +1,66 @@
+"""ProfileRecord survives a file, and its key changes with what batch times depend on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any
+
+import pytest
+
+from slacktide.profiles import Hardware, LatencyTable, ProfileError, ProfileRecord, profile_key
+
+HARDWARE = Hardware("Some CPU", ("avx2", "avx512f"), "onnxruntime 1.0")
+
+
+@pytest.fixture
+def record(resnet: LatencyTable) -> ProfileRecord:
+    return ProfileRecord("m", "ab" * 32, HARDWARE, {"x": (3, 224, 224), "n": ()}, resnet, (64,))
+
+
+def test_survives_a_file(record: ProfileRecord) -> None:
+    assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def test_the_key_names_model_and_hardware(record: ProfileRecord) -> None:
+    keys = {record.key, profile_key("cd" * 32, HARDWARE)}
+    for other in (
+        dataclasses.replace(HARDWARE, cpu="Another CPU"),
+        dataclasses.replace(HARDWARE, features=()),
+        dataclasses.replace(HARDWARE, runtime="onnxruntime 2.0"),
+        dataclasses.replace(HARDWARE, device="cuda"),
+    ):
+        keys.add(profile_key(record.model_sha256, other))
+        assert other.fingerprint != HARDWARE.fingerprint
+    assert len(keys) == 6
+    assert record.key == profile_key(record.model_sha256, HARDWARE)
+    assert all(re.fullmatch("[0-9a-f]{16}", key) for key in keys)
+
+
+def test_covers_measured_cores_and_sizes(record: ProfileRecord) -> None:
+    assert record.covers(2, 32)
+    assert not record.covers(3, 32)
+    assert record.covers(1, 64)  # larger sizes were tried and given up
+    assert not dataclasses.replace(record, skipped=()).covers(1, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 9}, "schema: this version reads 1"),
+        ({"model": 3}, "model: expected a string"),
+        ({"model_sha256": "xyz"}, "model_sha256: expected 64"),
+        ({"hardware": {"cpu": "x"}}, "hardware: missing features"),
+        ({"shapes": []}, "shapes: expected an object"),
+        ({"shapes": {"x": [1.5]}}, "shapes.x[0]: expected a whole number"),
+        ({"skipped": "no"}, "skipped: expected a list"),
+        ({"table": {}}, "table: missing schema"),
+        ({"extra": 1}, "profile: unknown extra"),
+    ],
+)
+def test_a_wrong_field_is_named(
+    record: ProfileRecord, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ProfileError, match=re.escape(message)):
+        ProfileRecord.from_dict(record.to_dict() | change)
