@@ -8,6 +8,7 @@ from slacktide.domain import (
     BatchFinished,
     LaneResized,
     PlanChanged,
+    PoolId,
     Reason,
     ReplicaLost,
     ReplicaUp,
@@ -150,7 +151,7 @@ def test_a_crash_leaves_the_other_replica_serving(make_world, one_model_plan):
 
 
 def test_a_pool_sees_when_its_lane_will_be_free(world):
-    view = world.views["m", "1", ""]
+    view = world.views[PoolId("m", "1")]
     assert view.free_in(now=world.now) == 0.0
     world.submit(1)
     assert view.free_in(now=world.now) == pytest.approx(0.01)
@@ -163,8 +164,8 @@ def test_a_resized_lane_predicts_with_its_new_cores(world):
     world.send(LaneResized("lane0", (0, 1)))
     world.submit(1)
     world.finish()
-    assert world.times["m", "1", ""].observed == [(pytest.approx(0.01), 1, 2)]
-    assert world.views["m", "1", ""].cores == 2
+    assert world.times[PoolId("m", "1")].observed == [(pytest.approx(0.01), 1, 2)]
+    assert world.views[PoolId("m", "1")].cores == 2
 
 
 def test_reports_of_a_stopped_replica_are_ignored(make_world, one_model_plan):

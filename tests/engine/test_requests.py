@@ -12,6 +12,7 @@ from slacktide.domain import (
     Cancelled,
     FreeSlots,
     OutcomeKind,
+    PoolId,
     Reason,
     Refused,
     RowsReleased,
@@ -88,7 +89,7 @@ def test_an_unknown_model_is_unavailable_and_counted(world):
 
 
 def test_what_the_scheduler_refuses_is_answered_with_its_reason(world):
-    world.schedulers["m", "1", ""].refuse = Reason.QUEUE_FULL
+    world.schedulers[PoolId("m", "1")].refuse = Reason.QUEUE_FULL
     world.submit(1)
     assert world.reasons() == {1: Reason.QUEUE_FULL}
     assert world.freed == [1]
@@ -115,7 +116,7 @@ class TestNotices:
         assert world.engine.state.ledger.counts["m"].known == 1
 
     def test_a_refused_notice_is_answered_before_the_body(self, world):
-        world.schedulers["m", "1", ""].refuse = Reason.BEHIND_WORK
+        world.schedulers[PoolId("m", "1")].refuse = Reason.BEHIND_WORK
         world.announce(1)
         assert world.reasons() == {1: Reason.BEHIND_WORK}
 

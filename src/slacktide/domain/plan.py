@@ -7,15 +7,21 @@ from typing import NamedTuple
 
 
 class PoolId(NamedTuple):
-    """One (model, version, variant): owner of one queue and one scheduler."""
+    """One (model, version, variant), loaded once: owner of one queue and one scheduler.
+
+    A version that is loaded again gets a new `generation`, so that old and new can serve side by
+    side until the new one is up.
+    """
 
     model: str
     version: str
     variant: str = ""
+    generation: int = 0
 
     def __str__(self) -> str:
-        suffix = f"@{self.variant}" if self.variant else ""
-        return f"{self.model}:{self.version}{suffix}"
+        variant = f"@{self.variant}" if self.variant else ""
+        generation = f"#{self.generation}" if self.generation else ""
+        return f"{self.model}:{self.version}{variant}{generation}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,106 @@
+"""The house stands: imports point downwards, pure rooms stay pure, every room has its page."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
+
+# Low to high; a row's rooms do not know each other.
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("domain",),
+    ("workloads", "profiles"),
+    ("engine",),
+    ("scheduling",),
+    ("repository",),
+    ("executors",),
+    ("wire",),
+    ("server", "load"),
+    ("reports",),
+    ("examples",),
+    ("cli",),
+)
+PURE = ("domain", "workloads", "profiles", "engine", "scheduling")
+IMPURE_MODULES = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "io",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "sys",
+    "tempfile",
+    "threading",
+    "time",
+    "uvloop",
+    "grpc",
+    "httptools",
+    "onnx",
+    "onnxruntime",
+}
+UNSAFE = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module that a file imports anywhere, by its full name."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+            if node.module == "slacktide":
+                found.update(f"slacktide.{alias.name}" for alias in node.names)
+    return found
+
+
+def rooms() -> list[str]:
+    return sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+
+
+def files_of(room: str) -> list[Path]:
+    return sorted((SOURCE / room).rglob("*.py"))
+
+
+def test_every_room_has_its_floor():
+    assert sorted(room for floor in FLOORS for room in floor) == rooms()
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_imports_point_downwards(room):
+    level = next(i for i, floor in enumerate(FLOORS) if room in floor)
+    below = {name for floor in FLOORS[:level] for name in floor} | {room, "_version"}
+    for path in files_of(room):
+        named = {name.split(".")[1] for name in imports_of(path) if name.startswith("slacktide.")}
+        assert named <= below, f"{path.relative_to(SOURCE)} imports {sorted(named - below)}"
+
+
+@pytest.mark.parametrize("room", PURE)
+def test_pure_rooms_do_no_io(room):
+    for path in files_of(room):
+        tops = {name.split(".")[0] for name in imports_of(path)}
+        assert not tops & IMPURE_MODULES, f"{path.relative_to(SOURCE)}: {tops & IMPURE_MODULES}"
+
+
+def test_no_file_imports_a_serialiser_that_runs_code():
+    for path in SOURCE.rglob("*.py"):
+        tops = {name.split(".")[0] for name in imports_of(path)}
+        assert not tops & UNSAFE, f"{path.relative_to(SOURCE)}: {tops & UNSAFE}"
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_every_room_has_a_short_page(room):
+    lines = (SOURCE / room / "README.md").read_text().splitlines()
+    assert 4 <= len(lines) <= 40
