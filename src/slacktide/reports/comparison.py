@@ -1,0 +1,116 @@
+"""`Comparison`: reports set side by side, policies against loads.
+
+Only runs of the same arrivals may be compared; whoever makes the reports sees to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slacktide.reports.errors import ReportError
+from slacktide.reports.report import SCHEMA, Report
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run: what was tried (`policy`) under which `load`."""
+
+    policy: str
+    load: str
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Entries in the order they came; at most one for each (policy, load)."""
+
+    title: str
+    entries: tuple[Entry, ...]
+
+    def __post_init__(self) -> None:
+        seen = set()
+        for entry in self.entries:
+            key = (entry.policy, entry.load)
+            if key in seen:
+                raise ReportError(f"two reports for policy {key[0]!r} at load {key[1]!r}")
+            seen.add(key)
+
+    @classmethod
+    def of(cls, title: str, entries: Iterable[tuple[str, str, Report]]) -> Comparison:
+        """From (policy, load, report) triples."""
+        return cls(title, tuple(Entry(*entry) for entry in entries))
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.policy for entry in self.entries))
+
+    @property
+    def loads(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(entry.load for entry in self.entries))
+
+    def get(self, policy: str, load: str) -> Report | None:
+        for entry in self.entries:
+            if (entry.policy, entry.load) == (policy, load):
+                return entry.report
+        return None
+
+    def goodput(self, policy: str, load: str) -> float | None:
+        report = self.get(policy, load)
+        return None if report is None else report.goodput
+
+    def best(self, load: str) -> str:
+        """The policy with the highest goodput at `load`; the first of equals."""
+        return max(self._at(load), key=lambda entry: entry.report.goodput).policy
+
+    def _at(self, load: str) -> list[Entry]:
+        found = [entry for entry in self.entries if entry.load == load]
+        if not found:
+            raise ReportError(f"no report at load {load!r}")
+        return found
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values: the whole of every report."""
+        return {
+            "schema": SCHEMA,
+            "kind": "comparison",
+            "title": self.title,
+            "entries": [
+                {
+                    "policy": entry.policy,
+                    "load": entry.load,
+                    "goodput": entry.report.goodput,
+                    "report": entry.report.to_dict(),
+                }
+                for entry in self.entries
+            ],
+        }
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Comparison:
+        """Read a comparison back. Raises ReportError."""
+        try:
+            document = orjson.loads(data)
+            entries = [
+                (str(entry["policy"]), str(entry["load"]), Report.from_dict(entry["report"]))
+                for entry in document["entries"]
+            ]
+            return cls.of(str(document["title"]), entries)
+        except orjson.JSONDecodeError as error:
+            raise ReportError(f"not JSON: {error}") from None
+        except (KeyError, TypeError) as error:
+            raise ReportError(f"not a comparison: {error!r}") from None
+
+    def write(self, path: Path) -> None:
+        """Write the JSON document to `path`."""
+        path.write_bytes(self.to_json())

@@ -1,0 +1,159 @@
+"""Reports as one self-contained HTML page: inline style and SVG, no script, nothing fetched.
+
+Everything that comes from a report is escaped; a Content-Security-Policy in the page forbids
+whatever slipped through. Needs the extra `[report]` (ReportError says so).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import orjson
+
+from slacktide.reports import plots
+from slacktide.reports.comparison import Comparison
+from slacktide.reports.report import Report
+from slacktide.reports.table import (
+    OUTCOME_COLUMNS,
+    PERCENTILE_COLUMNS,
+    latency_rows,
+    listed,
+    milliseconds,
+    percent,
+    summary,
+)
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+_CSS = """
+:root { color-scheme: light }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff;
+       max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+h1 { font-size: 1.6rem; margin-bottom: 0 } h2 { font-size: 1.15rem; margin-top: 2rem }
+p.sub { color: #5c6b73; margin-top: .2rem }
+div.wide { overflow-x: auto }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #e3e7ec }
+th:first-child, td:first-child { text-align: left }
+td.best { font-weight: 600; color: #2a7f62 }
+span.track { display: inline-block; width: 6rem; height: .6rem; background: #eef1f4;
+             margin-right: .5rem }
+span.fill { display: block; height: 100%; background: #2a7f62 }
+svg { max-width: 100%; height: auto }
+ul.warnings { color: #8a5a00 } ul.errors { color: #b5403c }
+pre { background: #f5f7f9; padding: .8rem; overflow-x: auto; font-size: 13px }
+details { margin: 1rem 0 } summary { cursor: pointer; font-weight: 600 }
+"""
+
+
+def page(report: Report) -> str:
+    """The page of one report. Raises ReportError if matplotlib is missing."""
+    return _page(report.title, _origin(report), _body(report))
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """The page of several reports side by side. Raises ReportError if matplotlib is missing."""
+    parts = [
+        "<h2>Goodput: answered in time ÷ submitted</h2>",
+        plots.goodput_bars(comparison),
+        _comparison_table(comparison),
+        "<h2>Every run</h2>",
+    ]
+    for entry in comparison:
+        heading = escape(f"{entry.policy} at {entry.load}: {percent(entry.report.goodput)}")
+        parts.append(f"<details><summary>{heading}</summary>{_body(entry.report)}</details>")
+    origin = _origin(comparison.entries[0].report) if comparison.entries else ""
+    return _page(comparison.title, origin, "\n".join(parts))
+
+
+def _body(report: Report) -> str:
+    return "\n".join(
+        (
+            f"<p>{escape(summary(report))}</p>",
+            _list("warnings", report.warnings),
+            "<h2>Outcomes</h2>",
+            _table(("stream", "submitted", "goodput", *OUTCOME_COLUMNS), _outcomes(report)),
+            plots.outcomes_over_time(report),
+            "<h2>Latency from the intended send (ms)</h2>",
+            _table(("of", "count", *PERCENTILE_COLUMNS), _latencies(report)),
+            plots.latency_curves(report),
+            "<h2>Reasons</h2>",
+            _table(("stream", "reason", "requests"), _reasons(report)),
+            _list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
+            "<details><summary>Configuration</summary>",
+            f"<pre>{escape(_pretty(report))}</pre></details>",
+        )
+    )
+
+
+def _page(title: str, sub: str, body: str) -> str:
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_CSS}</style>\n</head>\n<body>\n"
+        f'<h1>{escape(title)}</h1>\n<p class="sub">{escape(sub)}</p>\n{body}\n</body>\n</html>\n'
+    )
+
+
+def _origin(report: Report) -> str:
+    origin = report.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
+    commit = f", commit {origin.commit}" if origin.commit else ""
+    return f"{origin.started} on {origin.machine}; seed {report.seed}{commit}; {versions}"
+
+
+def _outcomes(report: Report) -> Iterable[Sequence[str]]:
+    for stream in listed(report):
+        counts = (str(stream.outcomes.get(kind, 0)) for kind in OUTCOME_COLUMNS)
+        yield (stream.name, str(stream.submitted), percent(stream.goodput), *counts)
+
+
+def _latencies(report: Report) -> Iterable[Sequence[str]]:
+    for label, samples in latency_rows(report):
+        yield (label, str(samples.count), *milliseconds(samples))
+
+
+def _reasons(report: Report) -> Iterable[Sequence[str]]:
+    for stream in report.streams:
+        for reason, count in sorted(stream.reasons.items(), key=lambda item: -item[1]):
+            yield (stream.name, reason, str(count))
+
+
+def _comparison_table(comparison: Comparison) -> str:
+    best = {load: comparison.best(load) for load in comparison.loads}
+    rows = []
+    for policy in comparison.policies:
+        cells = [f"<td>{escape(policy)}</td>"]
+        for load in comparison.loads:
+            goodput = comparison.goodput(policy, load)
+            if goodput is None:
+                cells.append("<td>–</td>")
+                continue
+            mark = ' class="best"' if best[load] == policy else ""
+            fill = f'<span class="fill" style="width:{goodput * 100:.1f}%"></span>'
+            cells.append(
+                f'<td{mark}><span class="track">{fill}</span>{escape(percent(goodput))}</td>'
+            )
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    return _frame(("policy", *comparison.loads), rows)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    drawn = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
+    return _frame(headings, drawn)
+
+
+def _frame(headings: Sequence[str], rows: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
+
+
+def _list(kind: str, items: Iterable[str]) -> str:
+    drawn = "".join(f"<li>{escape(item)}</li>" for item in items)
+    return f'<ul class="{kind}">{drawn}</ul>' if drawn else ""
+
+
+def _pretty(report: Report) -> str:
+    return orjson.dumps(dict(report.configuration), option=orjson.OPT_INDENT_2).decode()

@@ -1,0 +1,138 @@
+"""Plots of reports as inline SVG, drawn by matplotlib (extra `[report]`).
+
+Every function returns one `<svg>` element as text: no XML prolog, no metadata, nothing that a
+browser would fetch. The same report gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+from slacktide.reports.comparison import Comparison
+from slacktide.reports.errors import ReportError
+from slacktide.reports.report import Report
+from slacktide.reports.table import listed
+
+GOOD, REFUSED, OTHER, OFFERED = "#2a7f62", "#d9a441", "#b5403c", "#8a93a3"
+_SERIES = ("#3465a4", "#2a7f62", "#d9a441", "#b5403c", "#75507b", "#5c6b73", "#c17d11", "#4e9a06")
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text: small, selectable, drawn with the page's font
+    "text.parse_math": False,  # a `$` in a name is a `$`
+    "font.family": "sans-serif",
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+}
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def outcomes_over_time(report: Report) -> str:
+    """What became of the requests due in each second, stacked."""
+
+    def draw(axes: Any) -> None:
+        line = report.timeline
+        seconds = range(len(line.arrivals))
+        bottom = [0] * len(line.arrivals)
+        for label, counts, colour in (
+            ("on time", line.on_time, GOOD),
+            ("refused", line.refused, REFUSED),
+            ("late, failed, cancelled", line.other, OTHER),
+        ):
+            axes.bar(
+                seconds, counts, bottom=bottom, width=1.0, align="edge", color=colour, label=label
+            )
+            bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
+        axes.set_xlabel("second in which they were due")
+        axes.set_ylabel("requests")
+        axes.legend(frameon=False, loc="upper left", ncols=3)
+        axes.set_ylim(0, max(1.0, *line.arrivals, *bottom) * 1.2)
+
+    return _svg(draw, (8.0, 2.8), "outcomes")
+
+
+def latency_curves(report: Report) -> str:
+    """Share of the answers that came within a time, by stream; a log axis of milliseconds."""
+
+    def draw(axes: Any) -> None:
+        for number, stream in enumerate(listed(report)):
+            if not stream.latency_curve:
+                continue
+            floor = 1e-3
+            axes.plot(
+                [max(seconds * 1e3, floor) for seconds in stream.latency_curve],
+                range(len(stream.latency_curve)),
+                color=_SERIES[number % len(_SERIES)],
+                label=_literal(stream.name),
+            )
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_xlabel("latency from the intended send (ms)")
+        axes.set_ylabel("% of answers")
+        if axes.lines:
+            axes.legend(frameon=False, loc="lower right")
+
+    return _svg(draw, (8.0, 2.8), "latency")
+
+
+def goodput_bars(comparison: Comparison) -> str:
+    """Goodput by load, one bar for each policy."""
+
+    def draw(axes: Any) -> None:
+        policies, loads = comparison.policies, comparison.loads
+        width = 0.8 / max(1, len(policies))
+        for number, policy in enumerate(policies):
+            places, heights = [], []
+            for place, load in enumerate(loads):
+                goodput = comparison.goodput(policy, load)
+                if goodput is not None:
+                    places.append(place + (number - (len(policies) - 1) / 2) * width)
+                    heights.append(goodput * 100)
+            drawn = axes.bar(
+                places,
+                heights,
+                width=width * 0.92,
+                color=_SERIES[number % len(_SERIES)],
+                label=_literal(policy),
+            )
+            axes.bar_label(drawn, fmt="%.0f", fontsize=8)
+        axes.set_xticks(range(len(loads)), [_literal(load) for load in loads])
+        axes.set_ylim(0, 118)
+        axes.set_ylabel("goodput (%)")
+        axes.grid(axis="x", visible=False)
+        axes.legend(frameon=False, loc="upper right", ncols=max(1, len(policies)))
+
+    return _svg(draw, (8.0, 3.2), "goodput")
+
+
+def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:
+    """One figure with one pair of axes, as an `<svg>` element. Raises ReportError."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ReportError(
+            "plots need matplotlib; install it with: pip install 'slacktide[report]'"
+        ) from None
+    # rc_context sets the style for this figure only; pyplot, which keeps figures, stays out.
+    with rc_context({**_STYLE, "svg.hashsalt": salt}):
+        figure = Figure(figsize=size, layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.subplots())
+        out = StringIO()
+        figure.savefig(out, format="svg", metadata=_NO_METADATA, transparent=True)
+    text = out.getvalue()
+    element = text[text.index("<svg") :]
+    return re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
+
+
+def _literal(text: str) -> str:
+    """A name for a legend: matplotlib would hide one that starts with `_`."""
+    return f" {text}" if text.startswith("_") else text

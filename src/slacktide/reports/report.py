@@ -1,0 +1,183 @@
+"""`Report`: what a run asked for and what came of it, as one JSON document.
+
+Live runs, simulated runs and benchmarks all end in this one format, so that any two can be set
+side by side. Times are seconds, rates are per second; a field that ends in `_s` or `_rps` says so.
+
+Words. *Submitted*: requests that were due and sent inside the scored window (the warm-up is
+left out). *On time*: answered before their deadline, by the client's clock, counted from the
+moment they should have been sent; best-effort answers are always on time. *Goodput*: on time ÷
+submitted. *Refused*: outcome `rejected` or `dropped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slacktide.domain import OutcomeKind
+from slacktide.reports.errors import ReportError
+
+SCHEMA = 1
+"""Version of the document. It rises when a reader of the old one would go wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of `count` samples in seconds; each percentile is a sample, not an interpolation."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    p999: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One stream of requests, or the total of all."""
+
+    name: str
+    model: str
+    application: str
+    submitted: int
+    outcomes: Mapping[str, int]
+    """`OutcomeKind` value → requests; the values add up to `submitted`."""
+    reasons: Mapping[str, int]
+    """Finer: reason → requests; the values add up to `submitted` too."""
+    rows_submitted: int
+    rows_on_time: int
+    offered_rps: float
+    """Submitted per second of the window."""
+    on_time_rps: float
+    latency: Percentiles | None
+    """Of the answers, on time or late, from the intended send; None without answers."""
+    refusal_latency: Percentiles | None
+    """Of the refusals, from the intended send too."""
+    latency_curve: tuple[float, ...] = ()
+    """Latency of the answers at 0, 1, …, 100 percent (seconds)."""
+
+    @property
+    def on_time(self) -> int:
+        return self.outcomes.get(OutcomeKind.SERVED.value, 0)
+
+    @property
+    def refused(self) -> int:
+        kinds = (OutcomeKind.REJECTED, OutcomeKind.DROPPED)
+        return sum(self.outcomes.get(kind.value, 0) for kind in kinds)
+
+    @property
+    def goodput(self) -> float:
+        """On time ÷ submitted, 0 to 1; 0 if nothing was submitted."""
+        return self.on_time / self.submitted if self.submitted else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Requests by the second of the window in which they were due; all lists are as long."""
+
+    arrivals: tuple[int, ...] = ()
+    on_time: tuple[int, ...] = ()
+    refused: tuple[int, ...] = ()
+    other: tuple[int, ...] = ()
+    """Late, failed or cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a report comes from."""
+
+    started: str
+    """ISO 8601, UTC."""
+    versions: Mapping[str, str]
+    machine: str
+    commit: str | None = None
+    """Of the source, if it runs from a git checkout; `+` marks uncommitted changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run."""
+
+    kind: str
+    """What made it: `load`, `simulate`, …"""
+    title: str
+    seed: int
+    configuration: Mapping[str, Any]
+    """What was asked for, as plain JSON values."""
+    provenance: Provenance
+    warmup_s: float
+    duration_s: float
+    """Length of the scored window: shorter than asked for if the run was interrupted."""
+    total: StreamReport
+    streams: tuple[StreamReport, ...]
+    lateness: Percentiles | None
+    """Of the generator itself: actual minus intended send; None where sends are virtual."""
+    timeline: Timeline = Timeline()
+    interrupted: bool = False
+    warnings: tuple[str, ...] = ()
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """The commonest complaints of the server or the transport, and how often they came."""
+    accuracy: float | None = None
+    """Share of right answers, where labels are known."""
+    cores: float | None = None
+    """Mean cores used, where the run could measure it."""
+    schema: int = SCHEMA
+
+    @property
+    def goodput(self) -> float:
+        return self.total.goodput
+
+    def to_json(self) -> bytes:
+        """The document, indented, with the derived goodput written out for readers."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The document as plain JSON values."""
+        document: dict[str, Any] = orjson.loads(
+            orjson.dumps(self, option=orjson.OPT_SERIALIZE_NUMPY)
+        )
+        for stream, plain in zip(
+            (self.total, *self.streams), (document["total"], *document["streams"]), strict=True
+        ):
+            plain["goodput"] = stream.goodput
+        return document
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Report:
+        """Read a document back. Raises ReportError naming the first wrong field."""
+        try:
+            document = orjson.loads(data)
+        except orjson.JSONDecodeError as error:
+            raise ReportError(f"not JSON: {error}") from None
+        return cls.from_dict(document)
+
+    @classmethod
+    def from_dict(cls, document: object) -> Report:
+        """As `from_json`, from plain values."""
+        from pydantic import TypeAdapter, ValidationError
+
+        if not isinstance(document, dict) or "schema" not in document:
+            raise ReportError("not a report: it has no field 'schema'")
+        if document["schema"] != SCHEMA:
+            raise ReportError(f"schema: expected {SCHEMA}, got {document['schema']!r}")
+        try:
+            return TypeAdapter(cls).validate_python(document)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ReportError(f"{where}: {first['msg']}") from None
+
+    def write(self, path: Path) -> None:
+        """Write the JSON document to `path`."""
+        path.write_bytes(self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """Read the document at `path`. Raises OSError, ReportError."""
+        return cls.from_json(path.read_bytes())

@@ -1,0 +1,121 @@
+"""Reports as `rich` tables, for people at a terminal."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from slacktide.domain import OutcomeKind
+from slacktide.reports.comparison import Comparison
+from slacktide.reports.report import Percentiles, Report, StreamReport
+
+_BAR = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+OUTCOME_COLUMNS = tuple(kind.value for kind in OutcomeKind)
+PERCENTILE_COLUMNS = ("p50", "p90", "p99", "p99.9", "max")
+
+
+def render(report: Report) -> Group:
+    """The whole report: outcomes, latencies, complaints."""
+    lines = [Text(summary(report), style="bold")]
+    notes = [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
+    notes += [Text(f"{count:>6} × {text}", style="red") for text, count in report.errors.items()]
+    return Group(*lines, outcome_table(report), latency_table(report), *notes)
+
+
+def summary(report: Report) -> str:
+    """One line: what came of it."""
+    total = report.total
+    cut = ", interrupted" if report.interrupted else ""
+    return (
+        f"{report.title}: goodput {percent(total.goodput)}, {total.on_time_rps:.1f} of "
+        f"{total.offered_rps:.1f} requests/s on time over {report.duration_s:.1f} s{cut}"
+    )
+
+
+def outcome_table(report: Report) -> Table:
+    """Streams × outcomes."""
+    table = Table(title="Outcomes", title_justify="left", box=SIMPLE)
+    table.add_column("stream")
+    for heading in ("submitted", "goodput", *OUTCOME_COLUMNS):
+        table.add_column(heading, justify="right")
+    for stream in listed(report):
+        counts = (str(stream.outcomes.get(kind, 0)) for kind in OUTCOME_COLUMNS)
+        table.add_row(_plain(stream.name), str(stream.submitted), percent(stream.goodput), *counts)
+    return table
+
+
+def latency_table(report: Report) -> Table:
+    """Latencies in milliseconds, from the intended send."""
+    table = Table(title="Latency from the intended send (ms)", title_justify="left", box=SIMPLE)
+    table.add_column("of")
+    for heading in ("count", *PERCENTILE_COLUMNS):
+        table.add_column(heading, justify="right")
+    for label, samples in latency_rows(report):
+        table.add_row(_plain(label), str(samples.count), *milliseconds(samples))
+    return table
+
+
+def render_comparison(comparison: Comparison) -> Table:
+    """Policies × loads: goodput with a bar, the best of each load in bold."""
+    table = Table(title=_plain(comparison.title), title_justify="left", box=SIMPLE)
+    table.add_column("policy")
+    for load in comparison.loads:
+        table.add_column(_plain(load))
+    for policy in comparison.policies:
+        table.add_row(
+            _plain(policy),
+            *(_goodput_cell(comparison, policy, load) for load in comparison.loads),
+        )
+    return table
+
+
+def listed(report: Report) -> tuple[StreamReport, ...]:
+    """The streams, and below them the total unless there is only one."""
+    return report.streams if len(report.streams) == 1 else (*report.streams, report.total)
+
+
+def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
+    """(label, percentiles) of everything that has some."""
+    rows = []
+    for stream in listed(report):
+        if stream.latency is not None:
+            rows.append((f"{stream.name}: answers", stream.latency))
+        if stream.refusal_latency is not None:
+            rows.append((f"{stream.name}: refusals", stream.refusal_latency))
+    if report.lateness is not None:
+        rows.append(("lateness of the generator", report.lateness))
+    return rows
+
+
+def milliseconds(samples: Percentiles) -> tuple[str, ...]:
+    """The percentiles of `PERCENTILE_COLUMNS`, in milliseconds."""
+    values = (samples.p50, samples.p90, samples.p99, samples.p999, samples.max)
+    return tuple(f"{value * 1e3:.2f}" for value in values)
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+def bar(share: float, width: int = _BAR) -> str:
+    """`share` (0 to 1) as a bar of at most `width` characters, to an eighth of one."""
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def _goodput_cell(comparison: Comparison, policy: str, load: str) -> Text:
+    goodput = comparison.goodput(policy, load)
+    if goodput is None:
+        return Text("–", style="dim")
+    best = comparison.best(load) == policy
+    return Text(f"{bar(goodput)} {percent(goodput):>7}", style="bold green" if best else "")
+
+
+def _plain(text: str) -> Text:
+    """User text, with no markup read into it."""
+    return Text(text)

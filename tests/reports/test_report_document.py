@@ -1,0 +1,94 @@
+"""The JSON document: nothing is lost on the way there and back; what is not one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+
+from slacktide.reports import Comparison, Records, Report, ReportError
+from slacktide.reports.provenance import commit_of, gather
+
+Build = Callable[..., Report]
+
+
+def test_round_trip(report: Build, records: Callable[..., Records], tmp_path: Path) -> None:
+    first = report(
+        records("a", [(0.0, 0.1, 0), (1.0, 0.2, 1)]),
+        records("b", [(0.5, 0.001, 2)]),
+        warnings=("late",),
+        errors={"429 busy": 1},
+        configuration={"streams": [{"rate": np.float64(3.0)}]},
+        cores=1.5,
+    )
+    path = tmp_path / "report.json"
+    first.write(path)
+    second = Report.read(path)
+    assert second.to_json() == first.to_json()
+    assert second.streams == first.streams
+    assert second.timeline == first.timeline
+    assert second.provenance == first.provenance
+    assert second.configuration == {"streams": [{"rate": 3.0}]}
+
+
+def test_the_document_states_goodput(report: Build, records: Callable[..., Records]) -> None:
+    document = orjson.loads(report(records("a", [(0.0, 0.1, 0), (1.0, 0.2, 1)])).to_json())
+    assert document["schema"] == 1
+    assert document["total"]["goodput"] == 0.5
+    assert document["streams"][0]["goodput"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no field 'schema'"),
+        ("{}", "no field 'schema'"),
+        ('{"schema": 99}', "schema: expected 1, got 99"),
+        ('{"schema": 1}', "kind: Field required"),
+    ],
+)
+def test_what_is_not_a_report_is_refused(text: str, complaint: str) -> None:
+    with pytest.raises(ReportError) as caught:
+        Report.from_json(text)
+    assert complaint in str(caught.value)
+
+
+def test_a_wrong_field_is_named(report: Build, records: Callable[..., Records]) -> None:
+    document = report(records("a", [(0.0, 0.1, 0)])).to_dict()
+    document["total"]["latency"]["p99"] = "slow"
+    with pytest.raises(ReportError, match=r"total\.latency\.p99"):
+        Report.from_dict(document)
+
+
+def test_comparisons_come_back_whole(report: Build, records: Callable[..., Records]) -> None:
+    good, bad = report(records("a", [(0.0, 0.1, 0)])), report(records("a", [(0.0, 0.1, 2)]))
+    first = Comparison.of("c", [("fifo", "2x", bad), ("slack", "2x", good)])
+    second = Comparison.from_json(first.to_json())
+    assert second.to_json() == first.to_json()
+    assert (second.policies, second.loads) == (("fifo", "slack"), ("2x",))
+    assert second.best("2x") == "slack"
+    assert second.goodput("fifo", "2x") == 0.0
+    assert second.goodput("fifo", "3x") is None
+
+
+def test_comparisons_refuse_two_runs_in_one_place(
+    report: Build, records: Callable[..., Records]
+) -> None:
+    run = report(records("a", [(0.0, 0.1, 0)]))
+    with pytest.raises(ReportError, match="two reports for policy 'p' at load 'l'"):
+        Comparison.of("c", [("p", "l", run), ("p", "l", run)])
+    with pytest.raises(ReportError, match="not a comparison"):
+        Comparison.from_json("[]")
+
+
+def test_provenance_names_versions_and_only_a_checkout_that_tracks_the_code(tmp_path: Path) -> None:
+    origin = gather(("numpy", "no-such-package-here"))
+    assert origin.versions["numpy"] == np.__version__
+    assert "no-such-package-here" not in origin.versions
+    stray = tmp_path / "module.py"
+    stray.write_text("")
+    assert commit_of(stray) is None

@@ -1,0 +1,165 @@
+"""Tables and pages: they say what the report says, escape what they are given, fetch nothing."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from slacktide.reports import (
+    Comparison,
+    Records,
+    Report,
+    ReportError,
+    comparison_page,
+    page,
+    render,
+    render_comparison,
+)
+
+Build = Callable[..., Report]
+Rows = Callable[..., Records]
+
+HOSTILE = "<script>alert('$x$')</script>&[bold]"
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects text and whatever might be fetched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.references: list[str] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        self._collect(attrs)
+
+    def handle_startendtag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._collect(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def _collect(self, attrs: Sequence[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "action", "data", "srcset", "poster"):
+                self.references.append(value or "")
+
+
+def shown(renderable: RenderableType) -> str:
+    console = Console(width=200, color_system=None)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+@pytest.fixture
+def hostile(report: Build, records: Rows) -> Report:
+    return report(
+        records(HOSTILE, [(0.0, 0.012, 0), (1.0, 0.3, 1), (1.5, 0.001, 2)]),
+        records("_plain", [(0.2, 0.02, 0)]),
+        title=HOSTILE,
+        warnings=(HOSTILE,),
+        errors={HOSTILE: 3},
+        configuration={"name": HOSTILE},
+    )
+
+
+def check(text: str) -> Page:
+    parsed = Page(text)
+    assert parsed.open == []
+    assert "script" not in parsed.tags
+    assert all(reference.startswith("#") for reference in parsed.references)
+    assert not re.search(r"url\((?!['\"]?#)", text)
+    assert "@import" not in text
+    assert "default-src 'none'" in text
+    return parsed
+
+
+def test_the_page_is_whole_and_fetches_nothing(hostile: Report) -> None:
+    parsed = check(page(hostile))
+    assert parsed.tags.count("svg") == 2
+    assert HOSTILE in parsed.text
+    assert "goodput 50.0 %" in parsed.text
+    assert "transport" not in parsed.text
+
+
+def test_the_same_report_gives_the_same_page(hostile: Report) -> None:
+    assert page(hostile) == page(hostile)
+
+
+def test_an_empty_run_still_has_a_page(report: Build, records: Rows) -> None:
+    parsed = check(page(report(records("nothing", []))))
+    assert "goodput 0.0 %" in parsed.text
+
+
+def test_comparison_page(hostile: Report, report: Build, records: Rows) -> None:
+    better = report(records("a", [(0.0, 0.1, 0)]))
+    text = comparison_page(
+        Comparison.of(HOSTILE, [("fifo", HOSTILE, hostile), (HOSTILE, HOSTILE, better)])
+    )
+    parsed = check(text)
+    assert parsed.tags.count("svg") == 1 + 2 * 2
+    assert text.count('class="best"') == 1
+    assert "100.0 %" in parsed.text
+
+
+def test_without_matplotlib_the_error_says_what_to_install(
+    hostile: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Mapping[str, Any]) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ReportError, match=r"pip install 'slacktide\[report\]'"):
+        page(hostile)
+
+
+def test_the_table_shows_every_stream_and_the_total(hostile: Report) -> None:
+    text = shown(render(hostile))
+    assert HOSTILE in text
+    assert "_plain" in text
+    assert "total" in text
+    assert "lateness of the generator" in text
+    assert "warning: " in text
+    assert re.search(r"refusals +1 +1\.00", text)
+
+
+def test_the_comparison_table_has_bars(report: Build, records: Rows) -> None:
+    full, half = (
+        report(records("a", [(0.0, 0.1, 0)])),
+        report(records("a", [(0.0, 0.1, 0), (0.0, 0.1, 2)])),
+    )
+    text = shown(
+        render_comparison(Comparison.of("c", [("fifo", "1x", half), ("slack", "1x", full)]))
+    )
+    assert re.search(r"fifo +█{5} +50\.0 %", text)
+    assert re.search(r"slack +█{10} +100\.0 %", text)
+
+
+def test_a_missing_cell_is_a_dash(report: Build, records: Rows) -> None:
+    run = report(records("a", [(0.0, 0.1, 0)]))
+    comparison = Comparison.of("c", [("fifo", "1x", run), ("slack", "2x", run)])
+    assert shown(render_comparison(comparison)).count("–") == 2
+    assert "<td>–</td>" in comparison_page(comparison)
