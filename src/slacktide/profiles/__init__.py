@@ -7,14 +7,13 @@ keeps the result.
 from slacktide.profiles.batch_times import CorrectedTimes
 from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
-from slacktide.profiles.record import Hardware, ProfileRecord, profile_key
+from slacktide.profiles.record import ProfileRecord, profile_key
 from slacktide.profiles.surface import batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution
 
 __all__ = [
     "ENOUGH_SAMPLES",
     "CorrectedTimes",
-    "Hardware",
     "LatencyTable",
     "Peak",
     "ProfileError",

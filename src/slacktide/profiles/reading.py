@@ -64,3 +64,10 @@ def whole_numbers(value: object, name: str) -> tuple[int, ...]:
 def rows(value: object, name: str, read: Callable[[object, str], T]) -> tuple[tuple[T, ...], ...]:
     """A list of lists."""
     return items(value, name, lambda row, where: items(row, where, read))
+
+
+def entries(value: object, name: str, read: Callable[[object, str], T]) -> dict[str, T]:
+    """An object with any keys, each value read with `read`."""
+    if not isinstance(value, Mapping):
+        raise ProfileError(f"{name}: expected an object")
+    return {text(key, name): read(item, f"{name}.{key}") for key, item in value.items()}
