@@ -1,1 +1,73 @@
-"""Room under construction."""
+"""Running models: worker processes, the server's own process, or a profile.
+
+`ports` is the seam that drivers know; everything else here is behind it. This room starts replicas
+and carries batches to them and results back. It decides nothing: not what runs, not when, and not
+what follows a crash. ONNX Runtime is loaded only where a model is opened.
+
+- `arena`, `budget`: shared memory for payloads, and how much of it may be used
+- `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
+- `in_process`, `profiled`: the other two executors
+- `session` (`model_file`, `interface`, `providers`, `tensor_io`): opening and running a model
+- `protocol`, `spawning`, `output_file`: what server and worker pass to each other
+- `cores`: which cores there are, and moving threads between them
+"""
+
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.executors.cores import (
+    HardwareFingerprint,
+    available_cores,
+    hardware_fingerprint,
+    move_threads,
+)
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.ports import (
+    Aborted,
+    Executor,
+    Failed,
+    Finished,
+    InputArena,
+    Lost,
+    ModelSource,
+    OutputTensor,
+    Payload,
+    Ready,
+    ReplicaHandle,
+    Report,
+    Resized,
+    TensorRef,
+)
+from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.profiled import ProfiledExecutor
+from slacktide.executors.providers import ModelError, load_onnxruntime
+
+__all__ = [
+    "Aborted",
+    "Arena",
+    "Executor",
+    "Failed",
+    "Finished",
+    "HardwareFingerprint",
+    "InProcessExecutor",
+    "InputArena",
+    "Lost",
+    "MemoryBudget",
+    "MemoryLimitExceeded",
+    "ModelError",
+    "ModelSource",
+    "OutputTensor",
+    "OwnerLimitExceeded",
+    "Payload",
+    "ProcessExecutor",
+    "ProfiledExecutor",
+    "Ready",
+    "ReplicaHandle",
+    "Report",
+    "Resized",
+    "Slot",
+    "TensorRef",
+    "available_cores",
+    "hardware_fingerprint",
+    "load_onnxruntime",
+    "move_threads",
+]

@@ -1,0 +1,226 @@
+"""`Arena`: shared memory in which payloads are written once and read by workers.
+
+One memfd per model version, owned by the server and handed to workers as a descriptor: there is
+no name that could leak and no `/dev/shm` limit. The whole limit is mapped once as a sparse range,
+so that a memoryview stays valid for ever and memory is used only where it has been touched.
+
+Theory of operation. A slot is one of a few sizes (four to each doubling, all multiples of 64
+bytes, so at most a fifth is wasted). A freed slot goes to the list of its size and is handed out
+again from there: a pop and an append, no search. Only when a size has no free slot does the slow
+path run: first from the gaps found earlier, then from the untouched end, and last by merging
+neighbouring free slots into gaps. A buddy allocator was rejected because it splits and merges on
+every call; plain size lists alone because a change of input size would strand their memory.
+
+Not thread-safe: it belongs to the server's loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded
+
+ALIGNMENT = 64
+"""Bytes. A cache line, and what vector instructions of today like best."""
+
+
+class Slot(NamedTuple):
+    """A piece of an arena. `nbytes` is what was asked for; more may be set aside."""
+
+    offset: int
+    nbytes: int
+
+
+class Arena:
+    """Slots in shared memory, at most `limit` bytes of them (rounded up to whole pages).
+
+    `budget`, where given, is charged for every slot as well; several arenas may share one.
+    """
+
+    def __init__(
+        self, limit: int, *, name: str = "slacktide-inputs", budget: MemoryBudget | None = None
+    ) -> None:
+        if limit < 1:
+            raise ValueError(f"an arena's limit must be positive, got {limit}")
+        self._limit = -(-limit // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._budget = budget
+        self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self._fd, self._limit)
+        # Its size is settled: a worker gone mad cannot cut it and have the server die of SIGBUS.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
+        self._map = mmap.mmap(self._fd, self._limit)
+        self._view = memoryview(self._map)
+        self._live: dict[int, tuple[int, Hashable]] = {}
+        self._free: dict[int, list[int]] = {}
+        self._gaps: list[tuple[int, int]] = []
+        self._end = 0
+        self._touched = 0
+        self._in_use = 0
+
+    @property
+    def fd(self) -> int:
+        """The memfd, to be passed to workers."""
+        return self._fd
+
+    @property
+    def limit(self) -> int:
+        """Most bytes of slots at a time."""
+        return self._limit
+
+    @property
+    def bytes_in_use(self) -> int:
+        """Bytes set aside for live slots."""
+        return self._in_use
+
+    def allocate(self, nbytes: int, owner: Hashable = None) -> Slot:
+        """A slot of `nbytes` bytes at a multiple of 64, its contents undefined.
+
+        `owner` is whom the budget charges (a connection, a client). Raises MemoryLimitExceeded,
+        or its subclass OwnerLimitExceeded, and then nothing has been charged.
+        """
+        size = size_class(nbytes)
+        budget = self._budget
+        if budget is not None:
+            budget.charge(size, owner)
+        free = self._free.get(size)
+        if free:
+            offset = free.pop()
+        else:
+            found = self._carve(size)
+            if found is None:
+                if budget is not None:
+                    budget.release(size, owner)
+                raise MemoryLimitExceeded(
+                    f"{nbytes} bytes do not fit: {self._in_use} of {self._limit} in use"
+                )
+            offset = found
+        self._live[offset] = (size, owner)
+        self._in_use += size
+        return Slot(offset, nbytes)
+
+    def free(self, slot: Slot) -> None:
+        """Give a slot back. Raises ValueError if it is not live (freed twice, not ours)."""
+        try:
+            size, owner = self._live.pop(slot.offset)
+        except KeyError:
+            raise ValueError(f"slot at {slot.offset} is not live") from None
+        self._in_use -= size
+        if self._budget is not None:
+            self._budget.release(size, owner)
+        free = self._free.get(size)
+        if free is None:
+            self._free[size] = [slot.offset]
+        else:
+            free.append(slot.offset)
+
+    def view(self, slot: Slot) -> memoryview:
+        """The slot's bytes, writable."""
+        return self._view[slot.offset : slot.offset + slot.nbytes]
+
+    def trim(self) -> int:
+        """Give the memory behind free slots back to the system; bytes given back (at most).
+
+        For idle times: it costs a system call per gap, and what is used next is zeroed anew.
+        """
+        self._merge()
+        page = mmap.PAGESIZE
+        given = 0
+        for offset, size in [*self._gaps, (self._end, self._touched - self._end)]:
+            start = -(-offset // page) * page
+            length = (offset + size) // page * page - start
+            if length > 0:
+                self._map.madvise(mmap.MADV_REMOVE, start, length)
+                given += length
+        self._touched = self._end
+        return given
+
+    def close(self) -> None:
+        """Close the descriptor. Views still held keep the memory until they go."""
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        with contextlib.suppress(BufferError):
+            self._view.release()
+            self._map.close()
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if the books disagree. For tests; cost grows with the slots."""
+        pieces = [(offset, size) for offset, (size, _) in self._live.items()]
+        assert sum(size for _, size in pieces) == self._in_use
+        pieces += [(o, size) for size, offsets in self._free.items() for o in offsets]
+        pieces += self._gaps
+        position = 0
+        for offset, size in sorted(pieces):
+            assert offset == position, f"hole or overlap at {offset}, expected {position}"
+            position += size
+        assert position == self._end <= self._limit
+
+    def _carve(self, size: int) -> int | None:
+        """Offset of `size` fresh bytes; None if there are none."""
+        offset = self._from_gap(size)
+        if offset is not None:
+            return offset
+        if self._end + size > self._limit:
+            self._merge()
+            offset = self._from_gap(size)
+            if offset is not None or self._end + size > self._limit:
+                return offset
+        offset = self._end
+        self._end += size
+        self._touched = max(self._touched, self._end)
+        return offset
+
+    def _from_gap(self, size: int) -> int | None:
+        """The first gap that is large enough, less `size`."""
+        for index, (offset, length) in enumerate(self._gaps):
+            if length == size:
+                del self._gaps[index]
+                return offset
+            if length > size:
+                self._gaps[index] = (offset + size, length - size)
+                return offset
+        return None
+
+    def _merge(self) -> None:
+        """Turn every free slot into part of a gap, and a gap at the end into untouched end."""
+        pieces = self._gaps
+        for size, offsets in self._free.items():
+            pieces.extend([(offset, size) for offset in offsets])
+        self._free.clear()
+        pieces.sort()
+        merged: list[tuple[int, int]] = []
+        for offset, size in pieces:
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((offset, size))
+        if merged and sum(merged[-1]) == self._end:
+            self._end = merged.pop()[0]
+        self._gaps = merged
+
+
+def size_class(nbytes: int) -> int:
+    """Bytes set aside for a slot of `nbytes`: a multiple of 64, four steps to each doubling."""
+    if nbytes < 0:
+        raise ValueError(f"a slot cannot have {nbytes} bytes")
+    units = (nbytes + ALIGNMENT - 1) // ALIGNMENT or 1
+    if units > 8:
+        shift = (units - 1).bit_length() - 3
+        units = (((units - 1) >> shift) + 1) << shift
+    return units * ALIGNMENT
+
+
+def map_read_only(fd: int) -> memoryview:
+    """All of a shared memory file, for a reader. Stays valid when the file grows, but ends
+    where it ended. Empty if the file is."""
+    size = os.fstat(fd).st_size
+    if size == 0:
+        return memoryview(b"")
+    return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))

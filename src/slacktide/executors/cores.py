@@ -1,0 +1,191 @@
+"""Which cores this process may use, what hardware they are, and moving threads between them.
+
+The number of cores of the host is never asked for: in a container it is somebody else's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+_ROOT = Path("/")
+_AVX = ("avx", "avx2", "fma", "f16c", "avx_vnni")
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16")
+_AMX = ("amx_tile", "amx_int8", "amx_bf16")
+_ARM = ("asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2")
+_FLAGS = frozenset((*_AVX, *_AVX512, *_AMX, *_ARM))
+"""Instruction sets that ONNX Runtime's kernels choose by; the other flags only make noise."""
+
+
+def available_cores(
+    *, root: Path = _ROOT, affinity: Iterable[int] | None = None
+) -> tuple[int, ...]:
+    """Numbers of the processors to use, ascending: the affinity mask cut to the CPU quota.
+
+    A quota of 2.5 cores leaves two: a third thread would only be throttled. Never empty.
+    `root` and `affinity` are for tests.
+    """
+    cores = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
+    quota = cpu_quota(root=root)
+    if quota is not None:
+        cores = cores[: max(1, int(quota + 1e-6))]
+    return tuple(cores)
+
+
+def cpu_quota(*, root: Path = _ROOT) -> float | None:
+    """CPU seconds per second that control groups (v1 and v2) allow; None if not limited.
+
+    The least of this process's group and all groups above it, as far as they can be seen.
+    """
+    quotas = list(_quotas(root))
+    return min(quotas) if quotas else None
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    groups = _own_groups(root)
+    for mount, kind, options in _cgroup_mounts(root):
+        if kind == "cgroup2":
+            own, read = groups.get(""), _quota_v2
+        elif kind == "cgroup" and "cpu" in options:
+            own, read = groups.get("cpu"), _quota_v1
+        else:
+            continue
+        # Within a container the path may be the host's and lead nowhere; the mount itself is then
+        # the container's group, and it is the last step of the walk in any case.
+        path = Path((own or "/").strip("/"))
+        for part in [path, *path.parents]:
+            quota = read(mount / part)
+            if quota is not None:
+                yield quota
+
+
+def _own_groups(root: Path) -> dict[str, str]:
+    """Controller -> this process's group; the v2 hierarchy has the empty name."""
+    groups = {}
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        for controller in controllers.split(","):
+            groups[controller] = path
+    return groups
+
+
+def _cgroup_mounts(root: Path) -> Iterator[tuple[Path, str, list[str]]]:
+    for line in _read(root / "proc/self/mounts").splitlines():
+        fields = line.split()
+        if len(fields) >= 4 and fields[2] in ("cgroup", "cgroup2"):
+            yield root / fields[1].lstrip("/"), fields[2], fields[3].split(",")
+
+
+def _quota_v2(group: Path) -> float | None:
+    fields = _read(group / "cpu.max").split()
+    return _ratio(*fields) if len(fields) == 2 else None
+
+
+def _quota_v1(group: Path) -> float | None:
+    return _ratio(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    """quota ÷ period; None where there is no limit (`max`, −1, or no such file)."""
+    try:
+        value, per = int(quota), int(period)
+    except ValueError:
+        return None
+    return value / per if value > 0 and per > 0 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareFingerprint:
+    """What a latency profile depends on besides the model. Equal fingerprints share profiles."""
+
+    cpu: str
+    """Model name as the processor gives it."""
+    flags: tuple[str, ...]
+    """The instruction sets that matter, ascending."""
+    cores: int
+    """How many cores may be used."""
+    onnxruntime: str
+    """Its version; empty if it is not installed."""
+    machine: str
+    """Architecture, such as x86_64."""
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits, for file names and comparison."""
+        fields = (self.cpu, " ".join(self.flags), str(self.cores), self.onnxruntime, self.machine)
+        return hashlib.sha256("\n".join(fields).encode()).hexdigest()[:16]
+
+
+def hardware_fingerprint(*, root: Path = _ROOT, cores: int | None = None) -> HardwareFingerprint:
+    """The fingerprint of this machine, as far as this process may use it."""
+    facts: dict[str, str] = {}
+    for line in _read(root / "proc/cpuinfo").splitlines():
+        key, _, value = line.partition(":")
+        facts.setdefault(key.strip().lower(), value.strip())
+    flags = facts.get("flags") or facts.get("features") or ""
+    return HardwareFingerprint(
+        cpu=facts.get("model name") or facts.get("cpu part") or platform.processor(),
+        flags=tuple(sorted(_FLAGS.intersection(flags.split()))),
+        cores=len(available_cores(root=root)) if cores is None else cores,
+        onnxruntime=_onnxruntime_version(),
+        machine=platform.machine(),
+    )
+
+
+def _onnxruntime_version() -> str:
+    for name in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return ""
+
+
+def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
+    """Bind every thread of `pid` to `cores` (about 0.1 ms); the cores they may then run on.
+
+    A thread inherits its maker's mask, so the walk is repeated until it meets no new thread
+    (FEASIBILITY Q2). Raises ProcessLookupError if the process is gone, OSError if it may not run
+    on these cores at all.
+    """
+    wanted = set(cores)
+    moved: set[int] = set()
+    while fresh := _threads(pid) - moved:
+        for thread in fresh:
+            try:
+                os.sched_setaffinity(thread, wanted)
+            except ProcessLookupError:  # a thread that ended meanwhile
+                continue
+        moved |= fresh
+    return thread_cores(pid)
+
+
+def thread_cores(pid: int) -> tuple[int, ...]:
+    """The cores that any thread of `pid` may run on. Raises ProcessLookupError if it is gone."""
+    found: set[int] = set()
+    for thread in _threads(pid):
+        try:
+            found |= os.sched_getaffinity(thread)
+        except ProcessLookupError:
+            continue
+    return tuple(sorted(found))
+
+
+def _threads(pid: int) -> set[int]:
+    try:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(f"no process {pid}") from None

@@ -1,0 +1,262 @@
+"""`measure`: run a model in calm and time it, by batch size and cores.
+
+A replica is started for each number of cores, one after the other, on the executor that will
+serve. It gets batches of made-up requests of one row each, and a batch is timed as the driver
+will see it: from `run` to the report, hand-over and gathering included.
+
+**Which sizes.** 1, 2, 4, … up to the model's maximum. Two warm-up runs of each come first (one if
+it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
+would take longer than the whole budget by itself, judged by twice the time of half the size; the
+table then extrapolates. `thorough` leaves out only what fails.
+
+**How often.** Every point gets `FEWEST` samples, whatever the budget. What is left of it is
+divided evenly among the core counts to come, and then given to the size with the least n · √t (n
+samples so far, t its time): samples in inverse proportion to √t are the best use of time for
+means of equal relative spread (Neyman's allocation). So the sizes take turns, large ones less
+often, and a machine that slows down meanwhile slows all of them. A point is done at
+`ENOUGH_SAMPLES`, from where its p99 is its own; `thorough` goes on until all are.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena
+from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
+from slacktide.executors.made_up import payloads, row_shapes
+from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
+from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes
+
+FEWEST = 3
+"""Samples of every point, even over the budget."""
+WARM_UPS = 2
+_ARENA_LIMIT = 1 << 30
+"""Bytes of address space; memory is used where inputs are written only."""
+
+Progress = Callable[[float, str], None]
+"""(share done, 0 to 1; what is going on)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `measure` found."""
+
+    table: LatencyTable
+    interface: ModelInterface
+    hardware: HardwareFingerprint
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each input as measured, without the batch axis."""
+    seconds: float
+    """How long it took, starts of replicas included."""
+    skipped: tuple[int, ...] = ()
+    """Batch sizes left out; the table extrapolates over them."""
+    note: str = ""
+    """Why they were left out."""
+
+    @property
+    def samples(self) -> int:
+        """Timed runs, of all points together."""
+        return sum(count for row in self.table.samples for count in row)
+
+    def record(self, model: str, model_sha256: str) -> ProfileRecord:
+        """What to keep of it in a file."""
+        hardware = self.hardware
+        return ProfileRecord(
+            model=model,
+            model_sha256=model_sha256,
+            fingerprint=hardware.digest,
+            hardware={
+                "cpu": hardware.cpu,
+                "flags": " ".join(hardware.flags),
+                "cores": str(hardware.cores),
+                "onnxruntime": hardware.onnxruntime,
+                "machine": hardware.machine,
+            },
+            shapes=self.shapes,
+            table=self.table,
+            skipped=self.skipped,
+        )
+
+
+async def measure(
+    executor: Executor,
+    source: ModelSource,
+    *,
+    cores: Sequence[tuple[int, ...]],
+    budget_s: float = 10.0,
+    thorough: bool = False,
+    progress: Progress | None = None,
+    seed: int = 0,
+    patience_s: float = 300.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measured:
+    """Measure `source` on each of these core sets (no two of one size).
+
+    `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
+    even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
+    without a report for `patience_s` is given up and its replica killed. `seed` settles the
+    inputs. The executor is the caller's, and stays open.
+
+    Raises MeasuringError if the model cannot be opened, dies, or fails on a single row, and
+    ValueError for core sets that make no sense.
+    """
+    sets = sorted(cores, key=len)
+    counts = [len(each) for each in sets]
+    if not counts or counts[0] < 1 or len(set(counts)) != len(counts):
+        raise ValueError(f"expected core sets of different sizes, got {list(cores)}")
+    begin = clock()
+    work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
+    times: dict[tuple[int, int], list[float]] = {}
+    sizes: tuple[int, ...] | None = None
+    arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
+    try:
+        for index, core_set in enumerate(sets):
+            work.meter.enter(index, f"starting on {_cores(len(core_set))}")
+            replica = TimedReplica(executor, source, core_set, arena, clock, patience_s)
+            try:
+                interface = await replica.ready()
+                shapes = _shapes(interface, source)
+                generator = np.random.default_rng(seed)
+                replica.inputs = payloads(interface, shapes, arena, generator=generator)
+                wanted = batch_sizes(max(1, interface.max_batch)) if sizes is None else sizes
+                warm = await work.warm_up(replica, wanted, len(sets))
+                sizes = tuple(warm)
+                found = await work.sample(replica, warm, len(sets) - index)
+            finally:
+                replica.close()
+            times.update({(size, len(core_set)): found[size] for size in sizes})
+    finally:
+        arena.close()
+    assert sizes is not None  # there is at least one core set
+    work.meter.finish()
+    kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
+    return Measured(
+        table=LatencyTable.from_samples(kept),
+        interface=interface,
+        hardware=hardware_fingerprint(),
+        shapes=shapes,
+        seconds=clock() - begin,
+        skipped=tuple(n for n in batch_sizes(max(1, interface.max_batch)) if n not in sizes),
+        note=work.note,
+    )
+
+
+def _shapes(interface: ModelInterface, source: ModelSource) -> dict[str, tuple[int, ...]]:
+    try:
+        return row_shapes(interface, source)
+    except ValueError as error:
+        raise MeasuringError(str(error), permanent=True) from None
+
+
+@dataclass(slots=True)
+class _Work:
+    """Which batch size runs next, and when it is enough."""
+
+    end: float
+    budget_s: float
+    thorough: bool
+    clock: Callable[[], float]
+    meter: _Meter
+    note: str = ""
+
+    async def warm_up(
+        self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
+    ) -> dict[int, float]:
+        """Seconds of the last warm-up run of each size that is worth measuring, ascending."""
+        warm: dict[int, float] = {}
+        for size in sizes:
+            if warm and not self.thorough:
+                guess = 2 * next(reversed(warm.values()))
+                if guess * (FEWEST + WARM_UPS) * core_counts > self.budget_s:
+                    self.note = f"a batch of {size} takes too long for {self.budget_s:g} s"
+                    break
+            self.meter.show(0.0, f"warming up, {_cores(replica.cores)}, batch {size}")
+            try:
+                for _ in range(WARM_UPS):
+                    warm[size] = await replica.run(size)
+                    if warm[size] > self.budget_s / 20:
+                        break
+            except BatchError as error:
+                if size == sizes[0]:
+                    raise MeasuringError(f"a single row fails: {error}") from None
+                warm.pop(size, None)
+                self.note = f"a batch of {size} fails: {error}"
+                break
+        return warm
+
+    async def sample(
+        self, replica: TimedReplica, warm: Mapping[int, float], core_counts_left: int
+    ) -> dict[int, list[float]]:
+        """Samples of each size: this core count's part of the budget, `FEWEST` at least."""
+        begin = self.clock()
+        allowed = max(self.end - begin, 0.0) / core_counts_left
+        samples: dict[int, list[float]] = {size: [] for size in warm}
+        typical = dict(warm)
+        while True:
+            left = math.inf if self.thorough else begin + allowed - self.clock()
+            size = _next_size(samples, typical, left)
+            if size is None:
+                return samples
+            try:
+                seconds = await replica.run(size)
+            except BatchError as error:
+                raise MeasuringError(f"a batch of {size} fails at times: {error}") from None
+            samples[size].append(seconds)
+            typical[size] += (seconds - typical[size]) / (len(samples[size]) + 1)
+            done = sum(map(len, samples.values())) / (ENOUGH_SAMPLES * len(samples))
+            used = 0.0 if self.thorough else (self.clock() - begin) / max(allowed, 1e-9)
+            self.meter.show(max(done, used), f"{_cores(replica.cores)}, batch {size}")
+
+
+def _next_size(
+    samples: Mapping[int, list[float]], typical: Mapping[int, float], left: float
+) -> int | None:
+    """The size to run next with `left` seconds to go; None if nothing more is worth it."""
+    fewest = min(samples, key=lambda size: len(samples[size]))
+    if len(samples[fewest]) < FEWEST:
+        return fewest
+    open_sizes = [
+        size
+        for size, seconds in samples.items()
+        if len(seconds) < ENOUGH_SAMPLES and typical[size] <= left
+    ]
+    return min(
+        open_sizes,
+        key=lambda size: len(samples[size]) * math.sqrt(typical[size]),
+        default=None,
+    )
+
+
+class _Meter:
+    """Turns parts done of each core count into one number that only rises; in steps of 1 %."""
+
+    def __init__(self, progress: Progress | None, parts: int) -> None:
+        self._progress = progress
+        self._parts = parts
+        self._part = 0
+        self._shown = -1.0
+
+    def enter(self, part: int, text: str) -> None:
+        self._part = part
+        self.show(0.0, text)
+
+    def show(self, share: float, text: str) -> None:
+        fraction = (self._part + min(max(share, 0.0), 1.0)) / self._parts
+        if self._progress is not None and (fraction >= self._shown + 0.01 or share == 0.0):
+            self._shown = max(self._shown, fraction)
+            self._progress(self._shown, text)
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress(1.0, "done")
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"

@@ -1,0 +1,91 @@
+"""`ProcessExecutor`: a worker process for each replica, so that a crash costs one batch.
+
+The default executor. It runs on the server's loop (asyncio or uvloop) and never blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from itertools import count
+
+from slacktide.domain import Replica
+from slacktide.executors.output_file import OutputReader, make_output_file
+from slacktide.executors.ports import InputArena, ModelSource, Report
+from slacktide.executors.spawner import Spawner
+from slacktide.executors.spawning import SpawnRequest
+from slacktide.executors.worker_handle import WorkerHandle
+
+
+class ProcessExecutor:
+    """Starts replicas as forks of one nursery process, which it starts when first needed.
+
+    A lane whose name begins with `cuda` or `tensorrt` is such a device (`cuda:1`); the worker then
+    takes ONNX Runtime's provider for it. All methods belong to the loop's thread.
+    """
+
+    def __init__(self) -> None:
+        self._spawner: Spawner | None = None
+        self._handles: set[WorkerHandle] = set()
+        self._numbers = count()
+        self._closed = False
+        self._empty: asyncio.Event | None = None
+
+    def start(
+        self,
+        replica: Replica,
+        source: ModelSource,
+        arena: InputArena,
+        report: Callable[[Report], None],
+    ) -> WorkerHandle:
+        """Begin to start a worker; Ready or Lost is reported later."""
+        if self._closed:
+            raise RuntimeError("this executor is closed")
+        loop = asyncio.get_running_loop()
+        if self._spawner is None or not self._spawner.alive:
+            self._spawner = Spawner(loop)
+        control, their_control = socket.socketpair()
+        aborts, their_aborts = socket.socketpair()
+        output_fd = make_output_file()
+        handle = WorkerHandle(
+            loop, control, aborts, OutputReader(output_fd), report, self._handle_gone
+        )
+        self._handles.add(handle)
+        request = SpawnRequest(next(self._numbers), source, replica.cores, _device(replica))
+        descriptors = [their_control.fileno(), their_aborts.fileno(), arena.fd, output_fd]
+        with their_control, their_aborts:
+            self._spawner.spawn(request, descriptors, handle)
+        return handle
+
+    def warm(self) -> None:
+        """Start the nursery ahead of the first replica (it takes a quarter of a second)."""
+        if self._spawner is None or not self._spawner.alive:
+            self._spawner = Spawner(asyncio.get_running_loop())
+
+    @property
+    def nursery_pid(self) -> int | None:
+        """Process id of the nursery; None if there is none."""
+        spawner = self._spawner
+        return spawner.pid if spawner is not None and spawner.alive else None
+
+    async def close(self) -> None:
+        """Stop every worker (each has two seconds for its batch), then the nursery."""
+        self._closed = True
+        self._empty = asyncio.Event()
+        for handle in list(self._handles):
+            handle.stop()
+        if self._handles:
+            await self._empty.wait()
+        if self._spawner is not None:
+            await self._spawner.close()
+
+    def _handle_gone(self, handle: WorkerHandle) -> None:
+        self._handles.discard(handle)
+        if self._empty is not None and not self._handles:
+            self._empty.set()
+
+
+def _device(replica: Replica) -> str:
+    """The device of a replica's lane: its name, if that is an accelerator's."""
+    return replica.lane if replica.lane.startswith(("cuda", "tensorrt")) else "cpu"

@@ -1,0 +1,165 @@
+"""`ProfiledExecutor`: answers from a profile, without running a model.
+
+A product, not a test double: with it a whole server can be tried out (its policies, its limits, a
+client) on hardware that is not there yet, or with a model that is not trained yet. Batches take as
+long as the profile says; the answers have the declared shapes and are zero.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from slacktide.domain import BatchTiming, Replica
+from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.engine.ports import BatchTimes
+from slacktide.executors.ports import (
+    Aborted,
+    Finished,
+    InputArena,
+    Lost,
+    ModelSource,
+    OutputTensor,
+    Payload,
+    Ready,
+    Report,
+    Resized,
+)
+
+
+class ProfiledExecutor:
+    """Waits instead of computing, by the loop's own timers: a loop with a virtual clock will do.
+
+    `times` gives the profile of a replica, `interface` what its model takes and gives. Batches take
+    their expected time; with a `generator`, a time drawn from the profile's distribution.
+    `start_s` is how long a replica takes to be ready.
+    """
+
+    def __init__(
+        self,
+        times: Callable[[Replica], BatchTimes],
+        interface: Callable[[ModelSource], ModelInterface],
+        *,
+        generator: np.random.Generator | None = None,
+        start_s: float = 0.0,
+    ) -> None:
+        self._times = times
+        self._interface = interface
+        self._generator = generator
+        self._start_s = start_s
+        self._handles: list[ProfiledReplica] = []
+
+    def start(
+        self,
+        replica: Replica,
+        source: ModelSource,
+        arena: InputArena,
+        report: Callable[[Report], None],
+    ) -> ProfiledReplica:
+        """Begin to start a replica; Ready is reported after `start_s` seconds."""
+        handle = ProfiledReplica(
+            asyncio.get_running_loop(),
+            self._times(replica),
+            self._interface(source),
+            len(replica.cores),
+            self._generator,
+            report,
+        )
+        handle.ready_in(self._start_s)
+        self._handles.append(handle)
+        return handle
+
+    async def close(self) -> None:
+        for handle in self._handles:
+            handle.stop()
+        self._handles.clear()
+
+
+class ProfiledReplica:
+    """A `ReplicaHandle` that waits."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        times: BatchTimes,
+        interface: ModelInterface,
+        cores: int,
+        generator: np.random.Generator | None,
+        report: Callable[[Report], None],
+    ) -> None:
+        self._loop = loop
+        self._times = times
+        self._interface = interface
+        self._cores = max(1, cores)
+        self._generator = generator
+        self._report: Callable[[Report], None] | None = report
+        self._timer: asyncio.TimerHandle | None = None
+        self._batch: int | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    def ready_in(self, seconds: float) -> None:
+        """Report Ready after this many seconds."""
+        self._timer = self._loop.call_later(seconds, self._tell, Ready(self._interface))
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        """Answer after the time that the profile gives for these rows and cores."""
+        rows = sum(member.rows for member in members)
+        seconds = self._duration(rows)
+        self._batch = batch
+        self._timer = self._loop.call_later(seconds, self._finish, batch, members, seconds)
+
+    def abort(self, batch: int) -> None:
+        if self._batch == batch and self._timer is not None:
+            self._timer.cancel()
+            self._batch = None
+            self._loop.call_soon(self._tell, Aborted(batch))
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        """Takes effect with the next batch."""
+        self._cores = max(1, len(cores))
+        self._loop.call_soon(self._tell, Resized(cores))
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._report = None
+
+    def kill(self) -> None:
+        report = self._report
+        self.stop()
+        if report is not None:
+            self._loop.call_soon(report, Lost("killed"))
+
+    def _duration(self, rows: int) -> float:
+        if self._generator is None:
+            return self._times.expected(rows, self._cores)
+        return self._times.quantile(float(self._generator.random()), rows, self._cores)
+
+    def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
+        self._batch = None
+        outputs = [[self._zeros(spec, member) for spec in self._specs] for member in members]
+        self._tell(Finished(batch, outputs, BatchTiming(infer_s=seconds)))
+
+    @property
+    def _specs(self) -> tuple[TensorSpec, ...]:
+        return self._interface.outputs
+
+    def _zeros(self, spec: TensorSpec, member: Payload) -> OutputTensor:
+        """The declared shape with free axes of length one; empty elements for BYTES, whose lengths
+        of zero are four zero bytes each."""
+        axes = [1 if axis < 0 else axis for axis in spec.shape]
+        if self._interface.batches:
+            axes[0] = member.rows
+        shape = tuple(axes)
+        nbytes = math.prod(shape) * (spec.datatype.itemsize or 4)
+        return OutputTensor(shape, memoryview(bytes(nbytes)))
+
+    def _tell(self, report: Report) -> None:
+        if self._report is not None:
+            self._report(report)

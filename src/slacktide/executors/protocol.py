@@ -1,0 +1,266 @@
+"""What a server and a worker say to each other over a stream socket pair.
+
+A frame is a header (u32 length of the body, u32 kind) and a body. Bodies that matter for speed
+are arrays of native 64-bit integers: both ends are on one machine, and one array conversion is
+cheaper than a struct per tensor. There is no pickle: a worker gone mad can send wrong numbers,
+which are checked, and nothing else.
+
+A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
+
+    BATCH     batch, members, inputs, then for each member: rows, a tensor per input
+    ABORT     batch                      (on a socket of its own, so that it can overtake)
+    STOP      nothing
+    READY     the model's interface as JSON text
+    BROKEN    1 if permanent, then text: the worker could not open the model, and ends
+    FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
+              outputs, then for each member: a tensor per output
+    FAILED    batch, then text
+    ABORTED   batch
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from slacktide.domain import BatchTiming
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.ports import Payload, TensorRef
+
+_HEADER = struct.Struct("=II")
+_WORD = 8
+_MAX_BODY = 256 << 20
+"""Bytes. Far above any batch; below what a garbled length would make the reader wait for."""
+_MAX_RANK = 64
+
+
+class Kind(IntEnum):
+    """What a frame says."""
+
+    BATCH = 1
+    ABORT = 2
+    STOP = 3
+    READY = 4
+    BROKEN = 5
+    FINISHED = 6
+    FAILED = 7
+    ABORTED = 8
+
+
+class ProtocolError(Exception):
+    """A frame that nobody could have meant. The connection is of no more use."""
+
+
+class TensorPlace(NamedTuple):
+    """One output tensor of one member, in the worker's output file."""
+
+    offset: int
+    nbytes: int
+    shape: tuple[int, ...]
+
+
+class FinishedMessage(NamedTuple):
+    """A finished batch as the worker tells it. `outputs[i][j]`: member i, output j."""
+
+    batch: int
+    timing: BatchTiming
+    file_bytes: int
+    outputs: list[list[TensorPlace]]
+
+
+_KINDS = {int(kind): kind for kind in Kind}
+
+
+def frame(kind: Kind, body: bytes = b"") -> bytes:
+    """A whole frame, ready to send."""
+    return _HEADER.pack(len(body), kind) + body
+
+
+class FrameReader:
+    """Cuts a stream into frames. Feed it what `recv` gave."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+        """The frames completed by `data`. Raises ProtocolError at the first one that is wrong."""
+        if self._rest:
+            data = self._rest + data
+        start, size = 0, len(data)
+        while size - start >= _HEADER.size:
+            length, number = _HEADER.unpack_from(data, start)
+            kind = _KINDS.get(number)
+            if kind is None or length > _MAX_BODY:
+                raise ProtocolError(f"frame of kind {number} and {length} bytes")
+            end = start + _HEADER.size + length
+            if end > size:
+                break
+            # What is left is kept before the frame is handed out: a consumer may stop here.
+            self._rest = data[end:] if end < size else b""
+            yield kind, data[start + _HEADER.size : end]
+            start = end
+        self._rest = data[start:] if start else data
+
+
+def _words(numbers: Iterable[int]) -> bytes:
+    return array("q", numbers).tobytes()
+
+
+def _numbers(body: bytes) -> list[int]:
+    words = array("q")
+    try:
+        words.frombytes(body)
+    except ValueError:
+        raise ProtocolError(f"{len(body)} bytes are not whole words") from None
+    return words.tolist()
+
+
+def _place(words: list[int], at: int) -> tuple[int, int, tuple[int, ...], int]:
+    """The tensor at index `at` and the index after it."""
+    offset, nbytes, rank = words[at : at + 3]
+    at += 3
+    if offset < 0 or nbytes < 0 or not 0 <= rank <= _MAX_RANK:
+        raise ProtocolError(f"tensor of {nbytes} bytes and rank {rank} at {offset}")
+    end = at + rank
+    return offset, nbytes, tuple(words[at:end]), end
+
+
+def encode_batch(batch: int, members: Sequence[Payload]) -> bytes:
+    """BATCH frame. All members have the same number of tensors, as the model's inputs."""
+    inputs = len(members[0].tensors)
+    words = [batch, len(members), inputs]
+    for member in members:
+        if len(member.tensors) != inputs:
+            raise ValueError(f"members with {inputs} and {len(member.tensors)} tensors in a batch")
+        words.append(member.rows)
+        for tensor in member.tensors:
+            shape = tensor.shape
+            words += (tensor.offset, tensor.nbytes, len(shape), *shape)
+    return frame(Kind.BATCH, _words(words))
+
+
+def decode_batch(body: bytes) -> tuple[int, list[Payload]]:
+    """Batch id and members of a BATCH body."""
+    words = _numbers(body)
+    members = []
+    try:
+        batch, count, inputs = words[:3]
+        _check_counts(count, inputs, len(words))
+        at = 3
+        for _ in range(count):
+            rows = words[at]
+            at += 1
+            tensors = []
+            for _ in range(inputs):
+                offset, nbytes, shape, at = _place(words, at)
+                tensors.append(TensorRef(offset, nbytes, shape))
+            members.append(Payload(rows, tuple(tensors)))
+    except (IndexError, ValueError):
+        raise ProtocolError("a batch that ends early") from None
+    if at != len(words):
+        raise ProtocolError("a batch with a false count")
+    return batch, members
+
+
+def _check_counts(members: int, tensors: int, words: int) -> None:
+    """No count is negative or could keep a loop busy for longer than the message is."""
+    if not (0 <= members <= words and 0 <= tensors <= words):
+        raise ProtocolError(f"{members} members with {tensors} tensors in {words} words")
+
+
+def encode_finished(message: FinishedMessage) -> bytes:
+    """FINISHED frame."""
+    timing = message.timing
+    words = [message.batch]
+    words += (
+        round(seconds * 1e9)
+        for seconds in (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
+    )
+    outputs = message.outputs
+    words += (message.file_bytes, len(outputs), len(outputs[0]) if outputs else 0)
+    for member in outputs:
+        for offset, nbytes, shape in member:
+            words += (offset, nbytes, len(shape), *shape)
+    return frame(Kind.FINISHED, _words(words))
+
+
+def decode_finished(body: bytes) -> FinishedMessage:
+    """What `encode_finished` was given (times to the nanosecond)."""
+    words = _numbers(body)
+    outputs = []
+    try:
+        batch, input_ns, infer_ns, output_ns, cpu_ns, file_bytes, members, count = words[:8]
+        _check_counts(members, count, len(words))
+        at = 8
+        for _ in range(members):
+            member = []
+            for _ in range(count):
+                offset, nbytes, shape, at = _place(words, at)
+                member.append(TensorPlace(offset, nbytes, shape))
+            outputs.append(member)
+    except (IndexError, ValueError):
+        raise ProtocolError("a result that ends early") from None
+    if at != len(words):
+        raise ProtocolError("a result with a false count")
+    timing = BatchTiming(input_ns / 1e9, infer_ns / 1e9, output_ns / 1e9, cpu_ns / 1e9)
+    return FinishedMessage(batch, timing, file_bytes, outputs)
+
+
+def encode_text(kind: Kind, number: int, text: str) -> bytes:
+    """FAILED or BROKEN: a word and some text."""
+    return frame(kind, _words((number,)) + text.encode("utf-8", "replace"))
+
+
+def decode_text(body: bytes) -> tuple[int, str]:
+    return decode_number(body[:_WORD]), body[_WORD:].decode("utf-8", "replace")
+
+
+def encode_number(kind: Kind, number: int) -> bytes:
+    """ABORT or ABORTED: a word."""
+    return frame(kind, _words((number,)))
+
+
+def decode_number(body: bytes) -> int:
+    words = _numbers(body)
+    if len(words) != 1:
+        raise ProtocolError(f"{len(words)} words where one belongs")
+    return words[0]
+
+
+def encode_ready(interface: ModelInterface) -> bytes:
+    """READY frame."""
+
+    def specs(tensors: tuple[TensorSpec, ...]) -> list[Any]:
+        return [[spec.name, spec.datatype.wire_name, list(spec.shape)] for spec in tensors]
+
+    document = {
+        "inputs": specs(interface.inputs),
+        "outputs": specs(interface.outputs),
+        "max_batch": interface.max_batch,
+    }
+    return frame(Kind.READY, json.dumps(document).encode())
+
+
+def decode_ready(body: bytes) -> ModelInterface:
+    """The interface of a READY body."""
+
+    def specs(tensors: list[Any]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(str(name), _DATATYPES[datatype], tuple(int(n) for n in shape))
+            for name, datatype, shape in tensors
+        )
+
+    try:
+        document = json.loads(body)
+        return ModelInterface(
+            specs(document["inputs"]), specs(document["outputs"]), int(document["max_batch"])
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ProtocolError("an interface that cannot be read") from None
+
+
+_DATATYPES = {datatype.wire_name: datatype for datatype in Datatype}

@@ -1,0 +1,215 @@
+"""`ModelSession`: a model opened in ONNX Runtime, warmed up, fed with members of a batch.
+
+Shared by the worker process and the in-process executor. Knows no socket and no process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.details import client_detail
+from slacktide.executors.interface import read_interface
+from slacktide.executors.model_file import inspect
+from slacktide.executors.ports import ModelSource, Payload
+from slacktide.executors.providers import (
+    ModelError,
+    check_taken,
+    choose_providers,
+    load_onnxruntime,
+)
+from slacktide.executors.tensor_io import InputGatherer, TensorError
+
+_SEED = 20250  # of the warm-up's inputs: any will do, as long as it is the same every time
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run: an array for each output, and where the time went (seconds)."""
+
+    arrays: list[NDArray[Any]]
+    rows: list[int]
+    """Of each member."""
+    input_s: float
+    infer_s: float
+
+
+class ModelSession:
+    """One open model. Make it with `ModelSession.open`; runs one batch at a time."""
+
+    def __init__(self, session: Any, interface: ModelInterface, source: ModelSource) -> None:
+        self._session = session
+        self._source = source
+        self._outputs = [spec.name for spec in interface.outputs]
+        self._gatherers = [InputGatherer(spec) for spec in interface.inputs]
+        # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
+        self._by_value = any(
+            spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
+        )
+        self.interface = interface
+        """What the model takes and gives; settled once `warm_up` has run."""
+
+    @classmethod
+    def open(cls, source: ModelSource, *, threads: int, device: str = "cpu") -> ModelSession:
+        """Open a model with this many threads, which never spin (FEASIBILITY Q1, Q2).
+
+        Threads inherit the affinity of the calling thread. Raises ModelError if no attempt can
+        ever succeed (a bad file, an unknown type, no batch axis where one is stated).
+        """
+        onnxruntime = load_onnxruntime()
+        declared = inspect(source.path, source.root)
+        providers = choose_providers(
+            source.providers, device, onnxruntime.get_available_providers()
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = max(1, threads)
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        try:
+            session = onnxruntime.InferenceSession(
+                str(source.path.resolve()), options, providers=list(providers)
+            )
+        except MemoryError:
+            raise
+        except Exception as error:  # ONNX Runtime's errors have no common base but this
+            detail = client_detail(error, source.path, source.path.resolve(), source.root)
+            raise ModelError(f"the model cannot be opened: {detail}") from None
+        check_taken(providers, session)
+        interface = read_interface(
+            session.get_inputs(), session.get_outputs(), declared, source.max_batch
+        )
+        return cls(session, interface, source)
+
+    def warm_up(self) -> None:
+        """Run every batch size 1, 2, 4, … up to the greatest, with made-up inputs.
+
+        Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
+        false (ModelError), and one that was read off the model is taken back: no batch axis.
+        Inputs are made up, so a model that refuses even one row of them is left cold.
+        """
+        limit = self.interface.max_batch
+        sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
+        for rows in [*sizes, limit]:
+            try:
+                arrays = self._infer(self._made_up(max(1, rows)), None)
+                self._check_rows(arrays, rows)
+            except ModelError:
+                raise
+            except Exception as error:  # whatever a model may raise
+                false_axis = isinstance(error, TensorError)
+                if not self.interface.batches or (rows == 1 and not false_axis):
+                    return
+                if self._source.max_batch is not None:
+                    detail = self.detail(error)
+                    raise ModelError(
+                        f"max_batch is {limit}, but a batch of {rows} fails: {detail}"
+                    ) from None
+                self.interface = replace(self.interface, max_batch=0)
+                return
+
+    def run(
+        self, members: Sequence[Payload], arena: memoryview, run_options: Any = None
+    ) -> RunResult:
+        """Run `members` as one batch; `arena` is the memory that their tensors lie in.
+
+        Raises TensorError if the members are not a batch of this model or its outputs do not have
+        one row for each of theirs, and whatever ONNX Runtime raises.
+        """
+        begin = time.perf_counter()
+        rows = [member.rows for member in members]
+        if len(members) > 1 and not self.interface.batches:
+            raise TensorError("the model has no batch axis")
+        feeds = {}
+        for index, spec in enumerate(self.interface.inputs):
+            tensors = [member.tensors[index] for member in members]
+            array = self._gatherers[index].gather(tensors, arena)
+            if self.interface.batches and array.shape[:1] != (sum(rows),):
+                raise TensorError(f"input {spec.name!r} has not one row for each of the request's")
+            feeds[spec.name] = array
+        gathered = time.perf_counter()
+        arrays = self._infer(feeds, run_options)
+        done = time.perf_counter()
+        self._check_rows(arrays, sum(rows))
+        return RunResult(arrays, rows, gathered - begin, done - gathered)
+
+    def detail(self, error: BaseException) -> str:
+        """What a client may know of an error that `run` raised."""
+        return client_detail(error, self._source.path, self._source.root)
+
+    def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
+        if self._by_value:
+            values = {
+                spec.name: _to_value(feeds[spec.name], spec) for spec in self.interface.inputs
+            }
+            found = self._session.run_with_ort_values(self._outputs, values, run_options)
+            return [
+                _from_value(value, spec)
+                for value, spec in zip(found, self.interface.outputs, strict=True)
+            ]
+        arrays: list[NDArray[Any]] = self._session.run(self._outputs, feeds, run_options)
+        return arrays
+
+    def _check_rows(self, arrays: Sequence[NDArray[Any]], rows: int) -> None:
+        if not self.interface.batches:
+            return
+        for array, name in zip(arrays, self._outputs, strict=True):
+            if array.shape[:1] != (rows,):
+                raise TensorError(f"output {name!r} has not one row for each of the {rows} given")
+
+    def _made_up(self, rows: int) -> dict[str, NDArray[Any]]:
+        generator = np.random.default_rng(_SEED)
+        return {
+            spec.name: _made_up_array(spec, self._warm_shape(spec, rows), generator)
+            for spec in self.interface.inputs
+        }
+
+    def _warm_shape(self, spec: TensorSpec, rows: int) -> tuple[int, ...]:
+        lead: tuple[int, ...] = (rows,) if self.interface.batches else ()
+        axes = spec.shape[len(lead) :]
+        stated = self._source.warmup_shapes.get(spec.name)
+        if stated is None:
+            return (*lead, *(1 if axis < 0 else axis for axis in axes))
+        if len(stated) != len(axes):
+            raise ModelError(
+                f"the warm-up shape of input {spec.name!r} has {len(stated)} axes, "
+                f"the model has {len(axes)}"
+            )
+        return (*lead, *stated)
+
+
+def _made_up_array(
+    spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator
+) -> NDArray[Any]:
+    """Random numbers for floats; zeros for integers, which tend to be indices."""
+    if spec.datatype is Datatype.BYTES:
+        return np.full(shape, "", object)
+    if spec.datatype.is_float and spec.datatype is not Datatype.BF16:
+        return generator.random(shape, np.float32).astype(spec.datatype.dtype)
+    return np.zeros(shape, spec.datatype.dtype)
+
+
+_BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16
+
+
+def _to_value(array: NDArray[Any], spec: TensorSpec) -> Any:
+    value = load_onnxruntime().OrtValue
+    if spec.datatype is Datatype.BF16:
+        return value.ortvalue_from_numpy_with_onnx_type(array, _BF16_IN_ONNX)
+    return value.ortvalue_from_numpy(array)
+
+
+def _from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
+    if spec.datatype is not Datatype.BF16:
+        array: NDArray[Any] = value.numpy()
+        return array
+    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
+    return np.frombuffer(content, np.uint16).reshape(value.shape())

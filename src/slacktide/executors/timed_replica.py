@@ -1,0 +1,122 @@
+"""`TimedReplica`: a replica driven one batch at a time, by a stopwatch instead of an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+
+from slacktide.domain import PoolId, Replica
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena
+from slacktide.executors.interface import DEFAULT_MAX_BATCH
+from slacktide.executors.made_up import batch_of
+from slacktide.executors.ports import (
+    Executor,
+    Failed,
+    Finished,
+    Lost,
+    ModelSource,
+    Payload,
+    Ready,
+    Report,
+)
+
+_replica_ids = itertools.count(1_000_000_000)
+"""Far from a server's own, which count from 0: both may use one executor."""
+
+
+class MeasuringError(Exception):
+    """The model could not be measured. `permanent`: trying again cannot help."""
+
+    def __init__(self, detail: str, *, permanent: bool = False) -> None:
+        super().__init__(detail)
+        self.permanent = permanent
+
+
+class BatchError(Exception):
+    """The model raised on a batch; its replica lives on."""
+
+
+class TimedReplica:
+    """One replica under test: `run` a batch size, get seconds. Belongs to a running loop."""
+
+    def __init__(
+        self,
+        executor: Executor,
+        source: ModelSource,
+        cores: tuple[int, ...],
+        arena: Arena,
+        clock: Callable[[], float],
+        patience_s: float,
+    ) -> None:
+        """Start it, on an executor that stays the caller's."""
+        self.cores = len(cores)
+        self.inputs: Sequence[Payload] = ()
+        """Requests of one row each, to make batches of; to be set before the first `run`."""
+        self._clock = clock
+        self._patience_s = patience_s
+        self._batches = itertools.count()
+        self._lost: Lost | None = None
+        self._given_up = False
+        self._waiting: asyncio.Future[tuple[float, Report]] | None = None
+        self._expect()
+        limit = DEFAULT_MAX_BATCH if source.max_batch is None else max(1, source.max_batch)
+        pool = PoolId(source.name, source.version)
+        replica = Replica(next(_replica_ids), pool, "profile", cores, limit)
+        self._handle = executor.start(replica, source, arena, self._report)
+
+    async def ready(self) -> ModelInterface:
+        """Wait until it is warm. Raises MeasuringError if it cannot start or takes too long."""
+        _, report = await self._next("start")
+        if not isinstance(report, Ready):
+            raise MeasuringError(f"unexpected answer to a start: {report}")
+        return report.interface
+
+    async def run(self, rows: int) -> float:
+        """Seconds from `run` to the report of a batch of `rows` requests.
+
+        Raises BatchError if the model raises, MeasuringError if it dies or takes too long.
+        """
+        batch = next(self._batches)
+        members = batch_of(rows, self.inputs)
+        self._expect()
+        begin = self._clock()
+        self._handle.run(batch, members)
+        end, report = await self._next(f"run a batch of {rows}")
+        if isinstance(report, Failed):
+            raise BatchError(report.detail)
+        if not isinstance(report, Finished):
+            raise MeasuringError(f"unexpected answer to a batch: {report}")
+        return max(end - begin, 1e-9)  # a coarse clock may not have moved
+
+    def close(self) -> None:
+        """Stop it, unless it is dead already."""
+        if self._lost is None and not self._given_up:
+            self._handle.stop()
+
+    def _expect(self) -> None:
+        self._waiting = asyncio.get_running_loop().create_future()
+
+    async def _next(self, what: str) -> tuple[float, Report]:
+        assert self._waiting is not None
+        if self._lost is None:
+            try:
+                async with asyncio.timeout(self._patience_s):
+                    at, report = await self._waiting
+            except TimeoutError:
+                self._given_up = True
+                self._handle.kill()
+                raise MeasuringError(f"took more than {self._patience_s:g} s to {what}") from None
+            if not isinstance(report, Lost):
+                return at, report
+        assert self._lost is not None
+        raise MeasuringError(self._lost.detail, permanent=self._lost.permanent)
+
+    def _report(self, report: Report) -> None:
+        """Called on the loop: the clock is read here, before anything else gets a turn."""
+        now = self._clock()
+        if isinstance(report, Lost):
+            self._lost = report
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result((now, report))

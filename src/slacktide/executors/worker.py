@@ -1,0 +1,183 @@
+"""The worker: one process, one model, one batch at a time.
+
+It is forked by the nursery, runs nicer than the server's loop, is the first to go when memory is
+short, and ends when the server's socket closes or its parent dies. Only here (and in the
+in-process executor) are model files opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from slacktide.domain import BatchTiming
+from slacktide.executors.arena import map_read_only
+from slacktide.executors.details import client_detail
+from slacktide.executors.output_file import OutputWriter
+from slacktide.executors.protocol import (
+    FinishedMessage,
+    FrameReader,
+    Kind,
+    decode_batch,
+    decode_number,
+    encode_finished,
+    encode_number,
+    encode_ready,
+    encode_text,
+)
+from slacktide.executors.providers import ModelError, load_onnxruntime
+from slacktide.executors.session import ModelSession
+from slacktide.executors.spawning import SpawnRequest
+
+NICENESS = 5
+"""Added to the worker's: the loop stays prompt while every core computes (FEASIBILITY Q3)."""
+_OOM_SCORE_ADJ = 500  # of 1000: before the server, after what has nothing to lose
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_RECEIVE = 1 << 16
+
+Execute = Callable[[bytes], bytes]
+
+
+def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
+    """Everything a worker does, from the fork to its exit status.
+
+    `descriptors` as `spawning` lists them; `parent` is the nursery's process id.
+    """
+    _settle(request.cores, parent)
+    control_fd, abort_fd, inputs_fd, outputs_fd = descriptors
+    control = socket.socket(fileno=control_fd)
+    aborts = socket.socket(fileno=abort_fd)
+    try:
+        session = ModelSession.open(
+            request.source, threads=len(request.cores), device=request.device
+        )
+        session.warm_up()
+    except ModelError as error:
+        control.sendall(encode_text(Kind.BROKEN, 1, str(error)))
+        return 0
+    except Exception as error:  # out of memory, a disk error: another try may do better
+        detail = client_detail(error, request.source.path, request.source.root)
+        control.sendall(encode_text(Kind.BROKEN, 0, detail))
+        return 1
+    runner = BatchRunner(session, map_read_only(inputs_fd), OutputWriter(outputs_fd))
+    threading.Thread(
+        target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
+    ).start()
+    with contextlib.suppress(ConnectionError):  # the server is gone: so are we
+        control.sendall(encode_ready(session.interface))
+        _serve(control, runner.execute)
+    return 0
+
+
+def _serve(control: socket.socket, execute: Execute) -> None:
+    """Run batches until told to stop, or until the server's end closes."""
+    reader = FrameReader()
+    while data := control.recv(_RECEIVE):
+        for kind, body in reader.feed(data):
+            if kind is Kind.STOP:
+                return
+            if kind is Kind.BATCH:
+                control.sendall(execute(body))
+
+
+class BatchRunner:
+    """Runs BATCH bodies and tells what became of them as frames.
+
+    `abort` is called from another thread. ONNX Runtime looks at the terminate flag of the run's
+    own options between nodes, so a stop takes effect within one node.
+    """
+
+    def __init__(self, session: ModelSession, arena: memoryview, outputs: OutputWriter) -> None:
+        self._session = session
+        self._arena = arena
+        self._outputs = outputs
+        self._new_options = load_onnxruntime().RunOptions
+        self._lock = threading.Lock()
+        self._running: int | None = None
+        self._options: Any = None
+        self._named: int | None = None
+
+    def execute(self, body: bytes) -> bytes:
+        """Run one batch; the FINISHED, FAILED or ABORTED frame."""
+        cpu = time.process_time()
+        batch, members = decode_batch(body)
+        options = self._new_options()
+        with self._lock:
+            if self._named == batch:  # the abort overtook its batch
+                return encode_number(Kind.ABORTED, batch)
+            self._running, self._options = batch, options
+        try:
+            result = self._session.run(members, self._arena, options)
+            begin = time.perf_counter()
+            places = self._outputs.write(result.arrays, result.rows, self._session.interface)
+        except Exception as error:  # whatever a model may raise; the worker lives on
+            if self._named == batch and _stopped(error):
+                return encode_number(Kind.ABORTED, batch)
+            return encode_text(Kind.FAILED, batch, self._session.detail(error))
+        finally:
+            with self._lock:
+                self._running = self._options = None
+        timing = BatchTiming(
+            result.input_s,
+            result.infer_s,
+            time.perf_counter() - begin,
+            time.process_time() - cpu,
+        )
+        return encode_finished(FinishedMessage(batch, timing, self._outputs.file_bytes, places))
+
+    def abort(self, batch: int) -> None:
+        """Stop this batch if it runs, or when it is about to."""
+        with self._lock:
+            self._named = batch
+            if self._running == batch:
+                self._options.terminate = True
+
+
+def _stopped(error: Exception) -> bool:
+    """Whether this error is ONNX Runtime's answer to the terminate flag."""
+    return "terminate" in str(error).lower()
+
+
+def _watch_aborts(aborts: socket.socket, abort: Callable[[int], None]) -> None:
+    reader = FrameReader()
+    with contextlib.suppress(OSError):
+        while data := aborts.recv(_RECEIVE):
+            for kind, body in reader.feed(data):
+                if kind is Kind.ABORT:
+                    abort(decode_number(body))
+
+
+def _settle(cores: tuple[int, ...], parent: int) -> None:
+    """Become a worker: cores, niceness, and an end that comes with the parent's."""
+    die_with_parent(parent)
+    ignore_terminal_signals()
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
+    if cores:
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError:  # cores that a container has lost meanwhile: any are better than none
+            print(f"slacktide worker: cannot run on cores {cores}", file=sys.stderr)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies; at once if it already has."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def ignore_terminal_signals() -> None:
+    """SIGINT and SIGTERM often reach a whole group, but draining is the server's to decide."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,0 +1,317 @@
+"""`WorkerHandle`: the server's end of one worker process. A `ReplicaHandle`.
+
+Theory of operation. Two things are watched: the control socket, for what the worker says, and the
+pidfd, which becomes readable some ten milliseconds after a `kill -9` (FEASIBILITY Q3). Death is
+decided by the pidfd alone; then the socket is read to its end first, so that a result which was
+sent counts, and `Lost` is the last report there is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from slacktide.executors.cores import move_threads, thread_cores
+from slacktide.executors.output_file import OutputReader
+from slacktide.executors.ports import (
+    Aborted,
+    Failed,
+    Finished,
+    Lost,
+    OutputTensor,
+    Payload,
+    Ready,
+    Report,
+    Resized,
+)
+from slacktide.executors.protocol import (
+    FrameReader,
+    Kind,
+    ProtocolError,
+    decode_finished,
+    decode_number,
+    decode_ready,
+    decode_text,
+    encode_batch,
+    encode_number,
+    frame,
+)
+
+_GRACE = 2.0
+"""Seconds that a stopped worker has to finish its batch before it is killed."""
+_STATUS_WAIT = 0.05
+"""Seconds to wait, after a death, for the nursery to say how it came about."""
+_RECEIVE = 1 << 18
+
+
+class _State(Enum):
+    STARTING = "starting"
+    UP = "up"
+    ENDING = "ending"
+    """Stopped or killed before the nursery has answered; ends as soon as it has."""
+    DEAD = "dead"
+
+
+class WorkerHandle:
+    """One worker. `control` and `aborts` are our ends of its sockets, `outputs` its results.
+
+    Owns all three, and the pidfd once it comes. `report` gets what happens, `gone` is called once
+    at the very end, always.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        control: socket.socket,
+        aborts: socket.socket,
+        outputs: OutputReader,
+        report: Callable[[Report], None],
+        gone: Callable[[WorkerHandle], None],
+    ) -> None:
+        self._loop = loop
+        self._control = control
+        self._aborts = aborts
+        self._outputs = outputs
+        self._report = report
+        self._gone = gone
+        self._reader = FrameReader()
+        self._unsent = b""
+        self._held: list[bytes] | None = None
+        self._listening = True
+        self._state = _State.STARTING
+        self._silent = False
+        self._pid: int | None = None
+        self._pidfd: int | None = None
+        self._status: int | None = None
+        self._broken: Lost | None = None
+        self._cores: tuple[int, ...] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        for end in (control, aborts):
+            end.setblocking(False)
+        loop.add_reader(control, self._readable)
+
+    # What a driver asks (ReplicaHandle)
+
+    @property
+    def pid(self) -> int | None:
+        return self._pid
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        """Hand a batch over. Raises ValueError if it is none."""
+        if self._state is _State.STARTING:
+            raise RuntimeError("a replica was given a batch before it was ready")
+        if not members:
+            raise ValueError("a batch needs members")
+        self._send(encode_batch(batch, members))
+
+    def abort(self, batch: int) -> None:
+        try:
+            self._aborts.send(encode_number(Kind.ABORT, batch))
+        except OSError:  # dead (Lost follows), or thousands of aborts unread: nothing to stop
+            return
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        """While the worker starts, it is moved when it is ready: its threads come from ours."""
+        if self._state is _State.STARTING:
+            self._cores = cores
+        elif self._state is _State.UP and self._pid is not None:
+            self._move(self._pid, cores)
+
+    def stop(self) -> None:
+        self._silent = True
+        if self._state is _State.UP:
+            self._send(frame(Kind.STOP))
+            if self._timer is None:
+                self._timer = self._loop.call_later(_GRACE, self.kill)
+        else:
+            self.kill()  # it has nothing to finish
+
+    def kill(self) -> None:
+        if self._pidfd is not None:
+            _kill(self._pidfd)
+        elif self._state is _State.STARTING:
+            self._state = _State.ENDING
+
+    # What the nursery tells (spawner.Parent)
+
+    def spawned(self, pid: int, pidfd: int) -> None:
+        self._pid, self._pidfd = pid, pidfd
+        self._loop.add_reader(pidfd, self._died)
+        if self._state is _State.ENDING:
+            _kill(pidfd)
+
+    def not_spawned(self, detail: str) -> None:
+        if self._broken is None:
+            self._broken = Lost(detail)
+        self._bury()
+
+    def exited(self, status: int) -> None:
+        self._status = status
+        if self._state is _State.DEAD:
+            self._bury()
+
+    # What the worker says
+
+    def _readable(self) -> None:
+        self._receive()
+
+    def _receive(self) -> bool:
+        """Read once and handle it; False if there is nothing (more) to be had.
+
+        A stream that ends, or makes no sense, belongs to a worker that is dead or must be.
+        """
+        try:
+            data = self._control.recv(_RECEIVE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        try:
+            for kind, body in self._reader.feed(data):
+                self._heard(kind, body)
+        except ProtocolError as error:
+            self._broken = Lost(f"the worker talks nonsense: {error}")
+            data = b""
+        if not data:
+            self._listening = False
+            self._loop.remove_reader(self._control)
+            self.kill()
+        return bool(data)
+
+    def _heard(self, kind: Kind, body: bytes) -> None:
+        if kind is Kind.FINISHED:
+            self._finished(body)
+        elif kind is Kind.FAILED:
+            self._tell(Failed(*decode_text(body)))
+        elif kind is Kind.ABORTED:
+            self._tell(Aborted(decode_number(body)))
+        elif kind is Kind.READY:
+            if self._state is _State.STARTING:
+                self._state = _State.UP
+            if self._cores is not None and self._pid is not None:
+                self._move(self._pid, self._cores)
+            self._tell(Ready(decode_ready(body)))
+        elif kind is Kind.BROKEN:
+            permanent, detail = decode_text(body)
+            self._broken = Lost(detail, bool(permanent))
+        else:
+            raise ProtocolError(f"{kind.name} from a worker")
+
+    def _finished(self, body: bytes) -> None:
+        message = decode_finished(body)
+        view = self._outputs.view(message.file_bytes)
+        end = len(view)
+        outputs = []
+        for member in message.outputs:
+            tensors = []
+            for offset, nbytes, shape in member:
+                if offset + nbytes > end:
+                    raise ProtocolError(f"{nbytes} bytes of output at {offset} of {end}")
+                tensors.append(OutputTensor(shape, view[offset : offset + nbytes]))
+            outputs.append(tensors)
+        # A driver may start the next batch before it has copied the last one's results. The
+        # worker would overwrite them, so it does not hear of that batch until the driver is done.
+        self._held = []
+        try:
+            self._tell(Finished(message.batch, outputs, message.timing))
+        finally:
+            held, self._held = self._held, None
+            for data in held:
+                self._send(data)
+
+    def _tell(self, report: Report) -> None:
+        if not self._silent:
+            self._report(report)
+
+    # Sending
+
+    def _send(self, data: bytes) -> None:
+        if self._held is not None:
+            self._held.append(data)
+            return
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            sent = self._control.send(data)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # dead; Lost follows
+            return
+        if sent < len(data):
+            self._unsent = data[sent:]
+            self._loop.add_writer(self._control, self._send_rest)
+
+    def _send_rest(self) -> None:
+        self._loop.remove_writer(self._control)
+        data, self._unsent = self._unsent, b""
+        self._send(data)
+
+    def _move(self, pid: int, cores: tuple[int, ...]) -> None:
+        try:
+            found = move_threads(pid, cores)
+        except ProcessLookupError:  # Lost follows
+            return
+        except OSError:  # not ours to use: say where it runs instead
+            try:
+                found = thread_cores(pid)
+            except ProcessLookupError:
+                return
+        self._loop.call_soon(self._tell_if_alive, Resized(found))
+
+    def _tell_if_alive(self, report: Report) -> None:
+        if self._state is _State.UP:
+            self._tell(report)
+
+    # The end
+
+    def _died(self) -> None:
+        """The pidfd is readable: the process is dead, whatever else may follow."""
+        if self._pidfd is not None:
+            self._loop.remove_reader(self._pidfd)
+        while self._listening and self._receive():
+            pass  # its last words count
+        self._state = _State.DEAD
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._status is not None or self._broken is not None or self._silent:
+            self._bury()
+        else:
+            self._timer = self._loop.call_later(_STATUS_WAIT, self._bury)
+
+    def _bury(self) -> None:
+        """Close everything and report the loss, once."""
+        if self._control.fileno() < 0:
+            return
+        self._state = _State.DEAD
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._control)
+        self._loop.remove_writer(self._control)
+        self._control.close()
+        self._aborts.close()
+        self._outputs.close()
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._tell(self._broken or Lost(_cause(self._status)))
+        self._gone(self)
+
+
+def _kill(pidfd: int) -> None:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:  # it was quicker
+        return
+
+
+def _cause(status: int | None) -> str:
+    if status is None:
+        return "the worker process ended"
+    if status < 0:
+        return f"the worker process was killed by signal {-status}"
+    return f"the worker process exited with status {status}"

@@ -1,0 +1,222 @@
+"""Small ONNX models, and a harness that starts replicas and waits for their reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.domain import PoolId, Replica
+from slacktide.executors import (
+    Arena,
+    Executor,
+    Finished,
+    ModelSource,
+    Payload,
+    Ready,
+    ReplicaHandle,
+    Report,
+    TensorRef,
+    available_cores,
+)
+
+value = helper.make_tensor_value_info
+
+
+def save(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: Sequence[Any] = (),
+) -> Path:
+    """Write a model of these nodes."""
+    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, str(path))
+    return path
+
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
+
+
+class Models:
+    """Writes models below a folder; each method returns the file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path(self, name: str) -> Path:
+        return self.folder / name / "1" / "model.onnx"
+
+    def matmul(self) -> Path:
+        """y = x W; [rows, 4] -> [rows, 3]."""
+        return save(
+            self.path("matmul"),
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            [value("x", TensorProto.FLOAT, ["n", 4])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            [numpy_helper.from_array(WEIGHT, "w")],
+        )
+
+    def identity(self, kind: int, tail: Sequence[int | str] = (2,)) -> Path:
+        """y = x of one type; [rows, *tail]."""
+        return save(
+            self.path(f"identity{kind}"),
+            [helper.make_node("Identity", ["x"], ["y"])],
+            [value("x", kind, ["n", *tail])],
+            [value("y", kind, ["n", *tail])],
+        )
+
+    def total(self) -> Path:
+        """A scalar from a vector of any length: no batch axis."""
+        return save(
+            self.path("total"),
+            [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+            [value("x", TensorProto.FLOAT, ["length"])],
+            [value("y", TensorProto.FLOAT, [])],
+        )
+
+    def gather(self) -> Path:
+        """Rows of a table of four; an index out of range raises."""
+        return save(
+            self.path("gather"),
+            [helper.make_node("Gather", ["w", "i"], ["y"])],
+            [value("i", TensorProto.INT64, ["n"])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            [numpy_helper.from_array(WEIGHT, "w")],
+        )
+
+    def spin(self) -> Path:
+        """y = x, after max(times) turns of a loop of a dozen small nodes: as long as one likes."""
+        chain = [helper.make_node("Relu", ["s_in"], ["s0"])]
+        chain += [helper.make_node("Relu", [f"s{i}"], [f"s{i + 1}"]) for i in range(12)]
+        body = helper.make_graph(
+            [
+                *chain,
+                helper.make_node("Identity", ["s12"], ["s_out"]),
+                helper.make_node("Identity", ["c_in"], ["c_out"]),
+            ],
+            "body",
+            [
+                value("i", TensorProto.INT64, []),
+                value("c_in", TensorProto.BOOL, []),
+                value("s_in", TensorProto.FLOAT, ["n", 2]),
+            ],
+            [value("c_out", TensorProto.BOOL, []), value("s_out", TensorProto.FLOAT, ["n", 2])],
+        )
+        return save(
+            self.path("spin"),
+            [
+                helper.make_node("ReduceMax", ["times"], ["turns"], keepdims=0),
+                helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body),
+            ],
+            [value("x", TensorProto.FLOAT, ["n", 2]), value("times", TensorProto.INT64, ["n"])],
+            [value("y", TensorProto.FLOAT, ["n", 2])],
+        )
+
+
+class Case:
+    """One replica under test: its handle and its reports, in order."""
+
+    def __init__(
+        self, executor: Executor, path: Path, arena: Arena, lane: str = "lane", **source: Any
+    ) -> None:
+        self.arena = arena
+        self.results: list[list[bytes]] = []
+        """Bytes of the last results, by member and output."""
+        self._reports: asyncio.Queue[Report] = asyncio.Queue()
+        self.handle: ReplicaHandle = executor.start(
+            Kit.replica(lane), Kit.source(path, **source), arena, self._on_report
+        )
+
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, Finished):
+            self.results = [[bytes(t.data) for t in member] for member in report.outputs]
+        self._reports.put_nowait(report)
+
+    async def next(self) -> Report:
+        return await asyncio.wait_for(self._reports.get(), Kit.PATIENCE)
+
+    async def ready(self) -> Ready:
+        report = await self.next()
+        assert isinstance(report, Ready), report
+        return report
+
+    async def run(self, batch: int, *members: Payload) -> Report:
+        self.handle.run(batch, members)
+        return await self.next()
+
+    @property
+    def quiet(self) -> bool:
+        """No report waits."""
+        return self._reports.empty()
+
+
+class Kit:
+    """What tests of executors share."""
+
+    PATIENCE = 30.0
+    WEIGHT = WEIGHT
+    save = staticmethod(save)
+    value = staticmethod(value)
+    Case = Case
+
+    @staticmethod
+    def source(path: Path, **fields: Any) -> ModelSource:
+        return ModelSource(
+            name="m", version="1", path=path, root=fields.pop("root", path.parent), **fields
+        )
+
+    @staticmethod
+    def replica(lane: str = "lane") -> Replica:
+        return Replica(0, PoolId("m", "1"), lane, available_cores()[:1], 32)
+
+    @staticmethod
+    def put(arena: Arena, *tensors: Any, rows: int | None = None) -> Payload:
+        """Write arrays, or (shape, bytes) pairs, to slots, as ingress does."""
+        refs = []
+        for tensor in tensors:
+            if isinstance(tensor, tuple):
+                shape, data = tensor
+            else:
+                shape, data = tensor.shape, np.ascontiguousarray(tensor).tobytes()
+            slot = arena.allocate(len(data))
+            arena.view(slot)[:] = data
+            refs.append(TensorRef(slot.offset, slot.nbytes, shape))
+        return Payload(refs[0].shape[0] if rows is None else rows, tuple(refs))
+
+    @staticmethod
+    async def gone(pidfd: int) -> bool:
+        """Whether the process behind a pidfd ends within our patience."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(True))
+        try:
+            return bool(await asyncio.wait_for(ended, Kit.PATIENCE))
+        finally:
+            loop.remove_reader(pidfd)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Models:
+    return Models(tmp_path / "models")
+
+
+@pytest.fixture
+def kit() -> type[Kit]:
+    return Kit
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    arena = Arena(1 << 26)
+    yield arena
+    arena.close()

@@ -1,0 +1,332 @@
+"""`measure` against a replica whose times are scripted, under a clock that only it moves."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slacktide.domain import BatchTiming, Replica
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.made_up import payloads, row_shapes
+from slacktide.executors.measuring import FEWEST, Measured, measure
+from slacktide.executors.ports import (
+    Failed,
+    Finished,
+    InputArena,
+    Lost,
+    ModelSource,
+    Payload,
+    Ready,
+    Report,
+)
+from slacktide.executors.tensor_io import decode_strings
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.profiles import ENOUGH_SAMPLES
+
+IMAGES = ModelInterface(
+    (TensorSpec("x", Datatype.FP32, (-1, 3, -1)),), (TensorSpec("y", Datatype.FP32, (-1, 10)),), 8
+)
+SOURCE = ModelSource("m", "1", Path("m.onnx"), Path())
+
+
+@dataclass
+class ScriptedExecutor:
+    """Batches take `seconds(rows, cores)` on a clock of its own, at once on the loop's."""
+
+    seconds: Callable[[int, int], float]
+    interface: ModelInterface = IMAGES
+    start_s: float = 0.1
+    start_report: Report | None = None
+    fail_from: int = 1 << 30
+    """Rows from which batches fail."""
+    lose_at: int = 1 << 30
+    """Running number of the batch at which the replica dies."""
+    mute_at: int = 1 << 30
+    """Running number of the batch that is never answered."""
+    now: float = 1000.0
+    started: list[Replica] = field(default_factory=list)
+    ran: list[tuple[int, int]] = field(default_factory=list)
+    stopped: int = 0
+    killed: int = 0
+    open: int = 0
+
+    def start(
+        self,
+        replica: Replica,
+        source: ModelSource,
+        arena: InputArena,
+        report: Callable[[Report], None],
+    ) -> ScriptedReplica:
+        assert self.open == 0, "two replicas at a time would disturb each other"
+        self.open += 1
+        self.started.append(replica)
+        handle = ScriptedReplica(self, len(replica.cores), report)
+        handle.tell(self.start_s, self.start_report or Ready(self.interface))
+        return handle
+
+    async def close(self) -> None:
+        raise AssertionError("the executor is the caller's")
+
+    def clock(self) -> float:
+        return self.now
+
+
+class ScriptedReplica:
+    pid = None
+
+    def __init__(
+        self, executor: ScriptedExecutor, cores: int, report: Callable[[Report], None]
+    ) -> None:
+        self.executor, self.cores, self.report = executor, cores, report
+
+    def tell(self, after: float, report: Report) -> None:
+        def happen() -> None:
+            self.executor.now += after
+            self.report(report)
+
+        asyncio.get_running_loop().call_soon(happen)
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        script = self.executor
+        rows = sum(member.rows for member in members)
+        number = len(script.ran)
+        script.ran.append((rows, self.cores))
+        if number == script.mute_at:
+            return
+        if number == script.lose_at:
+            self.tell(0.001, Lost("killed by signal 9"))
+        elif rows >= script.fail_from:
+            self.tell(0.001, Failed(batch, "out of memory"))
+        else:
+            self.tell(script.seconds(rows, self.cores), Finished(batch, (), BatchTiming()))
+
+    def stop(self) -> None:
+        self.executor.stopped += 1
+        self.executor.open -= 1
+
+    def kill(self) -> None:
+        self.executor.killed += 1
+        self.executor.open -= 1
+
+    def abort(self, batch: int) -> None:
+        raise AssertionError("nothing is aborted")
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        raise AssertionError("nothing is resized")
+
+
+def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measured:
+    options.setdefault("cores", [(0,)])
+    return asyncio.run(measure(executor, source, clock=executor.clock, **options))
+
+
+def test_every_point_is_measured_as_the_driver_sees_it() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: (0.010 + 0.002 * rows) / cores)
+    found = run(executor, cores=[(2, 3), (0,)])
+    assert found.table.batches == (1, 2, 4, 8)
+    assert found.table.cores == (1, 2)
+    for batch, row in zip(found.table.batches, found.table.p50_s, strict=True):
+        assert row == pytest.approx([0.010 + 0.002 * batch, 0.005 + 0.001 * batch])
+    assert [replica.cores for replica in executor.started] == [(0,), (2, 3)]
+    assert len({replica.id for replica in executor.started}) == 2
+    assert executor.stopped == 2
+    assert found.skipped == ()
+    assert found.shapes == {"x": (3, 1)}
+    assert found.samples == sum(map(sum, found.table.samples))
+
+
+def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 20e-6)
+    found = run(executor)
+    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert not any(flag for row in found.table.estimated for flag in row)
+    assert found.seconds < 1.0
+
+
+def test_the_budget_is_kept_and_small_batches_get_more_of_it() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.050 * rows / cores)
+    found = run(executor, cores=[(0,), (0, 1)], budget_s=20.0)
+    assert found.seconds == pytest.approx(20.0, abs=0.5)
+    samples = found.table.samples
+    for column in (0, 1):
+        counts = [row[column] for row in samples]
+        assert counts == sorted(counts, reverse=True)
+        assert counts[-1] >= FEWEST
+        # Proportional to one over the square root of the time: √8 between batch 1 and batch 8.
+        assert counts[0] / counts[-1] == pytest.approx(math.sqrt(8), rel=0.25)
+    assert all(flag for row in found.table.estimated for flag in row)
+
+
+def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
+    def throttled(rows: int, cores: int) -> float:
+        return 0.02 * (2.0 if executor.now > 1005.0 else 1.0)
+
+    executor = ScriptedExecutor(throttled)
+    found = run(executor, budget_s=10.0)
+    medians = [row[0] for row in found.table.p50_s]
+    assert max(medians) / min(medians) < 1.05
+    turns = Counter(executor.ran[8:][:40])
+    assert all(9 <= count <= 11 for count in turns.values())
+
+
+def test_slow_models_get_three_samples_and_fewer_sizes() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.7 * rows)
+    found = run(executor, budget_s=10.0)
+    assert found.table.batches == (1, 2)
+    assert found.skipped == (4, 8)
+    assert found.note == "a batch of 4 takes too long for 10 s"
+    assert all(count >= FEWEST for row in found.table.samples for count in row)
+    assert found.seconds < 20.0
+    assert found.table.expected(4, 1) == pytest.approx(2.8)
+
+
+def test_one_slow_row_is_measured_whatever_it_takes() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 8.0)
+    found = run(executor, budget_s=10.0)
+    assert found.table.batches == (1,)
+    assert found.table.samples == ((FEWEST,),)
+    assert len(executor.ran) == 1 + FEWEST
+
+
+def test_thorough_goes_on_until_nothing_is_estimated() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.5 * rows)
+    found = run(executor, thorough=True, budget_s=1.0)
+    assert found.table.batches == (1, 2, 4, 8)
+    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
+
+
+def test_a_size_that_fails_is_left_out_and_said() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01, fail_from=4)
+    found = run(executor, budget_s=2.0)
+    assert found.table.batches == (1, 2)
+    assert found.skipped == (4, 8)
+    assert found.note == "a batch of 4 fails: out of memory"
+
+
+def test_a_model_without_a_batch_axis_has_one_size() -> None:
+    plain = ModelInterface((TensorSpec("x", Datatype.FP32, (-1,)),), (), 0)
+    found = run(ScriptedExecutor(lambda rows, cores: 0.01, plain), budget_s=2.0)
+    assert found.table.batches == (1,)
+    assert found.shapes == {"x": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "permanent"),
+    [
+        ({"start_report": Lost("no such operator", permanent=True)}, "no such operator", True),
+        ({"start_report": Lost("out of memory")}, "out of memory", False),
+        ({"fail_from": 1}, "a single row fails: out of memory", False),
+        ({"lose_at": 0}, "killed by signal 9", False),
+        ({"lose_at": 60}, "killed by signal 9", False),
+    ],
+)
+def test_what_cannot_be_measured_says_why(
+    script: dict[str, Any], message: str, permanent: bool
+) -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01, **script)
+    with pytest.raises(MeasuringError, match=message) as caught:
+        run(executor)
+    assert caught.value.permanent is permanent
+    dead = isinstance(script.get("start_report"), Lost) or "lose_at" in script
+    assert executor.stopped == (0 if dead else 1)
+
+
+def test_a_replica_that_does_not_answer_is_killed() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01, mute_at=3)
+    with pytest.raises(MeasuringError, match=r"took more than 0\.2 s to run a batch of 2"):
+        run(executor, patience_s=0.2)
+    assert (executor.killed, executor.stopped) == (1, 0)
+
+
+def test_a_cancelled_measurement_leaves_nothing_running() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01, mute_at=10)
+
+    async def body() -> None:
+        task = asyncio.create_task(measure(executor, SOURCE, cores=[(0,)], clock=executor.clock))
+        while len(executor.ran) <= 10:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(body())
+    assert executor.open == 0
+
+
+@pytest.mark.parametrize("cores", [[], [()], [(0,), (1,)]])
+def test_core_sets_must_make_sense(cores: list[tuple[int, ...]]) -> None:
+    with pytest.raises(ValueError, match="core sets"):
+        run(ScriptedExecutor(lambda rows, cores: 0.01), cores=cores)
+
+
+def test_progress_rises_to_one() -> None:
+    seen: list[tuple[float, str]] = []
+    executor = ScriptedExecutor(lambda rows, cores: 0.05)
+    run(executor, cores=[(0,), (0, 1)], progress=lambda share, text: seen.append((share, text)))
+    shares = [share for share, _ in seen]
+    assert shares == sorted(shares)
+    assert (shares[0], seen[-1]) == (0.0, (1.0, "done"))
+    assert 20 < len(seen) < 250
+    assert {"starting on 1 core", "starting on 2 cores"} <= {text for _, text in seen}
+
+
+def test_the_record_names_hardware_and_shapes() -> None:
+    found = run(ScriptedExecutor(lambda rows, cores: 0.01), budget_s=1.0)
+    record = found.record("m", "0" * 64)
+    assert record.fingerprint == found.hardware.digest
+    assert record.shapes == found.shapes
+    assert record.table == found.table
+
+
+# Made-up inputs
+
+
+def test_free_axes_come_from_the_warm_up_shapes() -> None:
+    source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (3, 128)})
+    assert row_shapes(IMAGES, source) == {"x": (3, 128)}
+    wrong = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (128,)})
+    with pytest.raises(ValueError, match="'x' has 1 axes, the model has 2"):
+        row_shapes(IMAGES, wrong)
+    with pytest.raises(MeasuringError, match="'x' has 1 axes"):
+        run(ScriptedExecutor(lambda rows, cores: 0.01), wrong)
+
+
+@pytest.mark.parametrize("datatype", list(Datatype))
+def test_every_datatype_has_inputs_that_decode(datatype: Datatype) -> None:
+    interface = ModelInterface((TensorSpec("x", datatype, (-1, 40)),), (), 4)
+    arena = Arena(1 << 20)
+    made = payloads(interface, {"x": (40,)}, arena, generator=np.random.default_rng(1))
+    again = payloads(interface, {"x": (40,)}, arena, generator=np.random.default_rng(1))
+    assert len(made) == 16
+    for payload, same in zip(made, again, strict=True):
+        (ref,), (twin,) = payload.tensors, same.tensors
+        assert (payload.rows, ref.shape) == (1, (1, 40))
+        data = bytes(arena.view(Slot(ref.offset, ref.nbytes)))
+        assert data == bytes(arena.view(Slot(twin.offset, twin.nbytes)))
+        if datatype is Datatype.BYTES:
+            values = decode_strings(data)
+            assert all(0 < len(word) < 10 for word in values)
+        else:
+            array = np.frombuffer(data, datatype.dtype)
+            values = array.tolist()
+            assert datatype.is_float or set(values) <= {0, 1}
+        assert len(values) == 40
+        assert len(set(values)) > 1
+    arena.close()
+
+
+def test_large_inputs_are_few() -> None:
+    interface = ModelInterface((TensorSpec("x", Datatype.UINT8, (-1, 30 << 20)),), (), 4)
+    arena = Arena(1 << 30)
+    made = payloads(interface, {"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
+    assert len(made) == 2
+    arena.close()

@@ -1,0 +1,237 @@
+"""Opening models: interfaces, batch axes, and files that must not be opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.executors import ModelError, ModelSource, Slot
+from slacktide.executors.session import ModelSession
+
+
+def opened(source: ModelSource) -> ModelSession:
+    session = ModelSession.open(source, threads=1)
+    session.warm_up()
+    return session
+
+
+def refusal(source: ModelSource) -> str:
+    """Why the model is refused; never with a path."""
+    with pytest.raises(ModelError) as failure:
+        opened(source)
+    text = str(failure.value)
+    assert str(source.path.parent) not in text
+    assert "/1/" not in text
+    return text
+
+
+def test_the_batch_axis_is_read_off_the_model(models, kit) -> None:
+    interface = opened(kit.source(models.matmul())).interface
+    assert interface.inputs == (TensorSpec("x", Datatype.FP32, (-1, 4)),)
+    assert interface.outputs == (TensorSpec("y", Datatype.FP32, (-1, 3)),)
+    assert interface.max_batch == 32
+
+
+def test_a_stated_limit_holds_and_zero_says_no_axis(models, kit) -> None:
+    assert opened(kit.source(models.matmul(), max_batch=5)).interface.max_batch == 5
+    assert opened(kit.source(models.matmul(), max_batch=0)).interface.max_batch == 0
+
+
+def test_no_batch_axis(models, kit) -> None:
+    path = models.total()
+    interface = opened(kit.source(path)).interface
+    assert (interface.max_batch, interface.outputs[0].shape) == (0, ())
+    assert refusal(kit.source(path, max_batch=4)) == (
+        "max_batch is 4, but the model has no batch axis: the first axis of 'y' is not free"
+    )
+
+
+def test_an_axis_that_only_looks_like_one_is_found_by_the_warm_up(models, kit) -> None:
+    path = kit.save(
+        models.path("folded"),
+        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
+        [kit.value("x", TensorProto.FLOAT, ["n", 4])],
+        [kit.value("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array([-1, 2]), "shape")],
+    )
+    interface = opened(kit.source(path)).interface
+    assert interface.max_batch == 0
+    assert "a batch of 1 fails: output 'y' has not one row" in refusal(
+        kit.source(path, max_batch=8)
+    )
+
+
+def test_a_model_that_cannot_do_the_stated_batch_is_refused(models, kit) -> None:
+    # Reshaped to (1, 4) · (max(x) · 0 + 1): one row, which no shape inference can see.
+    constants = {"zero": 0.0, "one": 1.0, "form": [1, 4]}
+    path = kit.save(
+        models.path("single"),
+        [
+            helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+            helper.make_node("Mul", ["m", "zero"], ["z"]),
+            helper.make_node("Add", ["z", "one"], ["rows"]),
+            helper.make_node("Cast", ["rows"], ["rows64"], to=TensorProto.INT64),
+            helper.make_node("Mul", ["form", "rows64"], ["shape"]),
+            helper.make_node("Reshape", ["x", "shape"], ["y"]),
+        ],
+        [kit.value("x", TensorProto.FLOAT, ["n", 4])],
+        [kit.value("y", TensorProto.FLOAT, ["n", 4])],
+        [
+            numpy_helper.from_array(
+                np.array(v, np.float32 if isinstance(v, float) else np.int64), name
+            )
+            for name, v in constants.items()
+        ],
+    )
+    assert opened(kit.source(path)).interface.max_batch == 0
+    assert "max_batch is 4, but a batch of 2 fails" in refusal(kit.source(path, max_batch=4))
+
+
+def test_a_model_that_refuses_made_up_inputs_is_served_all_the_same(models, kit) -> None:
+    path = kit.save(
+        models.path("picky"),
+        [
+            helper.make_node("Sub", ["i", "one"], ["j"]),
+            helper.make_node("Gather", ["w", "j"], ["y"]),
+        ],
+        [kit.value("i", TensorProto.INT64, ["n"])],
+        [kit.value("y", TensorProto.FLOAT, ["n", 3])],
+        [
+            numpy_helper.from_array(kit.WEIGHT, "w"),
+            numpy_helper.from_array(np.array(100), "one"),
+        ],
+    )
+    assert opened(kit.source(path)).interface.max_batch == 32
+
+
+def test_warm_up_shapes_fill_free_axes(models, kit) -> None:
+    path = models.identity(TensorProto.FLOAT, ("height", 3))
+    assert opened(kit.source(path, warmup_shapes={"x": (7, 3)})).interface.max_batch == 32
+    assert "has 1 axes, the model has 2" in refusal(kit.source(path, warmup_shapes={"x": (7,)}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "datatype"),
+    [
+        (TensorProto.BOOL, Datatype.BOOL),
+        (TensorProto.UINT8, Datatype.UINT8),
+        (TensorProto.UINT64, Datatype.UINT64),
+        (TensorProto.INT16, Datatype.INT16),
+        (TensorProto.FLOAT16, Datatype.FP16),
+        (TensorProto.DOUBLE, Datatype.FP64),
+        (TensorProto.BFLOAT16, Datatype.BF16),
+    ],
+)
+def test_datatypes_pass_through(kind: int, datatype: Datatype, models, kit, arena) -> None:
+    session = opened(kit.source(models.identity(kind)))
+    assert session.interface.inputs[0].datatype is datatype
+    one, two = (np.ones((n, 2), datatype.dtype) for n in (1, 2))
+    result = session.run([kit.put(arena, one), kit.put(arena, two)], arena.view(Slot(0, 1 << 16)))
+    assert result.rows == [1, 2]
+    assert result.arrays[0].dtype == datatype.dtype
+    assert np.array_equal(result.arrays[0], np.ones((3, 2), datatype.dtype))
+
+
+def test_types_that_cannot_be_served_are_named(models, kit) -> None:
+    sequence = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    path = kit.save(
+        models.path("sequence"),
+        [helper.make_node("SequenceConstruct", ["x"], ["y"])],
+        [kit.value("x", TensorProto.FLOAT, ["n"])],
+        [sequence],
+    )
+    assert "output 'y' is a seq(tensor(float)), which cannot be served" in refusal(kit.source(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x09"])
+def test_broken_files(content: bytes, tmp_path: Path, kit) -> None:
+    path = tmp_path / "1" / "model.onnx"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    assert refusal(kit.source(path)).startswith("not an ONNX model")
+
+
+def test_missing_files_folders_and_unknown_operators(models, tmp_path: Path, kit) -> None:
+    assert refusal(kit.source(tmp_path / "model.onnx")) == "the model file is missing"
+    assert "cannot be read" in refusal(kit.source(tmp_path, root=tmp_path.parent))
+    path = kit.save(
+        models.path("unknown"),
+        [helper.make_node("NoSuchOperator", ["x"], ["y"])],
+        [kit.value("x", TensorProto.FLOAT, ["n"])],
+        [kit.value("y", TensorProto.FLOAT, ["n"])],
+    )
+    assert "NoSuchOperator" in refusal(kit.source(path))
+
+
+def external(path: Path, location: str, *, nested: bool = False) -> Path:
+    """A model whose weight lies in another file; `nested`: in an attribute of a subgraph."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4, 3])
+    weight.data_location = TensorProto.EXTERNAL
+    weight.external_data.add(key="location", value=location)
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])]
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    if nested:
+        inner = helper.make_graph(
+            [helper.make_node("Constant", [], ["z"], value=weight)],
+            "inner",
+            [],
+            [helper.make_tensor_value_info("z", TensorProto.FLOAT, [4, 3])],
+        )
+        branch = helper.make_node("If", ["c"], ["w2"], then_branch=inner, else_branch=inner)
+        graph = helper.make_graph([branch, node], "g", inputs, outputs)
+    else:
+        graph = helper.make_graph([node], "g", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_external_data_inside_the_folder_is_fine(tmp_path: Path, kit, arena) -> None:
+    path = external(tmp_path / "m" / "1" / "model.onnx", "weights/w.bin")
+    (path.parent / "weights").mkdir()
+    (path.parent / "weights" / "w.bin").write_bytes(kit.WEIGHT.tobytes())
+    session = opened(kit.source(path))
+    x = np.ones((2, 4), np.float32)
+    result = session.run([kit.put(arena, x)], arena.view(Slot(0, 4096)))
+    assert np.allclose(result.arrays[0], x @ kit.WEIGHT)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("way", ["dots", "absolute", "link", "linked folder"])
+def test_external_data_may_not_leave_the_folder(
+    way: str, nested: bool, tmp_path: Path, kit
+) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(kit.WEIGHT.tobytes())
+    places = {
+        "dots": "../../secret.bin",
+        "absolute": str(secret),
+        "link": "w.bin",
+        "linked folder": "weights/secret.bin",
+    }
+    path = external(tmp_path / "m" / "1" / "model.onnx", places[way], nested=nested)
+    (path.parent / "w.bin").symlink_to(secret)
+    (path.parent / "weights").symlink_to(tmp_path)
+    assert refusal(kit.source(path)) == "the external data of tensor 'w' leads out of the folder"
+
+
+def test_external_data_that_is_missing_and_model_files_that_lead_out(tmp_path: Path, kit) -> None:
+    path = external(tmp_path / "m" / "1" / "model.onnx", "w.bin")
+    assert refusal(kit.source(path)) == "the external data of tensor 'w' is missing"
+    link = tmp_path / "n" / "1" / "model.onnx"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(path)
+    assert refusal(kit.source(link)) == "the model file leads out of its folder"
+
+
+def test_helpers_write_valid_models(models) -> None:
+    for path in (models.matmul(), models.gather(), models.spin(), models.total()):
+        onnx.checker.check_model(str(path))
+    assert models.spin().is_file()

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import BatchTiming
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import Payload, TensorRef
+from slacktide.executors import protocol as p
+from slacktide.executors.spawning import SpawnRequest
+
+WORD = st.integers(0, 2**63 - 1)
+SHAPE = st.lists(WORD, max_size=5).map(tuple)
+REFS = st.builds(TensorRef, WORD, WORD, SHAPE)
+PLACES = st.builds(p.TensorPlace, WORD, WORD, SHAPE)
+DECODERS = [p.decode_batch, p.decode_finished, p.decode_text, p.decode_number, p.decode_ready]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Payload]:
+    inputs = draw(st.integers(0, 3))
+    tensors = st.lists(REFS, min_size=inputs, max_size=inputs).map(tuple)
+    return draw(st.lists(st.builds(Payload, WORD, tensors), min_size=1, max_size=6))
+
+
+@st.composite
+def results(draw: st.DrawFn) -> list[list[p.TensorPlace]]:
+    outputs = draw(st.integers(1, 3))
+    member = st.lists(PLACES, min_size=outputs, max_size=outputs)
+    return draw(st.lists(member, max_size=6))
+
+
+def only(data: bytes, kind: p.Kind) -> bytes:
+    """The body of the one frame in `data`."""
+    frames = list(p.FrameReader().feed(data))
+    assert [found for found, _ in frames] == [kind]
+    return frames[0][1]
+
+
+@given(st.integers(-(2**63), 2**63 - 1), batches())
+def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> None:
+    body = only(p.encode_batch(batch, members), p.Kind.BATCH)
+    assert p.decode_batch(body) == (batch, members)
+
+
+@given(WORD, results())
+def test_results_come_back_as_they_went(batch: int, outputs: list[list[p.TensorPlace]]) -> None:
+    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
+    message = p.FinishedMessage(batch, timing, 4096, outputs)
+    body = only(p.encode_finished(message), p.Kind.FINISHED)
+    assert p.decode_finished(body) == message
+
+
+@given(WORD, st.text())
+def test_texts_and_numbers_come_back(number: int, text: str) -> None:
+    assert p.decode_text(only(p.encode_text(p.Kind.FAILED, number, text), p.Kind.FAILED)) == (
+        number,
+        text,
+    )
+    assert p.decode_number(only(p.encode_number(p.Kind.ABORT, number), p.Kind.ABORT)) == number
+
+
+def test_interfaces_come_back() -> None:
+    specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
+    interface = ModelInterface(specs, specs[:1], 8)
+    assert p.decode_ready(only(p.encode_ready(interface), p.Kind.READY)) == interface
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(DECODERS), st.one_of(st.binary(max_size=200), st.lists(
+    st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30
+).map(p._words)))  # fmt: skip
+def test_nonsense_is_refused_as_nonsense(decode: object, body: bytes) -> None:
+    assert callable(decode)
+    with contextlib.suppress(p.ProtocolError):
+        assert decode(body) is not None
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1))
+def test_frames_survive_any_cutting(bodies: list[bytes], cuts: list[int]) -> None:
+    stream = b"".join(p.frame(p.Kind.FAILED, body) for body in bodies)
+    reader = p.FrameReader()
+    found, at, turn = [], 0, 0
+    while at < len(stream):
+        step = cuts[turn % len(cuts)]
+        found += [body for _, body in reader.feed(stream[at : at + step])]
+        at, turn = at + step, turn + 1
+    assert found == bodies
+
+
+@pytest.mark.parametrize("header", [(4, 99), (1 << 31, 1), (0, 0)])
+def test_a_false_header_is_refused(header: tuple[int, int]) -> None:
+    with pytest.raises(p.ProtocolError):
+        list(p.FrameReader().feed(p._HEADER.pack(*header)))
+
+
+def test_a_reader_left_in_the_middle_keeps_the_rest() -> None:
+    reader = p.FrameReader()
+    stream = p.frame(p.Kind.FAILED, b"one") + p.frame(p.Kind.STOP)
+    assert next(reader.feed(stream)) == (p.Kind.FAILED, b"one")
+    assert list(reader.feed(b"")) == [(p.Kind.STOP, b"")]
+
+
+def test_members_with_unlike_numbers_of_tensors_are_no_batch() -> None:
+    ref = TensorRef(0, 4, (1,))
+    with pytest.raises(ValueError, match="1 and 2 tensors"):
+        p.encode_batch(1, [Payload(1, (ref,)), Payload(1, (ref, ref))])
+
+
+def test_spawn_requests_come_back(kit, tmp_path) -> None:
+    source = kit.source(
+        tmp_path / "é.onnx", max_batch=4, providers=("cuda",), warmup_shapes={"x": (3, 4), "y": ()}
+    )
+    request = SpawnRequest(7, source, (0, 3), "cuda:1")
+    assert SpawnRequest.decode(request.encode()) == request

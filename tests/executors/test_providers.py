@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from slacktide.executors.providers import (
+    CPU,
+    CUDA,
+    TENSORRT,
+    ProviderMissingError,
+    check_taken,
+    choose_providers,
+)
+
+OPENVINO = "OpenVINOExecutionProvider"
+ALL = (TENSORRT, CUDA, CPU)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "available", "chosen"),
+    [
+        ((), "cpu", ALL, [CPU]),
+        ((), "cuda", ALL, [CUDA, CPU]),
+        ((), "tensorrt", ALL, [TENSORRT, CUDA, CPU]),
+        (("cpu",), "cuda:0", ALL, [CPU]),
+        (("tensorrt", "CUDA", CPU), "cpu", ALL, [TENSORRT, CUDA, CPU]),
+        (("cuda", CUDA), "cpu", ALL, [CUDA, CPU]),
+        (("openvino",), "cpu", (OPENVINO, CPU), [OPENVINO, CPU]),
+    ],
+)
+def test_choice(
+    wanted: tuple[str, ...], device: str, available: tuple[str, ...], chosen: list[str]
+) -> None:
+    assert [name for name, _ in choose_providers(wanted, device, available)] == chosen
+
+
+def test_the_devices_number_goes_to_the_accelerators_only() -> None:
+    assert choose_providers((), "tensorrt:1", ALL) == (
+        (TENSORRT, {"device_id": "1"}),
+        (CUDA, {"device_id": "1"}),
+        (CPU, {}),
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device"), [(("cuda",), "cpu"), ((), "cuda:0"), (("X",), "cpu")]
+)
+def test_what_is_missing_is_named(wanted: tuple[str, ...], device: str) -> None:
+    with pytest.raises(
+        ProviderMissingError, match=rf"{'X' if wanted == ('X',) else CUDA} is wanted"
+    ):
+        choose_providers(wanted, device, (CPU,))
+
+
+def test_a_quiet_fallback_is_found_out() -> None:
+    class Session:
+        def get_providers(self) -> list[str]:
+            return [CPU]
+
+    check_taken(((CPU, {}),), Session())
+    with pytest.raises(ProviderMissingError, match="libraries could not be loaded"):
+        check_taken(((CUDA, {}), (CPU, {})), Session())
+
+
+def test_importing_the_room_loads_no_runtime_and_loading_it_starts_no_thread() -> None:
+    program = (
+        "import os, sys, slacktide.executors as e\n"
+        "assert 'onnxruntime' not in sys.modules and 'onnx' not in sys.modules\n"
+        "e.load_onnxruntime()\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    environment.pop("ORT_DISABLE_TELEMETRY", None)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")

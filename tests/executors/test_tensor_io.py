@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.executors import Arena, TensorRef
+from slacktide.executors.details import client_detail
+from slacktide.executors.tensor_io import (
+    InputGatherer,
+    TensorError,
+    decode_strings,
+    encode_strings,
+    split_output,
+)
+
+FLOATS = TensorSpec("x", Datatype.FP32, (-1, 2))
+STRINGS = TensorSpec("s", Datatype.BYTES, (-1,))
+
+
+def objects(elements: list[Any]) -> Any:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return array
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=8), max_size=8))
+def test_strings_come_back(elements: list[str]) -> None:
+    assert decode_strings(encode_strings(objects(elements))) == elements
+
+
+@given(st.binary(max_size=30))
+def test_garbled_strings_are_refused_or_read_to_the_end(data: bytes) -> None:
+    try:
+        elements = decode_strings(data)
+    except TensorError:
+        elements = None
+    assert elements is None or encode_strings(objects(elements)) == data
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_members_are_joined_in_order_and_cut_apart_again(rows: list[int]) -> None:
+    memory = bytearray(8192)
+    refs, parts = [], []
+    at = 4  # not aligned: everything must be copied
+    for index, count in enumerate(rows):
+        part = np.full((count, 2), index, np.float32)
+        memory[at : at + part.nbytes] = part.tobytes()
+        refs.append(TensorRef(at, part.nbytes, part.shape))
+        parts.append(part)
+        at += part.nbytes + 12
+    joined = InputGatherer(FLOATS).gather(refs, memoryview(memory))
+    assert np.array_equal(joined, np.concatenate(parts))
+    assert joined.ctypes.data % 64 == 0
+    pieces = split_output(joined, Datatype.FP32, rows, True)
+    assert [(shape, bytes(data)) for shape, data in pieces] == [
+        (part.shape, part.tobytes()) for part in parts
+    ]
+
+
+def test_a_single_aligned_member_is_not_copied_and_buffers_are_kept(arena: Arena) -> None:
+    memory = memoryview(bytearray(1024))
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64
+    memory = memory[start:]
+    gatherer = InputGatherer(FLOATS)
+    alone = gatherer.gather([TensorRef(64, 16, (2, 2))], memory)
+    assert np.shares_memory(alone, np.frombuffer(memory, np.uint8))
+    two = [TensorRef(64, 16, (2, 2)), TensorRef(128, 8, (1, 2))]
+    first = gatherer.gather(two, memory)
+    assert not np.shares_memory(first, np.frombuffer(memory, np.uint8))
+    assert np.shares_memory(first, gatherer.gather(two[::-1], memory))
+
+
+@pytest.mark.parametrize(
+    ("refs", "message"),
+    [
+        ([TensorRef(0, 12, (2, 2))], "do not fill"),
+        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 12, (1, 3))], "unlike shapes"),
+        ([TensorRef(0, 16, (2, 2)), TensorRef(64, 4, ())], "unlike shapes"),
+        ([TensorRef(1000, 800, (100, 2))], "outside"),
+    ],
+)
+def test_what_does_not_fit_is_refused(refs: list[TensorRef], message: str) -> None:
+    with pytest.raises(TensorError, match=message):
+        InputGatherer(FLOATS).gather(refs, memoryview(bytes(1024)))
+
+
+def test_strings_of_several_members_and_false_counts() -> None:
+    data = encode_strings(objects(["a", "bé"])) + encode_strings(objects(["c"]))
+    gatherer = InputGatherer(STRINGS)
+    refs = [TensorRef(0, 12, (2,)), TensorRef(12, 5, (1,))]
+    array = gatherer.gather(refs, memoryview(data))
+    assert array.tolist() == ["a", "bé", "c"]
+    pieces = split_output(array, Datatype.BYTES, [2, 1], True)
+    assert b"".join(bytes(piece) for _, piece in pieces) == data
+    assert [shape for shape, _ in pieces] == [(2,), (1,)]
+    with pytest.raises(TensorError, match="elements do not fill"):
+        gatherer.gather([TensorRef(0, 12, (3,))], memoryview(data))
+    with pytest.raises(TensorError, match="not UTF-8"):
+        decode_strings(b"\x01\0\0\0\xff")
+
+
+def test_outputs_without_a_batch_axis_stay_whole() -> None:
+    scalar = np.array(2.5, np.float32)
+    assert split_output(scalar, Datatype.FP32, [1], False) == [((), scalar.tobytes())]
+    text = objects(["x"])
+    assert split_output(text, Datatype.BYTES, [1], False) == [((1,), b"\x01\0\0\0x")]
+    turned = np.arange(6, dtype=np.int64).reshape(2, 3).T
+    assert split_output(turned, Datatype.INT64, [3], True)[0][1] == turned.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("error", "detail"),
+    [
+        (ValueError("cannot open /srv/models/a/model.onnx: no\n  File x"), "cannot open …: no"),
+        (RuntimeError("Name:'/layer/Conv' at /src/core/op.cc:12 f()"), "Name:'/layer/Conv' at …"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("std::bad_alloc"), "out of memory"),
+        (KeyError(), "KeyError"),
+        (ValueError("x" * 900), "x" * 299 + "…"),
+        ("a / b and 3/4 stay", "a / b and 3/4 stay"),
+    ],
+)
+def test_details_show_no_paths(error: BaseException | str, detail: str) -> None:
+    found = client_detail(error)
+    assert found.startswith(detail)
+    assert "/src" not in found
+    assert "/srv" not in found
+
+
+def test_a_private_path_with_spaces_is_hidden(tmp_path: Any) -> None:
+    place = tmp_path / "my models" / "m.onnx"
+    found = client_detail(f"cannot read {place}", place, tmp_path)
+    assert found == "cannot read …"
