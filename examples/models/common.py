@@ -1,0 +1,88 @@
+"""What the three training scripts share: where files go, export, and the exam."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import slacktide.examples
+
+OPSET = 17
+"""Old enough for every runtime in use, new enough for LayerNormalization."""
+
+SHIPPED = Path(slacktide.examples.__file__).parent / "models"
+"""Package data: `NAME/model.onnx` goes here."""
+
+TRAIN_SEED, EXAM_SEED = 1, 2
+"""Seeds of the generated data; tests and `slacktide models make` use others."""
+
+Feed = dict[str, NDArray[np.generic]]
+
+
+def export(
+    model: nn.Module,
+    example: Mapping[str, torch.Tensor],
+    outputs: Sequence[str],
+    free_axes: Mapping[str, Mapping[int, str]],
+) -> onnx.ModelProto:
+    """Export with `example` (two rows or more) as inputs; axes in `free_axes` stay free."""
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        # The scripted exporter is called old by torch, but it alone works without more packages.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.eval(),
+            tuple(example.values()),
+            stream,
+            dynamo=False,
+            opset_version=OPSET,
+            input_names=list(example),
+            output_names=list(outputs),
+            dynamic_axes={name: dict(axes) for name, axes in free_axes.items()},
+        )
+    return onnx.load_from_string(stream.getvalue())
+
+
+def accuracy(model: onnx.ModelProto, batches: Sequence[tuple[Feed, NDArray[np.int64]]]) -> float:
+    """Share of right answers of the exported model, as ONNX Runtime computes it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    right = total = 0
+    for feed, labels in batches:
+        (logits,) = session.run(["logits"], feed)
+        right += int((logits.argmax(axis=1) == labels).sum())
+        total += len(labels)
+    return right / total
+
+
+def ship(
+    model: onnx.ModelProto, name: str, description: str, classes: Sequence[str], score: float
+) -> None:
+    """Describe the model in its metadata and write it where the package looks for it."""
+    model.graph.name = name
+    model.doc_string = description
+    onnx.helper.set_model_props(
+        model,
+        {
+            "description": description,
+            "classes": ",".join(classes),
+            "accuracy": f"{score:.4f}",
+            "trained_by": f"examples/models/train_{name}.py",
+        },
+    )
+    onnx.checker.check_model(model, full_check=True)
+    path = SHIPPED / name / "model.onnx"
+    onnx.save_model(model, path)
+    print(f"{name}: accuracy {score:.4f}, {path.stat().st_size / 1e6:.2f} MB")

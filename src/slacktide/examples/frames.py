@@ -1,0 +1,141 @@
+"""Rendered street scenes, for the residual classifier.
+
+One roadside camera: sky, houses, a road, and at most one road user in the foreground, by day or
+night, in fog, with cars far away and a post in the way. The label is the kind of road user in
+front, exact because we drew it. Night, fog and distance make some frames much harder than others,
+as in real video. Everything is NumPy on a small canvas: about a millisecond a frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.examples import _vehicles
+from slacktide.examples._canvas import Canvas, Colour
+
+SIZE: Final = 96
+"""Height and width of a frame, pixels."""
+
+KINDS: tuple[str, ...] = ("empty", *_vehicles.DRAW)
+"""Class names; a label is an index into them."""
+
+_LEFT, _RIGHT = 20.0, 76.0
+"""Between these a road user's middle stands, so that most of it can be seen (pixels)."""
+
+Frame = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a frame shows. Lengths in pixels, levels from 0 to 1."""
+
+    kind: int
+    """Index into KINDS of what is in front."""
+    street: int
+    """Seed of the houses, the trees and the traffic far away."""
+    x: float
+    ground: float
+    """Where the wheels of the road user stand."""
+    scale: float
+    heading: int
+    """1 to the right, −1 to the left."""
+    paint: Colour
+    daylight: float
+    fog: float
+    post: float | None
+    """Where a post stands before the camera, if one does."""
+
+
+def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
+    """Unrelated frames (count, 3, SIZE, SIZE), RGB, kinds in equal parts, and labels (count,)."""
+    labels = rng.permutation(np.arange(count, dtype=np.int64) % len(KINDS))
+    out = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    for i, kind in enumerate(labels):
+        out[i] = render(_scene(int(kind), rng), rng)
+    return out, labels
+
+
+def video(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
+    """Frames of one street in succession, shapes as of `frames`: road users drive through.
+
+    Labels come in runs, as a camera would see them: each is held for as long as its road user
+    takes to drive through, an empty street for 5 to 40 frames.
+    """
+    out = np.empty((count, 3, SIZE, SIZE), np.uint8)
+    labels = np.empty(count, np.int64)
+    for i, scene in zip(range(count), _drive(rng), strict=False):
+        out[i], labels[i] = render(scene, rng), scene.kind
+    return out, labels
+
+
+def _drive(rng: np.random.Generator) -> Iterator[Scene]:
+    """Scenes of one street at one time of day without end, neighbours alike."""
+    street = _scene(0, rng)
+    while True:
+        new = _scene(int(rng.integers(len(KINDS))), rng)
+        new = replace(
+            new, street=street.street, daylight=street.daylight, fog=street.fog, post=street.post
+        )
+        steps = int(rng.integers(5, 41))
+        start, stop = (_LEFT, _RIGHT) if new.heading > 0 else (_RIGHT, _LEFT)
+        for x in np.linspace(start, stop, steps):
+            yield replace(new, x=float(x))
+
+
+def _scene(kind: int, rng: np.random.Generator) -> Scene:
+    night = rng.random() < 0.4
+    return Scene(
+        kind=kind,
+        street=int(rng.integers(2**31)),
+        x=float(rng.uniform(_LEFT, _RIGHT)),
+        ground=float(rng.uniform(66, 86)),
+        scale=float(rng.uniform(0.75, 1.2)),
+        heading=1 if rng.random() < 0.5 else -1,
+        paint=tuple(float(c) for c in rng.uniform(0.08, 0.95, 3)),
+        daylight=float(rng.uniform(0.12, 0.3) if night else rng.uniform(0.6, 1.0)),
+        fog=float(rng.uniform(0, 0.5) if rng.random() < 0.25 else 0.0),
+        post=float(rng.uniform(4, SIZE - 4)) if rng.random() < 0.3 else None,
+    )
+
+
+def render(scene: Scene, rng: np.random.Generator) -> Frame:
+    """The frame (3, SIZE, SIZE), RGB. `rng` gives the camera's noise only."""
+    canvas = Canvas(SIZE)
+    _street(canvas, np.random.default_rng(scene.street), night=scene.daylight < 0.5)
+    if scene.kind:
+        place = canvas.at(scene.x, scene.ground, scene.scale, scene.heading)
+        _vehicles.DRAW[KINDS[scene.kind]](place, scene.paint)
+    if scene.post is not None:
+        canvas.rectangle(scene.post - 1.5, 0, scene.post + 1.5, SIZE, (0.3, 0.3, 0.32))
+    canvas.expose(scene.daylight, scene.fog)
+    return canvas.pixels(rng, noise=0.02 + 0.03 * (1 - scene.daylight))
+
+
+def _street(canvas: Canvas, rng: np.random.Generator, *, night: bool) -> None:
+    """Sky, houses with windows, road with marks, and a few cars far away."""
+    horizon = float(rng.uniform(40, 48))
+    canvas.gradient(0, horizon, (0.45, 0.62, 0.9), (0.8, 0.86, 0.95))
+    x = 0.0
+    while x < SIZE:
+        width, top = rng.uniform(12, 30), rng.uniform(4, 30)
+        wall = tuple(float(c) for c in rng.uniform(0.25, 0.7, 3) * (1.0, 0.9, 0.85))
+        canvas.rectangle(x, top, x + width, horizon, wall)
+        for wx in np.arange(x + 3, x + width - 3, 6):
+            for wy in np.arange(top + 3, horizon - 6, 8):
+                lit = night and rng.random() < 0.4
+                pane = (0.95, 0.85, 0.5) if lit else (0.25, 0.3, 0.38)
+                canvas.rectangle(wx, wy, wx + 3, wy + 4, pane, glows=lit)
+        x += width + float(rng.uniform(0, 6))
+    canvas.rectangle(0, horizon, SIZE, horizon + 6, (0.55, 0.53, 0.5))
+    canvas.gradient(horizon + 6, SIZE, (0.36, 0.36, 0.38), (0.28, 0.28, 0.3))
+    for mx in np.arange(float(rng.uniform(-16, 0)), SIZE, 20):
+        canvas.rectangle(mx, horizon + 14, mx + 10, horizon + 15.5, (0.85, 0.85, 0.8))
+    for _ in range(int(rng.integers(0, 4))):
+        far = canvas.at(float(rng.uniform(4, SIZE - 4)), horizon + 7, 0.28, 1)
+        paint = tuple(float(c) for c in rng.uniform(0.1, 0.9, 3))
+        _vehicles.DRAW["car"](far, paint)

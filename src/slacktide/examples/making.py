@@ -1,0 +1,123 @@
+"""Writes the example models as a model repository, in Triton's layout.
+
+    DIR/README.md
+    DIR/NAME/1/model.onnx
+    DIR/NAME/slacktide.yaml            and config.pbtxt where it shows something
+    DIR/NAME/inputs/samples.npz        sample requests and exact labels
+    DIR/NAME/.slacktide-example        says that this folder is ours to replace
+
+The inputs lie inside the model's folder because a server takes every folder at the top for a
+model, and ignores folders inside one that are not numbers. A model appears whole or not at all:
+it is written under a name no server reads, then renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slacktide.examples.catalog import MODELS, ExampleModel, ExamplesError, example, make_inputs
+
+Progress = Callable[[str, int, int], None]
+"""Called as (model, how many are done, how many there will be) before the first and after each."""
+
+SAMPLE_SEED = 7
+"""Seed of the sample inputs; training and its exam use others."""
+
+_MARK = ".slacktide-example"
+_README = "README.md"
+_UNFINISHED = ".slacktide-making-"
+
+
+def make_repository(
+    directory: Path | str,
+    *,
+    models: Sequence[str] | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Write the example models (all, or those named) into `directory`; return their folders.
+
+    Example models that are there already are kept as they are, settings and profiles included,
+    unless `overwrite`, which makes them anew. A directory that holds anything else is refused in
+    either case: ExamplesError, as for an unknown model name; OSError where writing fails.
+    """
+    root = Path(directory)
+    chosen = [example(name) for name in dict.fromkeys(MODELS if models is None else models)]
+    _refuse_foreign(root)
+    root.mkdir(parents=True, exist_ok=True)
+    folders = []
+    for done, model in enumerate(chosen):
+        if progress:
+            progress(model.name, done, len(chosen))
+        folder = root / model.name
+        if overwrite or not folder.exists():
+            _make(model, folder)
+        folders.append(folder)
+    (root / _README).write_text(_readme(), encoding="utf-8")
+    if progress and chosen:
+        progress(chosen[-1].name, len(chosen), len(chosen))
+    return folders
+
+
+def _refuse_foreign(root: Path) -> None:
+    """Raise ExamplesError unless `root` is absent, empty, or holds only what we wrote."""
+    if root.exists() and not root.is_dir():
+        raise ExamplesError(f"{root} is a file; example models are written into a directory")
+    for entry in sorted(root.iterdir()) if root.exists() else ():
+        if entry.name == _README and _is_ours(entry):
+            continue
+        if entry.name.startswith(_UNFINISHED) or (entry.name in MODELS and _has_mark(entry)):
+            continue
+        raise ExamplesError(
+            f"{root} holds {entry.name!r}, which is no example model of ours; "
+            "choose an empty or a new directory"
+        )
+
+
+def _has_mark(folder: Path) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and (folder / _MARK).is_file()
+
+
+def _is_ours(readme: Path) -> bool:
+    first = _readme().splitlines()[0]
+    return readme.is_file() and readme.read_text("utf-8", "replace").startswith(first)
+
+
+def _make(model: ExampleModel, folder: Path) -> None:
+    """Write one model beside its place, then put it there in the place of any older one."""
+    workshop = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
+    try:
+        fresh = workshop / "new"
+        (fresh / "1").mkdir(parents=True)
+        (fresh / "inputs").mkdir()
+        (fresh / "1" / "model.onnx").write_bytes(model.onnx())
+        for name, content in model.extras().items():
+            (fresh / name).write_bytes(content)
+        samples = make_inputs(model.name, model.samples, SAMPLE_SEED)
+        samples.write(fresh / "inputs" / "samples.npz")
+        (fresh / _MARK).write_text("Made by `slacktide models make`; --overwrite replaces it.\n")
+        if folder.exists():
+            folder.rename(workshop / "old")
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(workshop, ignore_errors=True)
+
+
+def _readme() -> str:
+    """What the directory holds, for whoever finds it."""
+    listed = "\n".join(
+        f"- `{model.name}`: {model.summary}."
+        + (f" Classes: {', '.join(model.classes)}." if model.classes else "")
+        for model in MODELS.values()
+    )
+    return f"""# Slacktide's example models
+
+Made by `slacktide models make`, with no download. Serve them with `slacktide serve` and this
+directory. Each model has its settings in `slacktide.yaml` and sample requests with exact labels
+in `inputs/samples.npz` (read it with `slacktide.examples.Samples.read`).
+
+{listed}
+"""

@@ -1,0 +1,126 @@
+"""The example models themselves: interfaces, sizes, accuracy, batching, padding."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from slacktide.examples import MODELS, make_inputs
+from slacktide.examples.catalog import example
+from slacktide.examples.dense import SEED, dense_model, layer_weights
+
+Open = Callable[[str], Any]
+Axes = dict[str, tuple[str, list[Any]]]
+
+INTERFACES: dict[str, tuple[Axes, Axes]] = {
+    "mlp": (
+        {"features": ("tensor(float)", ["batch", 64])},
+        {"logits": ("tensor(float)", ["batch", 10])},
+    ),
+    "residual": (
+        {"frames": ("tensor(uint8)", ["batch", 3, 96, 96])},
+        {"logits": ("tensor(float)", ["batch", 10])},
+    ),
+    "text": (
+        {
+            "input_ids": ("tensor(int64)", ["batch", "tokens"]),
+            "attention_mask": ("tensor(int64)", ["batch", "tokens"]),
+        },
+        {
+            "logits": ("tensor(float)", ["batch", 8]),
+            "embedding": ("tensor(float)", ["batch", 256]),
+        },
+    ),
+    "dense": (
+        {"features": ("tensor(float)", ["batch", 256])},
+        {"scores": ("tensor(float)", ["batch", 100])},
+    ),
+}
+FLOORS = {"mlp": 0.93, "residual": 0.9, "text": 0.93}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_interface_is_as_documented(name: str, open_session: Open) -> None:
+    session = open_session(name)
+    inputs = {i.name: (i.type, i.shape) for i in session.get_inputs()}
+    outputs = {o.name: (o.type, o.shape) for o in session.get_outputs()}
+    assert (inputs, outputs) == INTERFACES[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_file_describes_itself_and_suits_older_runtimes(name: str) -> None:
+    model = onnx.load_from_string(example(name).onnx())
+    described = {entry.key: entry.value for entry in model.metadata_props}
+    assert described["description"] == model.doc_string
+    assert [o.version for o in model.opset_import if o.domain == ""] <= [18]
+    if example(name).classes:
+        assert tuple(described["classes"].split(",")) == example(name).classes
+
+
+def test_shipped_files_stay_small() -> None:
+    folder = resources.files("slacktide.examples") / "models"
+    sizes = [len(file.read_bytes()) for model in folder.iterdir() for file in model.iterdir()]
+    assert max(sizes) < 5e6
+    assert sum(sizes) < 10e6
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_batch_answers_as_its_rows_alone(name: str, open_session: Open) -> None:
+    """For the text encoder this is also: padding with a mask changes nothing."""
+    session = open_session(name)
+    samples = make_inputs(name, 5, seed=11)
+    together = session.run(None, samples.batch())
+    for i, request in enumerate(samples.requests):
+        alone = session.run(None, dict(request))
+        for batched, single in zip(together, alone, strict=True):
+            np.testing.assert_allclose(batched[i : i + 1], single, atol=1e-4)
+
+
+def test_text_padded_far_beyond_its_end_answers_the_same(open_session: Open) -> None:
+    session = open_session("text")
+    request = make_inputs("text", 1, seed=12).requests[0]
+    padded = {name: np.pad(value, ((0, 0), (0, 300))) for name, value in request.items()}
+    # What stands in the padding must not matter either.
+    padded["input_ids"][:, -300:] = 9
+    padded = {name: value[:, :512] for name, value in padded.items()}
+    for short, long in zip(
+        session.run(None, dict(request)), session.run(None, padded), strict=True
+    ):
+        np.testing.assert_allclose(short, long, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_accuracy_on_inputs_never_trained_on(name: str, open_session: Open) -> None:
+    samples = make_inputs(name, 200, seed=13)
+    answers = [
+        open_session(name).run(["logits"], dict(request))[0].argmax()
+        for request in samples.requests
+    ]
+    assert np.mean(np.array(answers) == samples.labels) >= FLOORS[name]
+
+
+def test_dense_weights_follow_from_the_seed_alone() -> None:
+    digest = hashlib.sha256()
+    for weight in layer_weights(SEED):
+        digest.update(weight.tobytes())
+    assert digest.hexdigest() == "0c4d5c72d48177195cd4479956fd63808e4e2c57a9292e5cfbae5e6c4f907cfa"
+    assert not np.array_equal(layer_weights(SEED + 1)[0], layer_weights(SEED)[0])
+
+
+def test_dense_scores_are_finite_and_differ_by_row(open_session: Open) -> None:
+    (scores,) = open_session("dense").run(None, make_inputs("dense", 4, seed=14).batch())
+    assert np.isfinite(scores).all()
+    assert 0.1 < scores.std() < 10
+    assert len(np.unique(scores, axis=0)) == 4
+
+
+def test_dense_file_is_tens_of_megabytes_and_the_same_each_time() -> None:
+    content = dense_model()
+    assert 64e6 < len(content) < 100e6
+    assert hashlib.sha256(content).digest() == hashlib.sha256(dense_model()).digest()
