@@ -16,9 +16,12 @@ import pytest
 from slacktide.domain import BatchTiming, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.cores import available_cores
+from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.made_up import payloads, row_shapes
 from slacktide.executors.measuring import FEWEST, Measured, measure
 from slacktide.executors.ports import (
+    Executor,
     Failed,
     Finished,
     InputArena,
@@ -28,6 +31,7 @@ from slacktide.executors.ports import (
     Ready,
     Report,
 )
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import decode_strings
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import ENOUGH_SAMPLES
@@ -279,12 +283,55 @@ def test_progress_rises_to_one() -> None:
     assert {"starting on 1 core", "starting on 2 cores"} <= {text for _, text in seen}
 
 
-def test_the_record_names_hardware_and_shapes() -> None:
-    found = run(ScriptedExecutor(lambda rows, cores: 0.01), budget_s=1.0)
-    record = found.record("m", "0" * 64)
-    assert record.fingerprint == found.hardware.digest
-    assert record.shapes == found.shapes
-    assert record.table == found.table
+def test_the_record_says_how_it_was_measured() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01)
+    found = run(executor, budget_s=1.0, device="cuda:1")
+    assert [replica.lane for replica in executor.started] == ["cuda:1"]
+    record = found.record()
+    assert (record.device, record.shapes, record.table) == ("cuda:1", found.shapes, found.table)
+    assert record.hardware is not None
+    assert record.hardware["cpu"] == found.hardware.cpu
+
+
+@pytest.mark.parametrize("kind", [InProcessExecutor, ProcessExecutor])
+def test_a_real_model_is_measured(models: Any, kind: Callable[[], Executor]) -> None:
+    path = models.matmul()
+    core = available_cores()[:1]
+
+    async def body() -> Measured:
+        executor = kind()
+        try:
+            source = ModelSource("m", "1", path, path.parent, max_batch=5)
+            return await measure(executor, source, cores=[core], budget_s=1.0)
+        finally:
+            await executor.close()
+
+    found = asyncio.run(body())
+    assert found.table.batches == (1, 2, 4, 5)
+    assert found.table.cores == (1,)
+    assert min(count for row in found.table.samples for count in row) >= FEWEST
+    assert found.shapes == {"x": (4,)}
+    assert 0.0 < found.table.expected(1, 1) < 1.0
+
+
+def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> None:
+    path = models.matmul()
+    broken = path.with_name("broken.onnx")
+    broken.write_bytes(b"no model")
+    core = available_cores()[:1]
+
+    async def body() -> Measured:
+        executor = InProcessExecutor()
+        try:
+            with pytest.raises(MeasuringError) as caught:
+                await measure(executor, ModelSource("m", "1", broken, path.parent), cores=[core])
+            assert caught.value.permanent
+            source = ModelSource("m", "1", path, path.parent, max_batch=1)
+            return await measure(executor, source, cores=[core], budget_s=0.1)
+        finally:
+            await executor.close()
+
+    assert asyncio.run(body()).table.batches == (1,)
 
 
 # Made-up inputs

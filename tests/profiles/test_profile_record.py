@@ -1,4 +1,4 @@
-"""ProfileRecord survives a file, and its key changes with what batch times depend on."""
+"""ProfileRecord survives a file, and says when it does not apply."""
 
 from __future__ import annotations
 
@@ -9,54 +9,60 @@ from typing import Any
 
 import pytest
 
-from slacktide.profiles import LatencyTable, ProfileError, ProfileRecord, profile_key
-
-HARDWARE = {"cpu": "Some CPU", "flags": "avx2 avx512f"}
+from slacktide.profiles import LatencyTable, ProfileError, ProfileRecord
 
 
 @pytest.fixture
 def record(resnet: LatencyTable) -> ProfileRecord:
     return ProfileRecord(
-        model="m",
-        model_sha256="ab" * 32,
-        fingerprint="0123456789abcdef",
-        hardware=HARDWARE,
-        shapes={"x": (3, 224, 224), "n": ()},
         table=resnet,
-        skipped=(64,),
+        shapes={"x": (3, 224, 224), "n": ()},
+        hardware={"cpu": "Some CPU", "flags": "avx2 avx512f"},
     )
 
 
-def test_survives_a_file(record: ProfileRecord) -> None:
+@pytest.mark.parametrize("hardware", [None, {"cpu": "Some CPU"}])
+def test_survives_a_file(record: ProfileRecord, hardware: dict[str, str] | None) -> None:
+    record = dataclasses.replace(record, hardware=hardware, skipped=(64,), device="cuda:1")
     assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
-def test_the_key_names_model_hardware_and_device(record: ProfileRecord) -> None:
-    others = (
-        dataclasses.replace(record, model_sha256="cd" * 32),
-        dataclasses.replace(record, fingerprint="fedcba9876543210"),
-        dataclasses.replace(record, device="cuda:0"),
-    )
-    assert len({record.key, *(other.key for other in others)}) == 4
-    assert record.key == profile_key(record.model_sha256, record.fingerprint)
-    assert re.fullmatch("[0-9a-f]{16}", record.key)
+@pytest.mark.parametrize(
+    ("deployment", "reason"),
+    [
+        ({"cores": (1, 2), "max_batch": 32}, None),
+        ({"cores": (2,), "max_batch": 0}, None),
+        ({"cores": (1,), "max_batch": 8, "shapes": {"x": (3, 224, 224)}}, None),
+        ({"cores": (1, 3, 4), "max_batch": 8}, "was not measured on 3, 4 cores"),
+        ({"cores": (1,), "max_batch": 64}, "was measured up to batch 32, not 64"),
+        (
+            {"cores": (1,), "max_batch": 8, "device": "cuda:0"},
+            "was measured on cpu, not on cuda:0",
+        ),
+        (
+            {"cores": (1,), "max_batch": 8, "shapes": {"x": (3, 96, 96)}},
+            "was measured with input 'x' of another shape",
+        ),
+    ],
+)
+def test_says_why_it_does_not_apply(
+    record: ProfileRecord, deployment: dict[str, Any], reason: str | None
+) -> None:
+    assert record.mismatch(**deployment) == reason
 
 
-def test_covers_measured_cores_and_sizes(record: ProfileRecord) -> None:
-    assert record.covers(2, 32)
-    assert not record.covers(3, 32)
-    assert record.covers(1, 64)  # larger sizes were tried and given up
-    assert not dataclasses.replace(record, skipped=()).covers(1, 64)
+def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord) -> None:
+    tried = dataclasses.replace(record, skipped=(64,))
+    assert tried.mismatch(cores=(1,), max_batch=64) is None
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"schema": 9}, "schema: this version reads 1"),
-        ({"model": 3}, "model: expected a string"),
-        ({"model_sha256": "xyz"}, "model_sha256: expected 64"),
+        ({"device": 3}, "device: expected a string"),
         ({"hardware": {"cpu": 1}}, "hardware.cpu: expected a string"),
-        ({"fingerprint": None}, "fingerprint: expected a string"),
+        ({"hardware": []}, "hardware: expected an object"),
         ({"shapes": []}, "shapes: expected an object"),
         ({"shapes": {"x": [1.5]}}, "shapes.x[0]: expected a whole number"),
         ({"skipped": "no"}, "skipped: expected a list"),

@@ -9,6 +9,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `in_process`, `profiled`: the other two executors
 - `session` (`model_file`, `interface`, `providers`, `tensor_io`): opening and running a model
 - `protocol`, `spawning`, `output_file`: what server and worker pass to each other
+- `measuring` (`timed_replica`, `made_up`): timing a model, for its profile
 - `cores`: which cores there are, and moving threads between them
 """
 
@@ -21,6 +22,7 @@ from slacktide.executors.cores import (
     move_threads,
 )
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.measuring import Measured, measure
 from slacktide.executors.ports import (
     Aborted,
     Executor,
@@ -40,6 +42,7 @@ from slacktide.executors.ports import (
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor
 from slacktide.executors.providers import ModelError, load_onnxruntime
+from slacktide.executors.timed_replica import MeasuringError
 
 __all__ = [
     "Aborted",
@@ -51,6 +54,8 @@ __all__ = [
     "InProcessExecutor",
     "InputArena",
     "Lost",
+    "Measured",
+    "MeasuringError",
     "MemoryBudget",
     "MemoryLimitExceeded",
     "ModelError",
@@ -69,5 +74,6 @@ __all__ = [
     "available_cores",
     "hardware_fingerprint",
     "load_onnxruntime",
+    "measure",
     "move_threads",
 ]

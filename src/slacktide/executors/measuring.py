@@ -30,7 +30,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
 from slacktide.executors.made_up import payloads, row_shapes
-from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.ports import Executor, ModelSource, Payload
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes
 
@@ -53,6 +53,7 @@ class Measured:
     hardware: HardwareFingerprint
     shapes: Mapping[str, tuple[int, ...]]
     """Shape of each input as measured, without the batch axis."""
+    device: str
     seconds: float
     """How long it took, starts of replicas included."""
     skipped: tuple[int, ...] = ()
@@ -65,24 +66,17 @@ class Measured:
         """Timed runs, of all points together."""
         return sum(count for row in self.table.samples for count in row)
 
-    def record(self, model: str, model_sha256: str) -> ProfileRecord:
+    def record(self) -> ProfileRecord:
         """What to keep of it in a file."""
         hardware = self.hardware
-        return ProfileRecord(
-            model=model,
-            model_sha256=model_sha256,
-            fingerprint=hardware.digest,
-            hardware={
-                "cpu": hardware.cpu,
-                "flags": " ".join(hardware.flags),
-                "cores": str(hardware.cores),
-                "onnxruntime": hardware.onnxruntime,
-                "machine": hardware.machine,
-            },
-            shapes=self.shapes,
-            table=self.table,
-            skipped=self.skipped,
-        )
+        facts = {
+            "cpu": hardware.cpu,
+            "flags": " ".join(hardware.flags),
+            "cores": str(hardware.cores),
+            "onnxruntime": hardware.onnxruntime,
+            "machine": hardware.machine,
+        }
+        return ProfileRecord(self.table, self.shapes, self.device, facts, self.skipped)
 
 
 async def measure(
@@ -90,6 +84,7 @@ async def measure(
     source: ModelSource,
     *,
     cores: Sequence[tuple[int, ...]],
+    device: str = "cpu",
     budget_s: float = 10.0,
     thorough: bool = False,
     progress: Progress | None = None,
@@ -97,7 +92,7 @@ async def measure(
     patience_s: float = 300.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured:
-    """Measure `source` on each of these core sets (no two of one size).
+    """Measure `source` on each of these core sets (no two of one size) of a device.
 
     `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
     even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
@@ -114,17 +109,20 @@ async def measure(
     begin = clock()
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
+    inputs: list[Payload] = []
     sizes: tuple[int, ...] | None = None
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     try:
         for index, core_set in enumerate(sets):
             work.meter.enter(index, f"starting on {_cores(len(core_set))}")
-            replica = TimedReplica(executor, source, core_set, arena, clock, patience_s)
+            replica = TimedReplica(executor, source, core_set, device, arena, clock, patience_s)
             try:
                 interface = await replica.ready()
                 shapes = _shapes(interface, source)
-                generator = np.random.default_rng(seed)
-                replica.inputs = payloads(interface, shapes, arena, generator=generator)
+                if not inputs:
+                    generator = np.random.default_rng(seed)
+                    inputs = payloads(interface, shapes, arena, generator=generator)
+                replica.inputs = inputs
                 wanted = batch_sizes(max(1, interface.max_batch)) if sizes is None else sizes
                 warm = await work.warm_up(replica, wanted, len(sets))
                 sizes = tuple(warm)
@@ -142,6 +140,7 @@ async def measure(
         interface=interface,
         hardware=hardware_fingerprint(),
         shapes=shapes,
+        device=device,
         seconds=clock() - begin,
         skipped=tuple(n for n in batch_sizes(max(1, interface.max_batch)) if n not in sizes),
         note=work.note,

@@ -46,6 +46,7 @@ class TimedReplica:
         executor: Executor,
         source: ModelSource,
         cores: tuple[int, ...],
+        device: str,
         arena: Arena,
         clock: Callable[[], float],
         patience_s: float,
@@ -63,7 +64,9 @@ class TimedReplica:
         self._expect()
         limit = DEFAULT_MAX_BATCH if source.max_batch is None else max(1, source.max_batch)
         pool = PoolId(source.name, source.version)
-        replica = Replica(next(_replica_ids), pool, "profile", cores, limit)
+        # Executors know an accelerator by the name of the lane.
+        lane = "profile" if device == "cpu" else device
+        replica = Replica(next(_replica_ids), pool, lane, cores, limit)
         self._handle = executor.start(replica, source, arena, self._report)
 
     async def ready(self) -> ModelInterface:

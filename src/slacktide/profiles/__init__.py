@@ -7,7 +7,7 @@ keeps the result.
 from slacktide.profiles.batch_times import CorrectedTimes
 from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
-from slacktide.profiles.record import ProfileRecord, profile_key
+from slacktide.profiles.record import ProfileRecord
 from slacktide.profiles.surface import batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution
 
@@ -20,5 +20,4 @@ __all__ = [
     "ProfileRecord",
     "TimeDistribution",
     "batch_sizes",
-    "profile_key",
 ]

@@ -1,78 +1,66 @@
-"""`ProfileRecord`: a table together with what it is true of. This is the file's content.
+"""`ProfileRecord`: a table together with how it was measured. This is what a profile file holds.
 
-A profile holds for one model file, on one kind of hardware, with one set of input shapes. The
-record carries all three, so that whoever finds the file can tell whether it applies. (Taking the
-fingerprint means reading the machine: executors/cores.py does that.)
+Which model file and which machine it belongs to is the keeper's business (the repository wraps a
+record with both); this says on what device, with what inputs, and what was left out.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slacktide.profiles import reading
-from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import LatencyTable
 
 SCHEMA = 1
-_KEYS = (
-    "schema",
-    "model",
-    "model_sha256",
-    "fingerprint",
-    "hardware",
-    "device",
-    "shapes",
-    "skipped",
-    "table",
-)
+_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "table")
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileRecord:
-    """A measured table and what it was measured on."""
+    """A measured table and how it came about."""
 
-    model: str
-    model_sha256: str
-    """Of the model file, with its external data if it has any; 64 hexadecimal digits."""
-    fingerprint: str
-    """Of the hardware and the runtime: equal fingerprints may share profiles."""
-    hardware: Mapping[str, str]
-    """The same for people: what the fingerprint was made of."""
-    shapes: Mapping[str, tuple[int, ...]]
-    """Shape of each input as measured, without the batch axis."""
     table: LatencyTable
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shape of each input as measured, by name, without the batch axis."""
     device: str = "cpu"
-    """Device of the lane it ran on."""
+    """Device it ran on: `cpu`, `cuda:0`, …"""
+    hardware: Mapping[str, str] | None = None
+    """What the machine's fingerprint was made of, for people; None for a stated table."""
     skipped: tuple[int, ...] = ()
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
 
-    def __post_init__(self) -> None:
-        digits = self.model_sha256
-        if len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-            raise ProfileError("model_sha256: expected 64 hexadecimal digits")
+    def mismatch(
+        self,
+        *,
+        cores: Iterable[int],
+        max_batch: int,
+        device: str = "cpu",
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> str | None:
+        """Why this record does not do for a deployment, as a sentence; None if it does.
 
-    @property
-    def key(self) -> str:
-        """Names the profile of this model file on this hardware; fit for a file name."""
-        return profile_key(self.model_sha256, self.fingerprint, self.device)
-
-    def covers(self, cores: int, max_batch: int) -> bool:
-        """Whether the table was measured for this many cores, up to this batch or its end."""
-        return cores in self.table.cores and (
-            self.table.max_batch >= max_batch or bool(self.skipped)
-        )
+        `cores` are the core counts the model may get, `max_batch` its largest batch (0: no batch
+        axis), `shapes` the shapes that its configuration states for some of its inputs.
+        """
+        if device != self.device:
+            return f"was measured on {self.device}, not on {device}"
+        missing = sorted(set(cores) - set(self.table.cores))
+        if missing:
+            return f"was not measured on {', '.join(map(str, missing))} cores"
+        if self.table.max_batch < max_batch and not self.skipped:
+            return f"was measured up to batch {self.table.max_batch}, not {max_batch}"
+        for name, shape in (shapes or {}).items():
+            if self.shapes.get(name) != shape:
+                return f"was measured with input {name!r} of another shape"
+        return None
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready; docs/profiles.md explains each field."""
         return {
             "schema": SCHEMA,
-            "model": self.model,
-            "model_sha256": self.model_sha256,
-            "fingerprint": self.fingerprint,
-            "hardware": dict(self.hardware),
             "device": self.device,
+            "hardware": None if self.hardware is None else dict(self.hardware),
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "skipped": list(self.skipped),
             "table": self.table.to_dict(),
@@ -83,19 +71,13 @@ class ProfileRecord:
         """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
         fields = reading.mapping(data, "profile", _KEYS)
         reading.schema(fields["schema"], SCHEMA, "schema")
+        hardware = fields["hardware"]
         return cls(
-            model=reading.text(fields["model"], "model"),
-            model_sha256=reading.text(fields["model_sha256"], "model_sha256"),
-            fingerprint=reading.text(fields["fingerprint"], "fingerprint"),
-            hardware=reading.entries(fields["hardware"], "hardware", reading.text),
-            shapes=reading.entries(fields["shapes"], "shapes", reading.whole_numbers),
             table=LatencyTable.from_dict(fields["table"]),
+            shapes=reading.entries(fields["shapes"], "shapes", reading.whole_numbers),
             device=reading.text(fields["device"], "device"),
+            hardware=None
+            if hardware is None
+            else reading.entries(hardware, "hardware", reading.text),
             skipped=reading.whole_numbers(fields["skipped"], "skipped"),
         )
-
-
-def profile_key(model_sha256: str, fingerprint: str, device: str = "cpu") -> str:
-    """Sixteen hexadecimal digits for (model file, hardware, device)."""
-    text = "\n".join((model_sha256, fingerprint, device))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
