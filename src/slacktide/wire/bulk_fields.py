@@ -1,0 +1,113 @@
+"""Take the tensors out of a protobuf message without copying them, and put them in.
+
+A protobuf runtime copies every `bytes` field twice: out of the message when it parses, and out of
+its arena when Python reads the field. Tensors are nearly all of an inference message, and they sit
+in one repeated top-level field; so we walk the top level ourselves, remember where that field's
+entries lie, and leave only the small rest (the *head*) to the runtime. The other way round, a
+message is its head followed by the entries: protobuf lets fields come in any order.
+
+The walk follows the encoding's documentation (protobuf.dev/programming-guides/encoding). It
+checks lengths but no content; whatever is not bulk is handed on and judged by the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slacktide.domain import Reason
+from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import WireError
+
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_VARINT_SHIFT = 63
+
+
+def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
+    """(head, entries): `message` without its top-level `field`, and views of that field's entries.
+
+    The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed.
+    """
+    wanted = field << 3 | _DELIMITED
+    view = memoryview(message)
+    end = len(view)
+    entries: list[memoryview] = []
+    head: list[memoryview] = []
+    kept = at = 0  # the head's current run is view[kept:at]
+    try:
+        while at < end:
+            start = at
+            tag = view[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = _varint(view, start)
+            kind = tag & 7
+            if kind == _DELIMITED:
+                length = view[at]
+                at += 1
+                if length >= 0x80:
+                    length, at = _varint(view, at - 1)
+                body = at
+                at += length
+                if tag == wanted and at <= end:
+                    entries.append(view[body:at])
+                    if kept < start:
+                        head.append(view[kept:start])
+                    kept = at
+            elif kind == _VARINT:
+                at = _varint(view, at)[1]
+            elif kind == _FIXED64:
+                at += 8
+            elif kind == _FIXED32:
+                at += 4
+            else:
+                raise _malformed()
+    except IndexError:
+        raise _malformed() from None
+    if at > end:
+        raise _malformed()
+    if kept < end:
+        head.append(view[kept:end])
+    return b"".join(head), entries
+
+
+def put_bulk(head: bytes, field: int, entries: Sequence[Buffer]) -> list[Buffer]:
+    """The pieces of a message: `head`, then each entry as one value of the repeated `field`."""
+    tag = encode_varint(field << 3 | _DELIMITED)
+    pieces: list[Buffer] = [head]
+    for entry in entries:
+        pieces.append(tag + encode_varint(len(entry)))
+        pieces.append(entry)
+    return pieces
+
+
+def encode_varint(value: int) -> bytes:
+    """Base-128, least significant group first. `value` ≥ 0."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    """(value, position after it). Raises IndexError at the end of the view."""
+    value = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > _MAX_VARINT_SHIFT:
+            raise _malformed()
+
+
+def _malformed() -> WireError:
+    return WireError(Reason.BAD_INPUT, "message: malformed protobuf")
+
+
+__all__ = ["encode_varint", "put_bulk", "take_bulk"]

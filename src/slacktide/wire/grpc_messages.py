@@ -1,0 +1,271 @@
+"""gRPC messages ↔ protocol-neutral calls and answers (PROTOCOL §7).
+
+    server   read_request  → RequestMessage → .call(…)   encode_reply, encode_stream_reply, …
+    client   encode_call                                 decode_response
+
+Reading is in two steps so that a server can still say which model a bad request was meant for.
+Tensors are never copied on the way in: they are views into the message. On the way out a message
+is assembled once. Answers always carry `raw_output_contents`, one entry per output: stock clients
+read nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from slacktide.domain import Reason
+from slacktide.wire.bulk_fields import encode_varint, put_bulk, take_bulk
+from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Parameter
+from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.oip_json import MAX_ID, MAX_NAME, MAX_TENSORS
+from slacktide.wire.proto.messages import (
+    InferParameter,
+    ModelInferRequest,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
+from slacktide.wire.typed_contents import raw_contents
+
+FINAL_RESPONSE = "triton_final_response"
+"""Parameter of every answer on a stream: true on the last one to a request (we send just one)."""
+REASON = "reason"
+"""Parameter of a refusal on a stream: the label of its reason."""
+
+_RAW_INPUT_CONTENTS = 7
+_RAW_OUTPUT_CONTENTS = 6
+_INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))  # ModelStreamInferResponse.infer_response
+_INT64_MAX = 2**63 - 1
+_SHARED_MEMORY = "shared_memory_region"
+_CLASSIFICATION = "classification"
+
+
+@dataclass(slots=True)
+class RequestMessage:
+    """A ModelInferRequest, parsed but not yet checked."""
+
+    head: ModelInferRequest
+    """All of it but the raw tensors."""
+    raw: list[memoryview]
+    """The entries of `raw_input_contents`."""
+
+    @property
+    def model(self) -> str:
+        return self.head.model_name
+
+    @property
+    def version(self) -> str | None:
+        return self.head.model_version or None
+
+    @property
+    def id(self) -> str:
+        return self.head.id
+
+    def call(self, from_metadata: Mapping[str, Parameter]) -> InferCall:
+        """The call this message asks for; its own parameters win over those of the metadata.
+
+        Raises BadField.
+        """
+        head = self.head
+        if len(head.id) > MAX_ID:
+            raise BadField("id", f"a string of at most {MAX_ID} characters", head.id)
+        parameters = dict(from_metadata)
+        if head.parameters:
+            parameters.update(read_parameters(head.parameters))
+        return InferCall(
+            model=head.model_name,
+            version=head.model_version or None,
+            id=head.id,
+            inputs=_inputs(head, self.raw),
+            outputs=_outputs(head),
+            parameters=parameters,
+        )
+
+
+def read_request(message: Buffer) -> RequestMessage:
+    """Parse a serialized ModelInferRequest. Raises WireError if it is not one."""
+    head, raw = take_bulk(message, _RAW_INPUT_CONTENTS)
+    try:
+        return RequestMessage(ModelInferRequest.FromString(head), raw)
+    except DecodeError:
+        raise WireError(Reason.BAD_INPUT, "message: not a ModelInferRequest") from None
+
+
+def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
+    """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`."""
+    return b"".join(_reply_pieces(reply, wanted, reply.parameters))
+
+
+def encode_stream_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
+    """The same as a serialized ModelStreamInferResponse."""
+    pieces = _reply_pieces(reply, wanted, {**reply.parameters, FINAL_RESPONSE: True})
+    length = encode_varint(sum(map(len, pieces)))
+    return b"".join((_INFER_RESPONSE_TAG, length, *pieces))
+
+
+def encode_stream_error(
+    message: str, *, model: str, version: str | None, id: str, parameters: Mapping[str, Parameter]
+) -> bytes:
+    """A serialized ModelStreamInferResponse that says why there is no result.
+
+    `id` lets a client with many requests in flight tell which of them failed.
+    """
+    response = ModelInferResponse(model_name=model, model_version=version or "", id=id)
+    write_parameters({**parameters, FINAL_RESPONSE: True}, response.parameters)
+    # An empty error_message means success to clients.
+    answer = ModelStreamInferResponse(
+        error_message=message or "request failed", infer_response=response
+    )
+    return answer.SerializeToString()
+
+
+def encode_call(call: InferCall) -> bytes:
+    """A serialized ModelInferRequest, for clients."""
+    request = ModelInferRequest(model_name=call.model, model_version=call.version or "", id=call.id)
+    write_parameters(call.parameters, request.parameters)
+    for tensor in call.inputs:
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype.wire_name, shape=tensor.shape)
+    for name in call.outputs:
+        request.outputs.add(name=name)
+    tensors = [tensor.data for tensor in call.inputs]
+    return b"".join(put_bulk(request.SerializeToString(), _RAW_INPUT_CONTENTS, tensors))
+
+
+def decode_response(message: Buffer) -> tuple[ModelInferResponse, list[memoryview]]:
+    """(head, raw outputs) of a serialized ModelInferResponse, for clients. Raises WireError."""
+    head, raw = take_bulk(message, _RAW_OUTPUT_CONTENTS)
+    try:
+        response = ModelInferResponse.FromString(head)
+    except DecodeError:
+        raise WireError(Reason.BAD_INPUT, "message: not a ModelInferResponse") from None
+    if len(raw) != len(response.outputs):
+        expected = f"one entry for each of {len(response.outputs)} outputs"
+        raise BadField("raw_output_contents", expected, len(raw))
+    return response, raw
+
+
+def read_parameters(parameters: Mapping[str, InferParameter]) -> dict[str, Parameter]:
+    """Values of a parameter map. One with no member we know set is absent, not an error."""
+    found: dict[str, Parameter] = {}
+    for name, parameter in parameters.items():
+        member = parameter.WhichOneof("parameter_choice")
+        if member is not None:
+            found[name] = getattr(parameter, member)
+    return found
+
+
+def write_parameters(
+    parameters: Mapping[str, Parameter], into: MutableMapping[str, InferParameter]
+) -> None:
+    """Set a parameter map. Integers are int64 while they fit, then uint64."""
+    for name, value in parameters.items():
+        parameter = into[name]
+        if isinstance(value, bool):
+            parameter.bool_param = value
+        elif isinstance(value, int):
+            if value > _INT64_MAX:
+                parameter.uint64_param = value
+            else:
+                parameter.int64_param = value
+        elif isinstance(value, float):
+            parameter.double_param = value
+        else:
+            parameter.string_param = value
+
+
+def _reply_pieces(
+    reply: InferReply, wanted: Sequence[str], parameters: Mapping[str, Parameter]
+) -> list[Buffer]:
+    outputs = reply.outputs or []
+    if len(wanted) > 1:
+        rank = {name: place for place, name in enumerate(wanted)}
+        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
+    response = ModelInferResponse(model_name=reply.model, model_version=reply.version, id=reply.id)
+    if parameters:
+        write_parameters(parameters, response.parameters)
+    for output in outputs:
+        response.outputs.add(
+            name=output.name, datatype=output.datatype.wire_name, shape=output.shape
+        )
+    tensors = [output.data for output in outputs]
+    return put_bulk(response.SerializeToString(), _RAW_OUTPUT_CONTENTS, tensors)
+
+
+def _inputs(head: ModelInferRequest, raw: list[memoryview]) -> list[InputTensor]:
+    count = len(head.inputs)
+    if count > MAX_TENSORS:
+        raise BadField("inputs", f"at most {MAX_TENSORS} tensors", count)
+    if raw and len(raw) != count:
+        raise BadField("raw_input_contents", f"one entry for each of {count} inputs", len(raw))
+    inputs: list[InputTensor] = []
+    names: set[str] = set()
+    for index, tensor in enumerate(head.inputs):
+        where = f"inputs[{index}]"
+        name = _name(tensor.name, where, names)
+        if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
+            raise _no_shared_memory(where)
+        datatype = datatype_of(tensor.datatype, f"{where}.datatype")
+        shape = check_shape(list(tensor.shape), f"{where}.shape")
+        typed = tensor.contents.ListFields() if tensor.HasField("contents") else []
+        data: Buffer
+        if not raw:
+            data = raw_contents(tensor.contents, datatype, shape, where)
+        elif typed:
+            raise BadField(f"{where}.contents", "nothing beside raw_input_contents", "values")
+        else:
+            data = raw[index]
+            check_raw(data, datatype, shape, f"raw_input_contents[{index}]")
+        inputs.append(InputTensor(name, datatype, shape, data))
+    return inputs
+
+
+def _outputs(head: ModelInferRequest) -> list[str]:
+    if len(head.outputs) > MAX_TENSORS:
+        raise BadField("outputs", f"at most {MAX_TENSORS} outputs", len(head.outputs))
+    wanted: list[str] = []
+    names: set[str] = set()
+    for index, tensor in enumerate(head.outputs):
+        where = f"outputs[{index}]"
+        wanted.append(_name(tensor.name, where, names))
+        if tensor.parameters:
+            if _SHARED_MEMORY in tensor.parameters:
+                raise _no_shared_memory(where)
+            if read_parameters(tensor.parameters).get(_CLASSIFICATION):
+                place = f"{where}.parameters.{_CLASSIFICATION}"
+                raise BadField(place, "no classification, which is not supported", "one")
+    return wanted
+
+
+def _name(name: str, where: str, names: set[str]) -> str:
+    if not 0 < len(name) <= MAX_NAME:
+        raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
+    if name in names:
+        raise BadField(f"{where}.name", "a name that comes once", name)
+    names.add(name)
+    return name
+
+
+def _no_shared_memory(field: str) -> BadField:
+    return BadField(
+        f"{field}.parameters.{_SHARED_MEMORY}",
+        "data in the message (shared memory is not supported)",
+        "a region",
+    )
+
+
+__all__ = [
+    "FINAL_RESPONSE",
+    "REASON",
+    "RequestMessage",
+    "decode_response",
+    "encode_call",
+    "encode_reply",
+    "encode_stream_error",
+    "encode_stream_reply",
+    "read_parameters",
+    "read_request",
+    "write_parameters",
+]

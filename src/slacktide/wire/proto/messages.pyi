@@ -1,0 +1,290 @@
+"""Types of the message classes that `messages.py` makes: the fields this project touches.
+
+Written by hand, against the .proto files; a test compares the two.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from google.protobuf.internal.containers import (
+    MessageMap,
+    RepeatedCompositeFieldContainer,
+    RepeatedScalarFieldContainer,
+)
+from google.protobuf.message import Message
+
+INFERENCE_SERVICE: Final[str]
+HEALTH_SERVICE: Final[str]
+
+def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]: ...
+
+class ServerLiveRequest(Message):
+    def __init__(self) -> None: ...
+
+class ServerLiveResponse(Message):
+    live: bool
+    def __init__(self, *, live: bool = ...) -> None: ...
+
+class ServerReadyRequest(Message):
+    def __init__(self) -> None: ...
+
+class ServerReadyResponse(Message):
+    ready: bool
+    def __init__(self, *, ready: bool = ...) -> None: ...
+
+class ModelReadyRequest(Message):
+    name: str
+    version: str
+    def __init__(self, *, name: str = ..., version: str = ...) -> None: ...
+
+class ModelReadyResponse(Message):
+    ready: bool
+    def __init__(self, *, ready: bool = ...) -> None: ...
+
+class ServerMetadataRequest(Message):
+    def __init__(self) -> None: ...
+
+class ServerMetadataResponse(Message):
+    name: str
+    version: str
+    extensions: RepeatedScalarFieldContainer[str]
+    def __init__(
+        self, *, name: str = ..., version: str = ..., extensions: Iterable[str] = ...
+    ) -> None: ...
+
+class ModelMetadataRequest(Message):
+    name: str
+    version: str
+    def __init__(self, *, name: str = ..., version: str = ...) -> None: ...
+
+class ModelMetadataResponse(Message):
+    class TensorMetadata(Message):
+        name: str
+        datatype: str
+        shape: RepeatedScalarFieldContainer[int]
+        def __init__(
+            self, *, name: str = ..., datatype: str = ..., shape: Iterable[int] = ...
+        ) -> None: ...
+
+    name: str
+    versions: RepeatedScalarFieldContainer[str]
+    platform: str
+    inputs: RepeatedCompositeFieldContainer[TensorMetadata]
+    outputs: RepeatedCompositeFieldContainer[TensorMetadata]
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        versions: Iterable[str] = ...,
+        platform: str = ...,
+        inputs: Iterable[TensorMetadata] = ...,
+        outputs: Iterable[TensorMetadata] = ...,
+    ) -> None: ...
+
+class ModelConfigRequest(Message):
+    name: str
+    version: str
+    def __init__(self, *, name: str = ..., version: str = ...) -> None: ...
+
+class ModelConfigResponse(Message):
+    @property
+    def config(self) -> Message: ...
+    def __init__(self) -> None: ...
+
+class ModelStatisticsRequest(Message):
+    name: str
+    version: str
+    def __init__(self, *, name: str = ..., version: str = ...) -> None: ...
+
+class ModelStatisticsResponse(Message):
+    def __init__(self) -> None: ...
+
+class InferParameter(Message):
+    bool_param: bool
+    int64_param: int
+    string_param: str
+    double_param: float
+    uint64_param: int
+    def __init__(
+        self,
+        *,
+        bool_param: bool = ...,
+        int64_param: int = ...,
+        string_param: str = ...,
+        double_param: float = ...,
+        uint64_param: int = ...,
+    ) -> None: ...
+
+class InferTensorContents(Message):
+    bool_contents: RepeatedScalarFieldContainer[bool]
+    int_contents: RepeatedScalarFieldContainer[int]
+    int64_contents: RepeatedScalarFieldContainer[int]
+    uint_contents: RepeatedScalarFieldContainer[int]
+    uint64_contents: RepeatedScalarFieldContainer[int]
+    fp32_contents: RepeatedScalarFieldContainer[float]
+    fp64_contents: RepeatedScalarFieldContainer[float]
+    bytes_contents: RepeatedScalarFieldContainer[bytes]
+    def __init__(
+        self,
+        *,
+        bool_contents: Iterable[bool] = ...,
+        int_contents: Iterable[int] = ...,
+        int64_contents: Iterable[int] = ...,
+        uint_contents: Iterable[int] = ...,
+        uint64_contents: Iterable[int] = ...,
+        fp32_contents: Iterable[float] = ...,
+        fp64_contents: Iterable[float] = ...,
+        bytes_contents: Iterable[bytes] = ...,
+    ) -> None: ...
+
+class ModelInferRequest(Message):
+    class InferInputTensor(Message):
+        name: str
+        datatype: str
+        shape: RepeatedScalarFieldContainer[int]
+        parameters: MessageMap[str, InferParameter]
+        @property
+        def contents(self) -> InferTensorContents: ...
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            datatype: str = ...,
+            shape: Iterable[int] = ...,
+            parameters: Mapping[str, InferParameter] = ...,
+            contents: InferTensorContents = ...,
+        ) -> None: ...
+
+    class InferRequestedOutputTensor(Message):
+        name: str
+        parameters: MessageMap[str, InferParameter]
+        def __init__(
+            self, *, name: str = ..., parameters: Mapping[str, InferParameter] = ...
+        ) -> None: ...
+
+    model_name: str
+    model_version: str
+    id: str
+    parameters: MessageMap[str, InferParameter]
+    inputs: RepeatedCompositeFieldContainer[InferInputTensor]
+    outputs: RepeatedCompositeFieldContainer[InferRequestedOutputTensor]
+    raw_input_contents: RepeatedScalarFieldContainer[bytes]
+    def __init__(
+        self,
+        *,
+        model_name: str = ...,
+        model_version: str = ...,
+        id: str = ...,
+        parameters: Mapping[str, InferParameter] = ...,
+        inputs: Iterable[InferInputTensor] = ...,
+        outputs: Iterable[InferRequestedOutputTensor] = ...,
+        raw_input_contents: Iterable[bytes] = ...,
+    ) -> None: ...
+
+class ModelInferResponse(Message):
+    class InferOutputTensor(Message):
+        name: str
+        datatype: str
+        shape: RepeatedScalarFieldContainer[int]
+        def __init__(
+            self, *, name: str = ..., datatype: str = ..., shape: Iterable[int] = ...
+        ) -> None: ...
+
+    model_name: str
+    model_version: str
+    id: str
+    parameters: MessageMap[str, InferParameter]
+    outputs: RepeatedCompositeFieldContainer[InferOutputTensor]
+    raw_output_contents: RepeatedScalarFieldContainer[bytes]
+    def __init__(
+        self,
+        *,
+        model_name: str = ...,
+        model_version: str = ...,
+        id: str = ...,
+        parameters: Mapping[str, InferParameter] = ...,
+        outputs: Iterable[InferOutputTensor] = ...,
+        raw_output_contents: Iterable[bytes] = ...,
+    ) -> None: ...
+
+class ModelStreamInferResponse(Message):
+    error_message: str
+    @property
+    def infer_response(self) -> ModelInferResponse: ...
+    def __init__(
+        self, *, error_message: str = ..., infer_response: ModelInferResponse = ...
+    ) -> None: ...
+
+class ModelRepositoryParameter(Message):
+    bool_param: bool
+    int64_param: int
+    string_param: str
+    bytes_param: bytes
+    def __init__(
+        self,
+        *,
+        bool_param: bool = ...,
+        int64_param: int = ...,
+        string_param: str = ...,
+        bytes_param: bytes = ...,
+    ) -> None: ...
+
+class RepositoryIndexRequest(Message):
+    repository_name: str
+    ready: bool
+    def __init__(self, *, repository_name: str = ..., ready: bool = ...) -> None: ...
+
+class RepositoryIndexResponse(Message):
+    class ModelIndex(Message):
+        name: str
+        version: str
+        state: str
+        reason: str
+        def __init__(
+            self, *, name: str = ..., version: str = ..., state: str = ..., reason: str = ...
+        ) -> None: ...
+
+    models: RepeatedCompositeFieldContainer[ModelIndex]
+    def __init__(self, *, models: Iterable[ModelIndex] = ...) -> None: ...
+
+class RepositoryModelLoadRequest(Message):
+    repository_name: str
+    model_name: str
+    parameters: MessageMap[str, ModelRepositoryParameter]
+    def __init__(
+        self,
+        *,
+        repository_name: str = ...,
+        model_name: str = ...,
+        parameters: Mapping[str, ModelRepositoryParameter] = ...,
+    ) -> None: ...
+
+class RepositoryModelLoadResponse(Message):
+    def __init__(self) -> None: ...
+
+class RepositoryModelUnloadRequest(Message):
+    repository_name: str
+    model_name: str
+    parameters: MessageMap[str, ModelRepositoryParameter]
+    def __init__(
+        self,
+        *,
+        repository_name: str = ...,
+        model_name: str = ...,
+        parameters: Mapping[str, ModelRepositoryParameter] = ...,
+    ) -> None: ...
+
+class RepositoryModelUnloadResponse(Message):
+    def __init__(self) -> None: ...
+
+class HealthCheckRequest(Message):
+    service: str
+    def __init__(self, *, service: str = ...) -> None: ...
+
+class HealthCheckResponse(Message):
+    status: int
+    def __init__(self, *, status: int = ...) -> None: ...
+
+SERVING: Final[int]
+NOT_SERVING: Final[int]
+SERVICE_UNKNOWN: Final[int]
