@@ -1,0 +1,156 @@
+"""The in-process and the profiled executor."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import (
+    Aborted,
+    Executor,
+    Failed,
+    Finished,
+    InProcessExecutor,
+    Lost,
+    Payload,
+    ProcessExecutor,
+    ProfiledExecutor,
+    Ready,
+    Resized,
+)
+
+
+def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:
+    async def body() -> None:
+        executor = InProcessExecutor()
+        case = kit.Case(executor, models.matmul(), arena)
+        with pytest.raises(RuntimeError, match="before it was ready"):
+            case.handle.run(0, [])
+        assert (await case.ready()).interface.max_batch == 32
+        assert case.handle.pid is None
+        arrays = [np.full((n, 4), n, np.float32) for n in (1, 3)]
+        report = await case.run(1, *(kit.put(arena, array) for array in arrays))
+        assert isinstance(report, Finished)
+        for array, (data,) in zip(arrays, case.results, strict=True):
+            got = np.frombuffer(data, np.float32).reshape(-1, 3)
+            assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
+        case.handle.run(2, [kit.put(arena, arrays[0])])
+        case.handle.abort(3)
+        case.handle.abort(2)
+        assert await case.next() == Aborted(2)
+        case.handle.resize((3,))
+        assert await case.next() == Resized((3,))
+        raising = kit.Case(executor, models.gather(), arena)
+        await raising.ready()
+        failed = await raising.run(1, kit.put(arena, np.array([9])))
+        assert isinstance(failed, Failed)
+        assert "out of data bounds" in failed.detail
+        raising.handle.kill()
+        assert isinstance(await raising.next(), Lost)
+        case.handle.run(5, [kit.put(arena, arrays[0])])
+        await executor.close()
+        case.handle.run(6, [kit.put(arena, arrays[0])])
+        assert case.quiet
+
+    asyncio.run(body())
+
+
+def test_in_process_a_broken_model_is_lost_for_good(models, kit, arena) -> None:
+    async def body() -> None:
+        executor = InProcessExecutor()
+        path = models.matmul()
+        path.write_bytes(b"garbage")
+        report = await kit.Case(executor, path, arena).next()
+        assert isinstance(report, Lost)
+        assert report.permanent
+        await executor.close()
+
+    asyncio.run(body())
+
+
+@dataclass
+class Times:
+    """10 ms per row and core-second, twice as long in the worst case."""
+
+    revision: int = 0
+
+    def expected(self, rows: int, cores: int) -> float:
+        return 0.01 * rows / cores
+
+    def p99(self, rows: int, cores: int) -> float:
+        return 2 * self.expected(rows, cores)
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        return self.expected(rows, cores) * (1 + level)
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        return float(budget >= self.expected(rows, cores))
+
+    def observe(self, seconds: float, rows: int, cores: int) -> None:
+        self.revision += 1
+
+
+INTERFACE = ModelInterface(
+    (TensorSpec("x", Datatype.FP32, (-1, 4)),),
+    (TensorSpec("y", Datatype.FP64, (-1, 3, -1)), TensorSpec("s", Datatype.BYTES, (-1, 2))),
+    8,
+)
+
+
+def profiled(**options: object) -> ProfiledExecutor:
+    return ProfiledExecutor(lambda replica: Times(), lambda source: INTERFACE, **options)
+
+
+def test_profiled_answers_zeros_after_the_expected_time(models, kit, arena) -> None:
+    async def body() -> None:
+        executor = profiled(start_s=0.001)
+        loop = asyncio.get_running_loop()
+        case = kit.Case(executor, models.folder / "never-opened.onnx", arena)
+        assert await case.next() == Ready(INTERFACE)
+        begin = loop.time()
+        report = await case.run(1, Payload(2, ()), Payload(1, ()))
+        assert loop.time() - begin >= 0.03 - 1e-3
+        assert isinstance(report, Finished)
+        assert report.timing.infer_s == pytest.approx(0.03)
+        shapes = [[tensor.shape for tensor in member] for member in report.outputs]
+        assert shapes == [[(2, 3, 1), (2, 2)], [(1, 3, 1), (1, 2)]]
+        assert case.results == [[bytes(48), bytes(16)], [bytes(24), bytes(8)]]
+        case.handle.resize((0, 1))
+        assert await case.next() == Resized((0, 1))
+        report = await case.run(2, Payload(2, ()))
+        assert isinstance(report, Finished)
+        assert report.timing.infer_s == pytest.approx(0.01)
+        case.handle.run(3, [Payload(8, ())])
+        case.handle.abort(3)
+        assert await case.next() == Aborted(3)
+        case.handle.kill()
+        assert await case.next() == Lost("killed")
+        await executor.close()
+        assert case.quiet
+
+    asyncio.run(body())
+
+
+def test_profiled_times_drawn_from_a_seed_repeat(models, kit, arena) -> None:
+    async def times(seed: int) -> list[float]:
+        executor = profiled(generator=np.random.default_rng(seed))
+        case = kit.Case(executor, models.folder, arena)
+        await case.ready()
+        reports = [await case.run(number, Payload(1, ())) for number in range(4)]
+        await executor.close()
+        return [report.timing.infer_s for report in reports if isinstance(report, Finished)]
+
+    first, same, other = (asyncio.run(times(seed)) for seed in (1, 1, 2))
+    assert first == same != other
+    assert all(0.01 <= seconds <= 0.02 for seconds in first)
+
+
+def test_all_executors_keep_the_seams_promise() -> None:
+    executors: list[Executor] = [ProcessExecutor(), InProcessExecutor(), profiled()]
+    assert len(executors) == 3
+    for executor in executors:
+        asyncio.run(executor.close())

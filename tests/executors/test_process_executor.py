@@ -1,0 +1,405 @@
+"""The process executor with real processes: results, failures, aborts, deaths, resizes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+from onnx import TensorProto, helper
+
+from slacktide.executors import (
+    Aborted,
+    Arena,
+    Failed,
+    Finished,
+    Lost,
+    ModelSource,
+    Payload,
+    ProcessExecutor,
+    Resized,
+    TensorRef,
+)
+from slacktide.executors.cores import thread_cores
+from slacktide.executors.tensor_io import encode_strings
+
+Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
+LONG = np.array([1 << 40])
+
+
+@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def any_loop(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def serve(body: Body, run: Any = asyncio.run) -> None:
+    """Run a test with an executor that is closed whatever happens."""
+
+    async def whole() -> None:
+        executor = ProcessExecutor()
+        try:
+            await body(executor)
+        finally:
+            await executor.close()
+
+    run(whole())
+
+
+def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        interface = (await case.ready()).interface
+        assert (interface.max_batch, interface.outputs[0].shape) == (32, (-1, 3))
+        generator = np.random.default_rng(1)
+        for number, rows in enumerate([(1,), (2, 1, 5), (3,), (1,) * 32, (700, 900)]):
+            arrays = [generator.random((n, 4), np.float32) for n in rows]
+            report = await case.run(number, *(kit.put(arena, array) for array in arrays))
+            assert isinstance(report, Finished)
+            assert report.batch == number
+            assert [member[0].shape for member in report.outputs] == [(n, 3) for n in rows]
+            for array, (data,) in zip(arrays, case.results, strict=True):
+                got = np.frombuffer(data, np.float32).reshape(-1, 3)
+                assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
+            assert report.timing.infer_s > 0
+            assert report.timing.cpu_s > 0
+        assert case.quiet
+
+    serve(body, any_loop)
+
+
+def test_several_replicas_run_at_the_same_time(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        cases = [kit.Case(executor, models.matmul(), arena) for _ in range(3)]
+        for case in cases:
+            await case.ready()
+        assert len({case.handle.pid for case in cases} | {os.getpid()}) == 4
+        for scale, case in enumerate(cases):
+            case.handle.run(7, [kit.put(arena, np.full((1, 4), scale, np.float32))])
+        for scale, case in enumerate(cases):
+            await case.next()
+            got = np.frombuffer(case.results[0][0], np.float32)
+            assert np.allclose(got, scale * kit.WEIGHT.sum(0), rtol=1e-5)
+
+    serve(body)
+
+
+def test_strings(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.identity(TensorProto.STRING), arena)
+        await case.ready()
+        texts = [[["a", "é"]], [["", "two\nlines"], ["x" * 3000, "0"]]]
+        members = [((len(t), 2), encode_strings(np.array(t, object))) for t in texts]
+        assert isinstance(await case.run(1, *(kit.put(arena, m) for m in members)), Finished)
+        assert [result[0] for result in case.results] == [data for _, data in members]
+        bad = await case.run(2, kit.put(arena, ((1, 2), b"\x01\0\0\0\xff\0\0\0\0")))
+        assert bad == Failed(2, "a BYTES element is not UTF-8, as ONNX strings must be")
+
+    serve(body)
+
+
+def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.total(), arena)
+        assert (await case.ready()).interface.max_batch == 0
+        one = kit.put(arena, np.arange(5, dtype=np.float32), rows=1)
+        report = await case.run(1, one)
+        assert isinstance(report, Finished)
+        assert report.outputs[0][0].shape == ()
+        assert np.frombuffer(case.results[0][0], np.float32) == [10.0]
+        assert await case.run(2, one, one) == Failed(2, "the model has no batch axis")
+
+    serve(body)
+
+
+def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.gather(), arena)
+        await case.ready()
+        report = await case.run(1, kit.put(arena, np.array([9])))
+        assert isinstance(report, Failed)
+        assert "out of data bounds" in report.detail
+        assert "/" not in report.detail
+        report = await case.run(2, Payload(1, (TensorRef(1 << 25, 8 << 30, (1 << 30,)),)))
+        assert isinstance(report, Failed)
+        assert isinstance(await case.run(3, kit.put(arena, np.array([2, 0]))), Finished)
+        assert case.results[0][0] == kit.WEIGHT[[2, 0]].tobytes()
+
+    serve(body)
+
+
+def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, arena) -> None:
+    path = kit.save(
+        models.path("huge"),
+        [helper.make_node("ConstantOfShape", ["form"], ["y"])],
+        [kit.value("form", TensorProto.INT64, [2])],
+        [kit.value("y", TensorProto.FLOAT, ["a", "b"])],
+    )
+
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, path, arena)
+        await case.ready()
+        huge = kit.put(arena, np.array([1 << 22, 1 << 22]), rows=1)
+        assert await case.run(1, huge) == Failed(1, "out of memory")
+        small = kit.put(arena, np.array([2, 3]), rows=1)
+        assert isinstance(await case.run(2, small), Finished)
+        assert case.results == [[bytes(24)]]
+
+    serve(body)
+
+
+def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, arena, any_loop) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.spin(), arena)
+        await case.ready()
+        x = np.ones((1, 2), np.float32)
+        case.handle.run(1, [kit.put(arena, x, LONG)])
+        case.handle.abort(1)
+        assert await case.next() == Aborted(1)
+        case.handle.abort(1)
+        assert isinstance(await case.run(2, kit.put(arena, x, np.array([3]))), Finished)
+        case.handle.abort(3)  # before its batch: it may overtake
+        assert await case.run(3, kit.put(arena, x, LONG)) == Aborted(3)
+        assert isinstance(await case.run(4, kit.put(arena, x, np.array([3]))), Finished)
+
+    serve(body, any_loop)
+
+
+def test_kill_minus_nine_is_seen_at_once(models, kit, arena, any_loop) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.spin(), arena)
+        await case.ready()
+        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        os.kill(case.handle.pid, signal.SIGKILL)
+        async with asyncio.timeout(2.0):
+            assert await case.next() == Lost("the worker process was killed by signal 9")
+        case.handle.run(2, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        case.handle.abort(2)
+        case.handle.resize((0,))
+        case.handle.kill()
+        case.handle.stop()
+        again = kit.Case(executor, models.matmul(), arena)
+        await again.ready()
+        assert case.quiet
+
+    serve(body, any_loop)
+
+
+def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.spin(), arena)
+        await case.ready()
+        case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
+        os.kill(case.handle.pid, signal.SIGSTOP)  # not even the abort's thread runs now
+        case.handle.abort(1)
+        case.handle.kill()
+        assert await case.next() == Lost("the worker process was killed by signal 9")
+
+    serve(body)
+
+
+def test_a_result_sent_before_death_still_counts(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        pid = case.handle.pid
+        pidfd = os.pidfd_open(pid)
+        case.handle.run(1, [kit.put(arena, np.ones((1, 4), np.float32))])
+        # Without giving the loop a turn: wait until the result has been sent, then kill.
+        while not _has_input(case.handle._control.fileno()):
+            pass
+        os.kill(pid, signal.SIGKILL)
+        assert await kit.gone(pidfd)
+        os.close(pidfd)
+        assert isinstance(await case.next(), Finished)
+        assert isinstance(await case.next(), Lost)
+
+    serve(body)
+
+
+def _has_input(fd: int) -> bool:
+    return bool(select.select([fd], [], [], 10.0)[0])
+
+
+def test_stop_lets_the_batch_finish_and_reports_nothing(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        pidfd = os.pidfd_open(case.handle.pid)
+        case.handle.stop()
+        assert await kit.gone(pidfd)
+        os.close(pidfd)
+        await executor.close()
+        assert case.quiet
+
+    serve(body)
+
+
+def test_stop_or_kill_while_starting(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        stopped = kit.Case(executor, models.matmul(), arena)
+        stopped.handle.stop()
+        killed = kit.Case(executor, models.matmul(), arena)
+        killed.handle.kill()
+        assert await killed.next() == Lost("the worker process was killed by signal 9")
+        with pytest.raises(RuntimeError, match="before it was ready"):
+            kit.Case(executor, models.matmul(), arena).handle.run(1, [])
+        await executor.close()
+        assert stopped.quiet
+
+    serve(body)
+
+
+@pytest.mark.parametrize("way", ["garbage", "missing", "escape"])
+def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path: Path) -> None:
+    path = models.matmul()
+    root = path.parent
+    if way == "garbage":
+        path.write_bytes(b"no model")
+    elif way == "missing":
+        path.unlink()
+    else:
+        root = tmp_path / "elsewhere"
+        root.mkdir()
+
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, path, arena, root=root)
+        report = await case.next()
+        assert isinstance(report, Lost)
+        assert report.permanent
+        assert str(tmp_path) not in report.detail
+        await executor.close()
+        assert case.quiet
+
+    serve(body)
+
+
+def test_resize_is_read_back(models, kit, arena) -> None:
+    everywhere = tuple(sorted(os.sched_getaffinity(0)))
+    one, other = everywhere[:1], everywhere[-1:]
+
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        case.handle.resize(everywhere)  # while it starts: done when it is ready
+        await case.ready()
+        assert await case.next() == Resized(everywhere)
+        case.handle.resize(other)
+        assert await case.next() == Resized(other)
+        assert thread_cores(case.handle.pid) == other
+        case.handle.resize((10_000,))
+        assert await case.next() == Resized(other)
+        fresh = kit.Case(executor, models.matmul(), arena)
+        await fresh.ready()
+        assert thread_cores(fresh.handle.pid) == one
+
+    serve(body)
+
+
+def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        pid = case.handle.pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == min(
+            19, os.getpriority(os.PRIO_PROCESS, 0) + 5
+        )
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "500"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(pid, number)
+        report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
+        assert isinstance(report, Finished)
+
+    serve(body)
+
+
+def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        seen: list[bytes] = []
+        first = kit.put(arena, np.full((1, 4), 1, np.float32))
+        second = kit.put(arena, np.full((1, 4), 2, np.float32))
+
+        def report(event: object) -> None:
+            if isinstance(event, Finished):
+                if len(seen) < 10:
+                    handle.run(event.batch + 1, [second if event.batch % 2 else first])
+                    time.sleep(0.01)  # time for the worker to spoil it, if it were told
+                seen.append(bytes(event.outputs[0][0].data))
+                if len(seen) > 10:
+                    done.set_result(None)
+            elif not isinstance(event, Finished):
+                handle.run(0, [second])
+
+        source: ModelSource = kit.source(models.matmul())
+        handle = executor.start(kit.replica(), source, arena, report)
+        await asyncio.wait_for(done, kit.PATIENCE)
+        scales = [np.frombuffer(data, np.float32)[0] / kit.WEIGHT.sum(0)[0] for data in seen]
+        assert np.allclose(scales, [2, 1] * 5 + [2], rtol=1e-5)
+
+    serve(body)
+
+
+def test_the_nursery_has_one_thread(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        await kit.Case(executor, models.matmul(), arena).ready()
+        assert len(os.listdir(f"/proc/{executor.nursery_pid}/task")) == 1
+
+    serve(body)
+
+
+def test_the_executor_survives_its_nursery(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        executor.warm()
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        first = executor.nursery_pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        assert isinstance(await case.next(), Lost)  # its workers go with it
+        again = kit.Case(executor, models.matmul(), arena)
+        await again.ready()
+        assert executor.nursery_pid not in (None, first)
+
+    serve(body)
+
+
+def test_a_nursery_that_dies_before_it_answers_loses_the_replica(models, kit, arena) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        os.kill(executor.nursery_pid, signal.SIGKILL)
+        report = await case.next()
+        assert isinstance(report, Lost)
+        assert not report.permanent
+
+    serve(body)
+
+
+def test_close_ends_every_process_and_leaves_no_descriptor(models, kit) -> None:
+    async def body() -> None:
+        executor = ProcessExecutor()
+        arena = Arena(1 << 20)
+        cases = [kit.Case(executor, models.spin(), arena) for _ in range(2)]
+        for case in cases:
+            await case.ready()
+        pids = [case.handle.pid for case in cases] + [executor.nursery_pid]
+        cases[0].handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), np.array([3]))])
+        await executor.close()
+        await executor.close()
+        for pid in pids:
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+        with pytest.raises(RuntimeError, match="closed"):
+            kit.Case(executor, models.matmul(), arena)
+        arena.close()
+
+    before = os.listdir("/proc/self/fd")
+    asyncio.run(body())
+    assert len(os.listdir("/proc/self/fd")) == len(before)
