@@ -1,0 +1,27 @@
+"""The nearest valid word, for messages about a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(word: str, valid: Iterable[str]) -> str | None:
+    """The valid word most like `word`, whatever its case; None if none is alike."""
+    by_lower = {candidate.lower(): candidate for candidate in valid}
+    found = get_close_matches(word.lower()[:128], by_lower, n=1, cutoff=0.6)
+    return by_lower[found[0]] if found else None
+
+
+def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
+    """The tail of a message: `did you mean 'x'?`, or else all that is valid."""
+    valid = tuple(valid)
+    if (found := nearest(word, valid)) is not None:
+        return f"did you mean {found!r}?"
+    return f"{noun}: {', '.join(valid)}" if valid else f"none is {noun}"
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`value` for a message: its repr, cut short."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,73 @@
+"""YAML as configuration needs it: plain data, no surprises.
+
+PyYAML's safe loader, with less: no anchors and aliases (a few lines of them expand to gigabytes),
+no explicit tags, no merge keys, no dates, keys are strings, and a key given twice is an error
+rather than a silent overwriting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+_KEPT_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
+
+
+class YamlError(ValueError):
+    """The text is not YAML of this kind; `str()` says why and in which line."""
+
+
+def parse_yaml(text: str) -> Any:
+    """The one document in `text`: dicts with string keys, lists, scalars; None if empty.
+
+    Raises YamlError, and nothing else, whatever the text.
+    """
+    try:
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        raise YamlError(f"{line}{error.problem or error.context}") from None
+    except RecursionError:
+        raise YamlError("nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        # A bad character, or a number of more digits than Python reads.
+        raise YamlError(str(error).partition(";")[0].partition("\n")[0]) from None
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """The safe loader without anchors, tags, merges, dates and double keys."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  (PyYAML's own attribute, copied and cut)
+        first: [pair for pair in pairs if pair[0] in _KEPT_TAGS]
+        for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs lack it
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not used here", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None) is not None:
+            raise yaml.MarkedYAMLError(
+                problem="tags are not used here", problem_mark=event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
+                raise yaml.MarkedYAMLError(
+                    problem="expected a key that is a word (quote it if it is a number)",
+                    problem_mark=key_node.start_mark,
+                )
+            if key_node.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key_node.value!r} is given twice",
+                    problem_mark=key_node.start_mark,
+                )
+            seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)

@@ -1,0 +1,189 @@
+"""slacktide.yaml: what it may say, and what it is told when it says something else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.repository.errors import SettingsError
+from slacktide.repository.schedulers import (
+    SCHEDULERS,
+    EdfSettings,
+    FifoSettings,
+    SlackSettings,
+)
+from slacktide.repository.settings import (
+    Cores,
+    InputSettings,
+    Limits,
+    ModelSettings,
+    Versions,
+)
+from slacktide.repository.settings_file import parse_settings, validate_settings
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def load(text: str) -> ModelSettings:
+    document = parse_settings(text.encode(), where="m/slacktide.yaml")
+    return validate_settings(document, where="m/slacktide.yaml")
+
+
+def test_nothing_stated_gives_the_defaults() -> None:
+    assert load("") == load("{}") == ModelSettings()
+    assert ModelSettings().scheduler == SlackSettings()
+    assert ModelSettings().versions == Versions(latest=1)
+
+
+def test_the_documented_example_states_every_key_and_loads() -> None:
+    text = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
+    assert set(yaml.safe_load(text)) == set(ModelSettings.model_fields)
+    settings = load(text)
+    assert settings.slo == 0.15
+    assert settings.max_slo == 2.0
+    assert settings.cores == Cores(min=1, max=4)
+    assert settings.limits == Limits(queue=2000, payload=4 * 2**20, memory=2**28, rows=16)
+    assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True)
+    assert settings.provider_names == ("CPUExecutionProvider",)
+
+
+def test_every_key_is_documented() -> None:
+    page = PAGE.read_text()
+    tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    sections = {"cores.": Cores, "limits.": Limits, "versions.": Versions}
+    nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
+    nested |= {f"inputs.NAME.{key}" for key in InputSettings.model_fields}
+    flat = {k for k in ModelSettings.model_fields if k not in ("limits", "inputs", "scheduler")}
+    options = {key for model in SCHEDULERS.values() for key in model.model_fields} - {"name"}
+    for key in flat | nested | options | {"scheduler.name"}:
+        assert f"`{key}`" in tables, key
+
+
+def test_short_forms() -> None:
+    short = load("scheduler: fifo\ncores: 2\nversions: all")
+    assert short.scheduler == FifoSettings()
+    assert short.cores == Cores(min=2, max=2)
+    assert short.versions == Versions(all=True)
+    assert load("versions: [3, '1']").versions == Versions(only=("3", "1"))
+    assert load("scheduler: {name: edf, guarantee: p99}").scheduler == EdfSettings(guarantee="p99")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slo: 150", "slo: expected a duration with its unit, such as '150ms', '2s' or '1m', got"),
+        ("slo: 0s", "slo: expected greater than 0, got '0s'"),
+        ("sloo: 1s", "sloo: unknown key; did you mean 'slo'?"),
+        ("replica: 2", "replica: unknown key; did you mean 'replicas'?"),
+        ("slo: 2s\nmax_slo: 1s", "expected slo at most max_slo, got 2s and 1s"),
+        ("scheduler: slak", "scheduler.name: expected a scheduler, got 'slak'; did you mean"),
+        ("scheduler: {kappa: 1}", "scheduler.name: expected a scheduler, got ''; valid: slack"),
+        ("scheduler: {name: slack, kapa: 1}", "scheduler.kapa: unknown key; did you mean 'kappa'?"),
+        ("scheduler: {name: fifo, kappa: 1}", "scheduler.kappa: unknown key; valid: name, max_de"),
+        ("scheduler: {name: edf, guarantee: p90}", "scheduler.guarantee: expected 'p50' or 'p99'"),
+        ("limits: {quue: 1}", "limits.quue: unknown key; did you mean 'queue'?"),
+        ("limits: {payload: 12mb}", "limits.payload: expected a size in bytes, such as '64MiB'"),
+        ("limits: {queue: 0}", "limits.queue: expected greater than or equal to 1, got 0"),
+        ("limits: 3", "limits: expected keys and values, got 3"),
+        ("cores: {min: 3, max: 1}", "cores: expected min at most max, got min 3 and max 1"),
+        ("cores: 0", "cores.min: expected greater than or equal to 1, got 0"),
+        ("cores: true", "cores: expected keys and values, got True"),
+        ("versions: {latest: 1, all: true}", "versions: expected exactly one of 'latest', 'all'"),
+        ("versions: []", "versions.only: "),
+        ("versions: ['01']", "versions.only[0]: expected a whole number from 1, without leading"),
+        ("max_batch: '8'", "max_batch: expected a whole number, got '8'"),
+        ("max_batch: true", "max_batch: expected a whole number, got True"),
+        ("share: .nan", "share: expected a finite number, got nan"),
+        ("executor: wroker", "executor: expected 'worker', 'in_process' or 'profiled', got"),
+        ("device: gpu", "device: expected 'cpu', 'cuda' or 'cuda:N', got 'gpu'"),
+        ("providers: [CUDA]", "did you mean 'cuda'?"),
+        ("lane: ../x", "lane: expected letters, digits"),
+        ("file: ../../secret", "file: expected letters, digits"),
+        ("inputs: {x: {shape: [0]}}", "inputs.x.shape[0]: expected greater than or equal to 1"),
+        ("inputs: {x: {shpe: [1]}}", "inputs.x.shpe: unknown key; did you mean 'shape'?"),
+        ("- slo", "expected keys and values, got ['slo']"),
+        ("slo: 1s\nslo: 2s", "line 2: key 'slo' is given twice"),
+        ("priority: 6", "priority: expected less than or equal to 5, got 6"),
+    ],
+)
+def test_mistakes_are_named_with_what_was_expected(text: str, message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        load(text)
+    assert str(caught.value).startswith("m/slacktide.yaml: ")
+    assert message in str(caught.value)
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load("sloo: 1s\nshare: 0\ndevice: gpu")
+    assert {problem.field for problem in caught.value.problems} == {"sloo", "share", "device"}
+
+
+def test_bytes_that_are_no_text() -> None:
+    with pytest.raises(SettingsError, match="expected UTF-8"):
+        parse_settings(b"\xff", where="m/slacktide.yaml")
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        ModelSettings().slo = 1.0  # type: ignore[misc]  # that is the point
+
+
+def test_settings_printed_as_json_read_back() -> None:
+    settings = load("slo: 150ms\nlimits: {payload: 64MiB}\ncores: 2\nscheduler: fifo")
+    printed = settings.model_dump(mode="json", exclude_none=True)
+    assert printed["slo"] == "150ms"
+    assert printed["limits"] == {"payload": "64MiB"}
+    assert validate_settings(printed, where="") == settings
+
+
+def test_the_smaller_queue_limit_counts() -> None:
+    assert load("").queue_limit is None
+    assert load("limits: {queue: 5}").queue_limit == 5
+    assert load("limits: {queue: 5}\nscheduler: {name: fifo, max_queue: 3}").queue_limit == 3
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [
+        (Versions(latest=1), ("10",)),
+        (Versions(latest=2), ("9", "10")),
+        (Versions(latest=9), ("1", "9", "10")),
+        (Versions(all=True), ("1", "9", "10")),
+        (Versions(only=("9", "1", "9")), ("1", "9")),
+        (Versions(only=("7",)), ("7",)),
+    ],
+)
+def test_versions_are_chosen_by_number_not_by_text(
+    versions: Versions, chosen: tuple[str, ...]
+) -> None:
+    assert versions.choose(["10", "9", "1"]) == chosen
+
+
+_words = st.sampled_from(
+    [*ModelSettings.model_fields, *SCHEDULERS, *Limits.model_fields, "name", "kappa", "x", ""]
+)
+_documents = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), _words),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(_words, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.dictionaries(_words, _documents, max_size=4))
+def test_no_document_is_worse_than_a_settings_error(document: dict[str, object]) -> None:
+    message = ""
+    try:
+        validate_settings(document, where="f")
+    except SettingsError as error:
+        message = str(error)
+    assert not re.search(r"pydantic|Traceback|Input should", message)
+    assert message.isprintable()
