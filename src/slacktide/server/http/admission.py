@@ -1,0 +1,72 @@
+"""The door of the HTTP front end: every request passes here, once, before its handler hears of it.
+
+In this order: is there such a path and method, may this client use it (the one gate for all
+routes), can its body be taken, has the client too much in the works, does its handler want it.
+"""
+
+from __future__ import annotations
+
+from slacktide.domain import Reason
+from slacktide.server.http.exchange import Exchange
+from slacktide.server.http.hub import Hub
+from slacktide.server.http.messages import error_response, failure_response, retry_after
+
+
+def open_exchange(hub: Hub, exchange: Exchange) -> None:
+    """Find the route of a request whose headers are here. A refusal becomes its response."""
+    exchange.opened = True
+    try:
+        _open(hub, exchange)
+    except Exception as error:
+        exchange.response = failure_response(error, triton_strict=hub.settings.triton_strict)
+
+
+def _open(hub: Hub, exchange: Exchange) -> None:
+    settings = hub.settings
+    found = hub.router.match(exchange.target)
+    if found is None:
+        exchange.response = error_response(404, "Not Found")
+        return
+    route = found.routes.get(exchange.method)
+    if route is None:
+        allow = ", ".join(sorted(found.routes))
+        line = b"Allow: %b\r\n" % allow.encode()
+        exchange.response = error_response(405, f"use {allow} here", extra=line)
+        return
+    if hub.authorize is not None:
+        denial = hub.authorize(route.group, exchange.headers)
+        if denial is not None:
+            status = 403 if denial.forbidden else 401
+            line = b"" if denial.forbidden else b"WWW-Authenticate: Bearer\r\n"
+            exchange.response = error_response(status, denial.message, extra=line)
+            return
+    exchange.route = route
+    exchange.params = found.params
+    receiver = route.receiver
+    exchange.limit = settings.max_body_bytes if receiver else settings.max_control_bytes
+    expect = exchange.headers.get(b"expect")
+    if expect is not None and expect.strip().lower() != b"100-continue":
+        exchange.response = error_response(417, "the only expectation met is 100-continue")
+        return
+    if max(exchange.length, exchange.filled) > exchange.limit:
+        message = f"body: expected at most {exchange.limit} bytes, got {exchange.length}"
+        if receiver is not None:
+            receiver.refuse(exchange, Reason.TOO_LARGE, message)
+        exchange.response = error_response(413, message)
+        return
+    if receiver is None:
+        return
+    if not hub.admit(exchange.client):
+        message = "this client has too many requests in the works"
+        receiver.refuse(exchange, Reason.CLIENT_LIMIT, message)
+        status = 503 if settings.triton_strict else 429
+        exchange.response = error_response(status, message, extra=retry_after(status, 1.0))
+        return
+    exchange.admitted = True
+    exchange.response = receiver.open(exchange)
+    if exchange.response is None:
+        # Only from here on does the receiver hold something that must be ended.
+        exchange.receiver = receiver
+
+
+__all__ = ["open_exchange"]

@@ -1,0 +1,185 @@
+"""From an HTTP inference request to the data plane and back. Holds no rule of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from slacktide.domain import OutcomeKind, Reason
+from slacktide.server.http.compression import SUPPORTED, encoding_of, inflate
+from slacktide.server.http.messages import (
+    OCTETS,
+    Request,
+    Response,
+    error_response,
+    failure_response,
+    retry_after,
+)
+from slacktide.server.http.settings import HttpSettings
+from slacktide.server.ports import DataPlane, Ticket, Upload
+from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
+from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.oip_json import AnswerFormat, format_reply, parse_infer
+from slacktide.wire.parameters import (
+    PARAMETER_HEADERS,
+    TIMEOUT_HEADERS,
+    parse_length,
+    parse_parameters,
+    read_headers,
+)
+from slacktide.wire.status import status_of
+
+_JSON_LENGTH = b"inference-header-content-length"
+_STEERING = frozenset(name.encode() for name in (*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
+_NO_PARAMETERS: Mapping[str, Parameter] = {}
+_MAX_ID = 256
+
+
+class _Call:
+    """What the endpoint keeps of one request, in `request.state`."""
+
+    __slots__ = ("context", "encoding", "json_length", "parameters", "ticket", "upload")
+
+    def __init__(self, context: CallContext) -> None:
+        self.context = context
+        self.json_length: int | None = None
+        self.encoding = b""
+        self.parameters = _NO_PARAMETERS
+        self.upload: Upload | None = None
+        """Announced and not ended."""
+        self.ticket: Ticket | None = None
+
+
+class InferEndpoint:
+    """The receiver behind POST …/infer."""
+
+    def __init__(self, data: DataPlane, settings: HttpSettings) -> None:
+        self._data = data
+        self._settings = settings
+
+    def open(self, request: Request) -> Response | None:
+        headers = request.headers
+        request.state = call = _Call(CallContext(request.first_byte, request.client, "http"))
+        try:
+            length = headers.get(_JSON_LENGTH)
+            if length is not None:
+                call.json_length = parse_length("Inference-Header-Content-Length", length.strip())
+            if not _STEERING.isdisjoint(headers):
+                self._read_steering(headers, call)
+        except WireError as error:
+            self.refuse(request, error.reason, error.message)
+            raise
+        if b"content-encoding" in headers:
+            encoding = encoding_of(headers[b"content-encoding"])
+            if encoding is None:
+                message = "Content-Encoding: expected gzip or deflate"
+                self.refuse(request, Reason.BAD_INPUT, message)
+                return error_response(501, message, extra=SUPPORTED)
+            call.encoding = encoding
+        if b"x-request-id" in headers:
+            call.context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
+        if b"traceparent" in headers:
+            call.context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
+        return None
+
+    def _read_steering(self, headers: Mapping[bytes, bytes], call: _Call) -> None:
+        fields = read_headers(
+            (name.decode(), headers[name].decode("latin-1").strip())
+            for name in _STEERING.intersection(headers)
+        )
+        # Found out now, so that a bad one is refused before the body is read.
+        parse_parameters(fields.parameters)
+        call.parameters = fields.parameters
+        call.context.transport_budget_s = fields.budget_s
+
+    def announce(self, request: Request, length: int) -> memoryview | Response:
+        call: _Call = request.state
+        model, version = _target(request)
+        answer = self._data.announce(model, version, length, call.parameters, call.context)
+        if isinstance(answer, InferReply):
+            return self._response(answer, AnswerFormat(), call)
+        call.upload = answer
+        return answer.body()
+
+    def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
+        call: _Call = request.state
+        upload = call.upload
+        model, version = _target(request)
+        try:
+            body = self._body(request.body if upload is None else upload.body(), call)
+            infer, answer = parse_infer(model, version, body, call.json_length, call.parameters)
+            parse_parameters(infer.parameters)
+        except WireError as error:
+            self.refuse(request, error.reason, error.message)
+            raise
+        if infer.id:
+            call.context.request_id = infer.id
+
+        def reply(result: InferReply) -> None:
+            call.ticket = None
+            try:
+                response = self._response(result, answer, call)
+            except Exception as error:
+                response = failure_response(error)
+            respond(response)
+
+        if upload is None:
+            call.ticket = self._data.infer(infer, call.context, reply)
+        else:
+            call.upload = None
+            call.ticket = upload.complete(infer, reply)
+
+    def _body(self, body: Buffer, call: _Call) -> Buffer:
+        if call.encoding:
+            body = inflate(body, call.encoding, self._settings.max_body_bytes)
+        size = len(body) if call.json_length is None else call.json_length
+        if size > self._settings.max_json_bytes:
+            expected = f"at most {self._settings.max_json_bytes} bytes of JSON"
+            raise BadField("body", expected, size, Reason.TOO_LARGE)
+        return body
+
+    def refuse(self, request: Request, reason: Reason, message: str) -> None:
+        call: _Call | None = request.state
+        if call is not None and call.upload is not None:
+            upload, call.upload = call.upload, None
+            upload.refuse(reason, message)
+        else:
+            model, version = _target(request)
+            self._data.body_refused(model, version, reason, message)
+
+    def abandon(self, request: Request, reason: Reason) -> None:
+        call: _Call = request.state
+        if call.upload is not None:
+            upload, call.upload = call.upload, None
+            upload.cancel(reason)
+        elif call.ticket is not None:
+            ticket, call.ticket = call.ticket, None
+            ticket.cancel(reason)
+
+    def _response(self, reply: InferReply, answer: AnswerFormat, call: _Call) -> Response:
+        request_id = reply.id or call.context.request_id
+        if reply.outputs is not None and reply.outcome.kind in _ANSWERED:
+            head, buffers = format_reply(reply, answer)
+            if not buffers:
+                return Response(200, (head,), request_id=request_id)
+            line = b"Inference-Header-Content-Length: %d\r\n" % len(head)
+            return Response(200, (head, *buffers), OCTETS, line, request_id)
+        reason = reply.outcome.reason
+        status = status_of(
+            reason, has_result=False, triton_strict=self._settings.triton_strict
+        ).http
+        return error_response(
+            status,
+            reply.message or reason.label.replace("_", " "),
+            extra=retry_after(status, reply.retry_after_s),
+            request_id=request_id,
+        )
+
+
+_ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
+
+
+def _target(request: Request) -> tuple[str, str | None]:
+    return request.params["model"], request.params.get("version")
+
+
+__all__ = ["InferEndpoint"]

@@ -1,0 +1,116 @@
+"""`HttpServer`: listens, keeps the connections, looks at the clock for them, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from ssl import SSLContext
+
+from slacktide.server.http.hub import AccessLog, Authorize, Hub
+from slacktide.server.http.protocol import Connection
+from slacktide.server.http.router import Route, Router
+from slacktide.server.http.routes import inference_routes
+from slacktide.server.http.settings import HttpSettings
+from slacktide.server.ports import ControlPlane, DataPlane
+
+_BACKLOG = 1024
+
+
+class HttpServer:
+    """One listening port with a table of routes.
+
+    `authorize` guards every route (hub.py); `access_log` hears of every answer; `clock` is
+    monotonic seconds, the same that deadlines are counted on.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        settings: HttpSettings | None = None,
+        *,
+        authorize: Authorize | None = None,
+        access_log: AccessLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._hub = Hub(Router(routes), settings or HttpSettings(), authorize, access_log, clock)
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def for_inference(
+        cls,
+        data: DataPlane,
+        control: ControlPlane,
+        settings: HttpSettings | None = None,
+        *,
+        authorize: Authorize | None = None,
+        access_log: AccessLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> HttpServer:
+        """The server of the inference port."""
+        settings = settings or HttpSettings()
+        routes = inference_routes(data, control, settings)
+        return cls(routes, settings, authorize=authorize, access_log=access_log, clock=clock)
+
+    async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> None:
+        """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self._hub), host, port, ssl=ssl, backlog=_BACKLOG
+        )
+        self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
+
+    @property
+    def port(self) -> int:
+        """The port bound. Raises RuntimeError before `start`."""
+        if self._server is None or not self._server.sockets:
+            raise RuntimeError("the server does not listen")
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """Open connections."""
+        return len(self._hub.connections)
+
+    async def drain(self, timeout_s: float | None = None) -> bool:
+        """Stop listening, answer what is here, close connections with their last answer.
+
+        Returns True once all are closed, False if `timeout_s` passed before.
+        """
+        if self._server is not None:
+            self._server.close()
+        self._hub.draining = True
+        for connection in list(self._hub.connections):
+            connection.start_drain()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._hub.connections:
+                    await self._hub.emptied.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """Stop listening and cut every connection; what waits is cancelled. Safe to repeat."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._hub.connections):
+            connection.abort()
+        while self._hub.connections:
+            await self._hub.emptied.wait()
+        if self._server is not None:
+            await self._server.wait_closed()
+            self._server = None
+
+    def _tick(self) -> None:
+        now = self._hub.clock()
+        for connection in list(self._hub.connections):
+            connection.check(now)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
+
+
+__all__ = ["HttpServer"]
