@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 import pytest
 
+from slacktide.load.report.provenance import commit_of, gather
 from slacktide.reports import Comparison, Records, Report, ReportError
-from slacktide.reports.provenance import commit_of, gather
 
 Build = Callable[..., Report]
 

@@ -1,21 +1,26 @@
-"""The one report format: what a run asked for and what came of it; scored, read, written, shown.
+"""The one report format, for people: tables at a terminal, one self-contained page, comparisons.
 
-It knows no server and no clock: whoever runs something (the load generator, the simulator)
-fills `Records` and gets numbers. Tables need `rich`, pages need the extra `[report]`.
+The document itself and its scoring are made in `slacktide.load.report` and handed on here, so that
+users find all of it under one name. Pages need the extra `[report]`.
 """
 
-from slacktide.reports.comparison import Comparison, Entry
-from slacktide.reports.errors import ReportError
-from slacktide.reports.html import comparison_page, page
-from slacktide.reports.report import (
+from slacktide.load.report import (
     SCHEMA,
+    Ending,
     Percentiles,
     Provenance,
+    Records,
     Report,
+    ReportError,
     StreamReport,
     Timeline,
+    merge,
+    percentiles,
+    score,
+    timeline,
 )
-from slacktide.reports.scoring import Ending, Records, merge, percentiles, score, timeline
+from slacktide.reports.comparison import Comparison, Entry
+from slacktide.reports.html import comparison_page, page
 from slacktide.reports.table import render, render_comparison, summary
 
 __all__ = [

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from slacktide.reports.errors import ReportError
-from slacktide.reports.report import SCHEMA, Report
+from slacktide.load.report.document import SCHEMA, Report
+from slacktide.load.report.errors import ReportError
 
 
 @dataclass(frozen=True, slots=True)

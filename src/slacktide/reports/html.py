@@ -11,9 +11,9 @@ from html import escape
 
 import orjson
 
+from slacktide.load.report.document import Report
 from slacktide.reports import plots
 from slacktide.reports.comparison import Comparison
-from slacktide.reports.report import Report
 from slacktide.reports.table import (
     OUTCOME_COLUMNS,
     PERCENTILE_COLUMNS,

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Any
 
+from slacktide.load.report.document import Report
+from slacktide.load.report.errors import ReportError
 from slacktide.reports.comparison import Comparison
-from slacktide.reports.errors import ReportError
-from slacktide.reports.report import Report
 from slacktide.reports.table import listed
 
 GOOD, REFUSED, OTHER, OFFERED = "#2a7f62", "#d9a441", "#b5403c", "#8a93a3"

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from slacktide.domain import OutcomeKind
+from slacktide.load.report.document import Percentiles, Report, StreamReport
 from slacktide.reports.comparison import Comparison
-from slacktide.reports.report import Percentiles, Report, StreamReport
 
 _BAR = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉"

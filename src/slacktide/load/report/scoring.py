@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import OutcomeKind
-from slacktide.reports.report import Percentiles, StreamReport, Timeline
+from slacktide.load.report.document import Percentiles, StreamReport, Timeline
 
 Seconds = NDArray[np.float64]
 
@@ -88,7 +88,11 @@ def merge(name: str, parts: Sequence[Records]) -> Records:
 
 
 def score(records: Records, duration: float) -> StreamReport:
-    """The numbers of one stream over a window of `duration` seconds (already cut to it)."""
+    """The numbers of one stream over a window of `duration` seconds (already cut to it).
+
+    An empty window (a run that was interrupted at once) has rates of 0.
+    """
+    per_second = 1.0 / duration if duration > 0.0 else 0.0
     counts = np.bincount(records.ending, minlength=len(records.endings)).tolist()
     outcomes = dict.fromkeys((kind.value for kind in OutcomeKind), 0)
     reasons: dict[str, int] = {}
@@ -107,8 +111,8 @@ def score(records: Records, duration: float) -> StreamReport:
         reasons=reasons,
         rows_submitted=int(records.rows.sum()),
         rows_on_time=int(records.rows[on_time].sum()),
-        offered_rps=len(records.ending) / duration,
-        on_time_rps=int(on_time.sum()) / duration,
+        offered_rps=len(records.ending) * per_second,
+        on_time_rps=int(on_time.sum()) * per_second,
         latency=percentiles(answered),
         refusal_latency=percentiles(records.latency[records.of_kind(_REFUSALS)]),
         latency_curve=curve(answered),

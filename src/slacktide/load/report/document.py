@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from slacktide.domain import OutcomeKind
-from slacktide.reports.errors import ReportError
+from slacktide.load.report.errors import ReportError
 
 SCHEMA = 1
 """Version of the document. It rises when a reader of the old one would go wrong."""

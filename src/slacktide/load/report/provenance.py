@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from slacktide.reports.report import Provenance
+from slacktide.load.report.document import Provenance
 
 
 def gather(packages: Sequence[str] = ("numpy",)) -> Provenance:

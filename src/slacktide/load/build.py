@@ -1,0 +1,298 @@
+"""From the texts of a command line to a `LoadSpec`. Opens the files it is told to, nothing else.
+
+Every error is a LoadSpecError whose `flag` names the flag at fault.
+
+A run with several streams names each by a `--stream`: words of the form KEY=VALUE, split as a shell
+would (`--stream 'model=mlp arrivals=poisson:100 deadline=50ms'`). Keys are the flags for a single
+stream; a key that is left out takes the value of its flag.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from slacktide.load.errors import LoadSpecError
+from slacktide.load.spec import (
+    FilePayload,
+    LoadSpec,
+    Payload,
+    RandomPayload,
+    Shape,
+    Stream,
+    Target,
+    Transport,
+)
+from slacktide.load.traces import read_trace
+from slacktide.wire.calls import Parameter
+from slacktide.workloads import (
+    WorkloadError,
+    parse_arrivals,
+    parse_deadlines,
+    parse_number,
+    parse_seconds,
+)
+
+_SCHEMES: Mapping[str, tuple[Transport, bool, int]] = {
+    "http": (Transport.HTTP, False, 8000),
+    "https": (Transport.HTTP, True, 8000),
+    "grpc": (Transport.GRPC, False, 8001),
+    "grpcs": (Transport.GRPC, True, 8001),
+}
+_STREAM_KEYS = (
+    "model",
+    "version",
+    "application",
+    "arrivals",
+    "deadline",
+    "priority",
+    "rows",
+    "shape",
+    "payload",
+    "parameter",
+    "name",
+)
+_REPEATED = ("shape", "parameter")
+
+
+def build_spec(
+    target: str,
+    *,
+    model: str = "",
+    version: str = "",
+    application: str = "",
+    arrivals: str = "poisson:10",
+    deadline: str = "none",
+    priority: int = 0,
+    rows: str = "1",
+    shape: Sequence[str] = (),
+    payload: str = "random",
+    parameter: Sequence[str] = (),
+    stream: Sequence[str] = (),
+    duration: str = "10s",
+    warmup: str = "0s",
+    seed: int = 0,
+    connections: int | None = None,
+    patience: str = "10s",
+    send_deadlines: bool = True,
+    spin: bool = False,
+    lateness_warning: str = "5ms",
+    token_file: Path | None = None,
+    ca_file: Path | None = None,
+    title: str = "",
+) -> LoadSpec:
+    """The run that these flags ask for.
+
+    `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64` or `image=3x32x32`), a
+    `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a `parameter` is
+    NAME=VALUE. Raises LoadSpecError naming the flag.
+    """
+    defaults = {
+        "model": [model],
+        "version": [version],
+        "application": [application],
+        "arrivals": [arrivals],
+        "deadline": [deadline],
+        "priority": [str(priority)],
+        "rows": [rows],
+        "shape": list(shape),
+        "payload": [payload],
+        "parameter": list(parameter),
+        "name": [""],
+    }
+    if stream:
+        streams = []
+        for number, text in enumerate(stream, start=1):
+            with _inside(f"--stream {number}"):
+                streams.append(_stream({**defaults, **_words(text)}))
+    else:
+        with _inside(""):
+            streams = [_stream(defaults)]
+    with _inside(""):
+        return LoadSpec(
+            target=parse_target(target, token_file=token_file, ca_file=ca_file),
+            streams=tuple(streams),
+            duration=parse_seconds(duration, "duration"),
+            warmup=parse_seconds(warmup, "warmup"),
+            seed=seed,
+            connections=connections,
+            patience=parse_seconds(patience, "patience"),
+            send_deadlines=send_deadlines,
+            spin=spin,
+            lateness_warning=parse_seconds(lateness_warning, "lateness-warning"),
+            title=title,
+        )
+
+
+def parse_target(
+    text: str, *, token_file: Path | None = None, ca_file: Path | None = None
+) -> Target:
+    """`[http|https|grpc|grpcs://]HOST[:PORT][/PREFIX]`; http and ports 8000/8001 by default.
+
+    Raises LoadSpecError naming TARGET or --token-file.
+    """
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    if parts.scheme not in _SCHEMES:
+        raise LoadSpecError("TARGET", f"expected http(s):// or grpc(s)://, got {text!r}")
+    transport, tls, port = _SCHEMES[parts.scheme]
+    prefix = parts.path.rstrip("/")
+    if not parts.hostname or parts.query or parts.fragment or parts.username:
+        raise LoadSpecError("TARGET", f"expected HOST[:PORT][/PREFIX], got {text!r}")
+    if prefix and transport is Transport.GRPC:
+        raise LoadSpecError("TARGET", f"gRPC has no path prefix, got {text!r}")
+    if not (parts.hostname + prefix).isascii() or not (parts.hostname + prefix).isprintable():
+        raise LoadSpecError("TARGET", f"expected printable ASCII, got {text!r}")
+    return Target(
+        transport=transport,
+        host=parts.hostname,
+        port=_port(parts, text) or port,
+        tls=tls,
+        base_path=prefix,
+        token=None if token_file is None else _token(token_file),
+        ca_file=ca_file,
+    )
+
+
+def _port(parts: SplitResult, text: str) -> int | None:
+    try:
+        return parts.port
+    except ValueError:
+        raise LoadSpecError("TARGET", f"expected a port from 1 to 65535 in {text!r}") from None
+
+
+def _stream(values: Mapping[str, list[str]]) -> Stream:
+    only = {key: texts[-1] for key, texts in values.items() if key not in _REPEATED}
+    if not only["model"]:
+        raise LoadSpecError("model", "which model? name one")
+    with _renamed("arrivals"):
+        arrivals = parse_arrivals(only["arrivals"], read_trace)
+    with _renamed("deadline"):
+        deadlines = parse_deadlines(only["deadline"])
+    return Stream(
+        model=only["model"],
+        arrivals=arrivals,
+        deadlines=deadlines,
+        version=only["version"] or None,
+        application=only["application"],
+        priority=_integer("priority", only["priority"]),
+        rows=tuple(_integer("rows", text) for text in only["rows"].split(",")),
+        shapes=dict(_shapes(text) for text in values["shape"]),
+        payload=_payload(only["payload"]),
+        parameters=dict(_parameter(text) for text in values["parameter"]),
+        name=only["name"],
+    )
+
+
+def _words(text: str) -> dict[str, list[str]]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise LoadSpecError("stream", f"{error} in {text!r}") from None
+    found: dict[str, list[str]] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key not in _STREAM_KEYS:
+            close = get_close_matches(key, _STREAM_KEYS, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise LoadSpecError(
+                "stream",
+                f"expected KEY=VALUE, got {word!r}{hint} (keys: {', '.join(_STREAM_KEYS)})",
+            )
+        if key in found and key not in _REPEATED:
+            raise LoadSpecError(key, "given twice")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def _shapes(text: str) -> tuple[str, tuple[Shape, ...]]:
+    name, equals, choices = text.rpartition("=")
+    if not equals or not name:
+        raise LoadSpecError("shape", f"expected INPUT=DIMS, such as ids=16,64, got {text!r}")
+    return name, tuple(_shape(choice, text) for choice in choices.split(","))
+
+
+def _shape(choice: str, text: str) -> Shape:
+    axes = choice.split("x") if choice else []
+    if not all(axis.isdecimal() and axis.isascii() for axis in axes):
+        raise LoadSpecError("shape", f"expected dimensions such as 16 or 3x32x32, got {text!r}")
+    return tuple(map(int, axes))
+
+
+def _payload(text: str) -> Payload:
+    kind, _, rest = text.partition(":")
+    if kind != "random":
+        paths = tuple(Path(part) for part in text.split(",") if part)
+        for path in paths:
+            if path.suffix not in (".npy", ".npz", ".json"):
+                expected = "random, random:integers=N, or files that end in .npy, .npz or .json"
+                raise LoadSpecError("payload", f"expected {expected}, got {str(path)!r}")
+        return FilePayload(paths)
+    values = {"integers": RandomPayload().integers, "variety": RandomPayload().variety}
+    for item in rest.split(":") if rest else []:
+        key, equals, value = item.partition("=")
+        if not equals or key not in values:
+            raise LoadSpecError("payload", f"expected random:integers=N:variety=N, got {text!r}")
+        values[key] = _integer("payload", value)
+    return RandomPayload(**values)
+
+
+def _parameter(text: str) -> tuple[str, Parameter]:
+    """NAME=VALUE, where true, false and numbers are what they look like."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise LoadSpecError("parameter", f"expected NAME=VALUE, got {text!r}")
+    if value in ("true", "false"):
+        return name, value == "true"
+    try:
+        return name, int(value)
+    except ValueError:
+        pass
+    try:
+        return name, parse_number(value, "parameter")
+    except WorkloadError:
+        return name, value
+
+
+def _integer(flag: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise LoadSpecError(flag, f"expected a whole number, got {text!r}") from None
+
+
+def _token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise LoadSpecError("--token-file", f"cannot read {path}: {reason}") from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise LoadSpecError("--token-file", f"{path} holds no token of printable ASCII")
+    return token
+
+
+@contextmanager
+def _renamed(flag: str) -> Iterator[None]:
+    """Errors of a workload carry the flag it came from."""
+    try:
+        yield
+    except WorkloadError as error:
+        raise LoadSpecError(flag, str(error)) from None
+
+
+@contextmanager
+def _inside(stream: str) -> Iterator[None]:
+    """Errors inside carry their flag as the user typed it: `--rows`, or `--stream 2, rows`."""
+    try:
+        yield
+    except LoadSpecError as error:
+        flag = error.flag
+        if not flag.startswith("-") and flag != "TARGET":
+            flag = f"{stream}, {flag}" if stream else f"--{flag}"
+        raise LoadSpecError(flag, str(error).partition(": ")[2]) from None
+    except WorkloadError as error:
+        raise LoadSpecError(f"--{error.field}", str(error).partition(": ")[2]) from None

@@ -1,0 +1,133 @@
+"""What a server says of its models: metadata and configuration, over HTTP or gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import orjson
+
+from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.load.errors import TargetError
+from slacktide.load.http_fetch import fetch
+from slacktide.load.spec import Target, Transport
+from slacktide.load.tensors import ServedModel
+from slacktide.wire.raw_tensors import BY_NAME
+
+if TYPE_CHECKING:
+    from slacktide.wire.proto.messages import ModelMetadataResponse
+
+_TIMEOUT = 10.0
+
+
+async def discover(target: Target, model: str, version: str | None) -> ServedModel:
+    """The inputs of `model` as its server describes them.
+
+    Raises TargetError if the server cannot be reached, does not know the model, or describes it
+    in a way that cannot be used.
+    """
+    ask = _ask_http if target.transport is Transport.HTTP else _ask_grpc
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            return await ask(target, model, version)
+    except TimeoutError:
+        raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
+
+
+async def server_metadata(target: Target) -> Mapping[str, Any]:
+    """`name`, `version` and `extensions` of an HTTP server. Raises TargetError."""
+    document = await _get(target, "/v2", "the server's metadata")
+    return document if isinstance(document, dict) else {}
+
+
+async def _ask_http(target: Target, model: str, version: str | None) -> ServedModel:
+    path = f"/v2/models/{quote(model, safe='')}"
+    if version is not None:
+        path += f"/versions/{quote(version, safe='')}"
+    metadata = await _get(target, path, f"model {model!r}")
+    status, body = await fetch(target, f"{path}/config")
+    config = _json(body, "the configuration") if status == 200 else None
+    max_batch = config.get("max_batch_size") if isinstance(config, dict) else None
+    try:
+        inputs = [
+            (str(entry["name"]), str(entry["datatype"]), [int(axis) for axis in entry["shape"]])
+            for entry in metadata["inputs"]
+        ]
+        return _served(model, inputs, None if max_batch is None else int(max_batch))
+    except (KeyError, TypeError, ValueError) as error:
+        raise TargetError(f"model {model!r}: metadata cannot be used: {error!r}") from None
+
+
+async def _ask_grpc(target: Target, model: str, version: str | None) -> ServedModel:
+    import grpc
+    import grpc.aio
+
+    from slacktide.load.grpc_channel import SERVICE, open_channel
+    from slacktide.wire.proto.messages import (
+        ModelConfigRequest,
+        ModelConfigResponse,
+        ModelMetadataRequest,
+        ModelMetadataResponse,
+    )
+
+    metadata = (("authorization", f"Bearer {target.token}"),) if target.token else ()
+    async with open_channel(target) as channel:
+
+        async def call(method: str, request: Any, read: Callable[[bytes], Any]) -> Any:
+            invoke: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
+                f"/{SERVICE}/{method}"
+            )
+            return read(await invoke(request.SerializeToString(), metadata=metadata))
+
+        wanted = {"name": model, "version": version or ""}
+        try:
+            described: ModelMetadataResponse = await call(
+                "ModelMetadata", ModelMetadataRequest(**wanted), ModelMetadataResponse.FromString
+            )
+        except grpc.aio.AioRpcError as error:
+            raise TargetError(f"{target.url}: {error.code().name}: {error.details()}") from None
+        max_batch: int | None = None
+        try:
+            answer = await call(
+                "ModelConfig", ModelConfigRequest(**wanted), ModelConfigResponse.FromString
+            )
+            max_batch = int(answer.config.max_batch_size)
+        except grpc.aio.AioRpcError:
+            pass  # the configuration is an extension; not every server has it
+    inputs = [(one.name, one.datatype, list(one.shape)) for one in described.inputs]
+    return _served(model, inputs, max_batch)
+
+
+def _served(
+    model: str, inputs: list[tuple[str, str, list[int]]], max_batch: int | None
+) -> ServedModel:
+    """`max_batch` None (not said): a model batches if the first axis of every input is free."""
+    specs = tuple(TensorSpec(name, _datatype(model, kind), tuple(s)) for name, kind, s in inputs)
+    free = bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
+    return ServedModel(model, specs, free if max_batch is None else max_batch > 0)
+
+
+def _datatype(model: str, name: str) -> Datatype:
+    if name not in BY_NAME:
+        raise TargetError(f"model {model!r}: unknown datatype {name!r} in its metadata")
+    return BY_NAME[name]
+
+
+async def _get(target: Target, path: str, what: str) -> Any:
+    status, body = await fetch(target, path)
+    if status == 200:
+        return _json(body, what)
+    try:
+        reason = str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        reason = body[:200].decode(errors="replace")
+    raise TargetError(f"{target.url}: {what}: {status} {reason}")
+
+
+def _json(body: bytes, what: str) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise TargetError(f"{what}: the answer is not JSON") from None

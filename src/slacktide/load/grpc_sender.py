@@ -1,0 +1,91 @@
+"""Sends requests over gRPC: bytes in, bytes out, no message is parsed on the way.
+
+Loads grpcio: import this only where it is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import grpc
+import grpc.aio
+
+from slacktide.load.encode import GrpcRequest, grpc_timeout
+from slacktide.load.grpc_channel import SERVICE, open_channel
+from slacktide.load.ledger import Ledger
+from slacktide.load.results import Result, of_grpc
+from slacktide.load.spec import Target
+
+_FROM_SERVER = "Error received from peer"
+"""What gRPC core writes into a status that the server sent, and not into its own."""
+
+
+class GrpcSender:
+    """A `Sender`. `clock` gives seconds from the start of the run.
+
+    No gRPC deadline is set, so that only the parameter `timeout` tells the server of one.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        requests: Sequence[GrpcRequest],
+        ledger: Ledger,
+        clock: Callable[[], float],
+        channels: int | None = None,
+    ) -> None:
+        self._channels = [open_channel(target) for _ in range(channels or 1)]
+        self._methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
+            channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in self._channels
+        ]
+        self._metadata = (("authorization", f"Bearer {target.token}"),) if target.token else None
+        self._requests = requests
+        self._ledger = ledger
+        self._clock = clock
+        self._timeout = grpc_timeout()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def submit(self, index: int) -> None:
+        # The message leaves when the task first runs; until then the request has not departed.
+        task = asyncio.get_running_loop().create_task(self._one(index))
+        self._tasks[index] = task
+
+    def give_up(self, index: int) -> None:
+        task = self._tasks.pop(index, None)
+        if task is not None:
+            task.cancel()
+
+    def warnings(self) -> tuple[str, ...]:
+        return ()
+
+    async def close(self) -> None:
+        tasks = tuple(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for channel in self._channels:
+            await channel.close(None)
+
+    async def _one(self, index: int) -> None:
+        message = self._requests[self._ledger.payload[index]].message
+        timeout_us = self._ledger.departed(index, now=self._clock())
+        if timeout_us is not None:
+            message += self._timeout(timeout_us)
+        method = self._methods[index % len(self._methods)]
+        result, detail = Result.ANSWERED, ""
+        try:
+            await method(message, metadata=self._metadata)
+        except grpc.aio.AioRpcError as error:
+            result, detail = _read(error)
+        self._ledger.ended(index, result, now=self._clock(), detail=detail)
+        self._tasks.pop(index, None)
+
+
+def _read(error: grpc.aio.AioRpcError) -> tuple[Result, str]:
+    """What a failed call means. gRPC reports its own troubles with the codes servers use, most
+    often UNAVAILABLE; those are transport errors."""
+    code, details = error.code().name, error.details() or ""
+    if code == "UNAVAILABLE" and _FROM_SERVER not in (error.debug_error_string() or ""):
+        return Result.TRANSPORT_ERROR, details
+    return of_grpc(code), f"{code} {details}"

@@ -1,0 +1,96 @@
+"""One HTTP/1.1 connection: one request at a time, kept alive between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import httptools
+
+_MAX_DETAIL = 512
+
+
+class Owner(Protocol):
+    """Who hears of what happens on a connection. Calls come on the event loop."""
+
+    def answered(
+        self, connection: Connection, index: int, status: int, detail: bytes, reusable: bool
+    ) -> None:
+        """A complete answer came. The connection is free again if `reusable`."""
+        ...
+
+    def broken(self, connection: Connection, index: int | None, reason: str) -> None:
+        """The connection is gone; `index` is the request that was on it, if any. Comes once."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """The parser calls back into this object; bodies of good answers are counted, not kept."""
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._index: int | None = None
+        self._status = 0
+        self._detail = b""
+        self._fault = ""
+
+    @property
+    def closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def send(self, index: int, parts: Sequence[bytes]) -> None:
+        """Send request `index`. The connection must be open and free."""
+        if self._transport is None or self._index is not None:
+            raise RuntimeError("the connection is not free")
+        self._index = index
+        self._status = 0
+        self._detail = b""
+        self._transport.writelines(parts)
+
+    def abort(self) -> None:
+        """Close at once; the server sees its client leave. The owner hears `broken` later."""
+        self._index = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        index, self._index = self._index, None
+        why = self._fault or (str(exc) if exc else "connection closed before the answer")
+        self._owner.broken(self, index, why)
+
+    def data_received(self, data: bytes) -> None:
+        if self._index is None:
+            self._fail("bytes that nobody asked for")
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"malformed answer: {error}")
+
+    # Callbacks of the parser.
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+
+    def on_body(self, body: bytes) -> None:
+        if self._status != 200 and len(self._detail) < _MAX_DETAIL:
+            self._detail += body[:_MAX_DETAIL]
+
+    def on_message_complete(self) -> None:
+        if self._status < 200 or self._index is None:  # interim answers (1xx) are not the answer
+            return
+        index, self._index = self._index, None
+        reusable = self._parser.should_keep_alive() and not self.closing
+        self._owner.answered(self, index, self._status, self._detail, reusable)
+
+    def _fail(self, reason: str) -> None:
+        self._fault = reason
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,167 @@
+"""Sends requests over HTTP/1.1 on as many connections as needed, up to a cap.
+
+A request takes a free connection, the one used last (few stay busy, the others stay idle). If
+none is free it waits in line while a new one opens; whichever is there first takes it. At the
+cap it waits for an answer to free a connection: that shows as lateness of the generator, and the
+report warns. A request is never sent twice: what breaks is a transport error, and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import orjson
+
+from slacktide.load.encode import HttpRequest
+from slacktide.load.http_connection import Connection
+from slacktide.load.http_fetch import tls_context
+from slacktide.load.ledger import Ledger
+from slacktide.load.results import Result, of_http
+from slacktide.load.spec import Target
+
+DEFAULT_CONNECTIONS = 512
+_CONNECT_TIMEOUT = 5.0
+
+
+class HttpSender:
+    """A `Sender`. `clock` gives seconds from the start of the run."""
+
+    def __init__(
+        self,
+        target: Target,
+        requests: Sequence[HttpRequest],
+        ledger: Ledger,
+        clock: Callable[[], float],
+        connections: int | None = None,
+    ) -> None:
+        self._target = target
+        self._tls = tls_context(target)
+        self._requests = requests
+        self._ledger = ledger
+        self._clock = clock
+        self._cap = connections or DEFAULT_CONNECTIONS
+        self._idle: list[Connection] = []
+        self._busy: dict[int, Connection] = {}
+        self._line: deque[int] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._all: set[Connection] = set()
+        self._waited = 0
+        self._closed = False
+
+    def submit(self, index: int) -> None:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closing:
+                self._send(connection, index)
+                return
+        self._line.append(index)
+        self._open_more()
+
+    def give_up(self, index: int) -> None:
+        connection = self._busy.pop(index, None)
+        if connection is not None:
+            connection.abort()
+
+    def warnings(self) -> tuple[str, ...]:
+        if not self._waited:
+            return ()
+        return (
+            f"{self._waited} requests came due while all {self._cap} connections were busy "
+            "and may have waited for one; allow more with --connections",
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._opening:
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        for connection in tuple(self._all):
+            connection.abort()
+        while self._all:  # every abort is followed by its `broken`
+            await asyncio.sleep(0)
+
+    # What connections report.
+
+    def answered(
+        self, connection: Connection, index: int, status: int, detail: bytes, reusable: bool
+    ) -> None:
+        now = self._clock()
+        self._busy.pop(index, None)
+        result = of_http(status)
+        text = "" if result is Result.ANSWERED else f"{status} {_message(detail)}"
+        self._ledger.ended(index, result, now=now, detail=text)
+        if reusable:
+            self._free(connection)
+        else:
+            connection.abort()
+
+    def broken(self, connection: Connection, index: int | None, reason: str) -> None:
+        self._all.discard(connection)
+        if index is not None:
+            self._busy.pop(index, None)
+            self._fail(index, reason)
+        self._open_more()
+
+    def _free(self, connection: Connection) -> None:
+        index = self._next_in_line()
+        if index is None:
+            self._idle.append(connection)
+        else:
+            self._send(connection, index)
+
+    def _send(self, connection: Connection, index: int) -> None:
+        self._busy[index] = connection
+        timeout_us = self._ledger.departed(index, now=self._clock())
+        connection.send(index, self._requests[self._ledger.payload[index]].parts(timeout_us))
+
+    def _next_in_line(self) -> int | None:
+        """The first request in line that was not given up meanwhile."""
+        while self._line:
+            index = self._line.popleft()
+            if index in self._ledger.open:
+                return index
+        return None
+
+    def _open_more(self) -> None:
+        """Open a connection for each request in line, as far as the cap allows."""
+        if self._closed:
+            return
+        while len(self._opening) < len(self._line):
+            if len(self._all) + len(self._opening) >= self._cap:
+                self._waited += 1
+                return
+            task = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self), self._target.host, self._target.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            index = self._next_in_line()
+            if index is not None:
+                reason = getattr(error, "strerror", None) or str(error) or "timeout"
+                self._fail(index, f"cannot connect: {reason}")
+            return
+        if connection.closing:  # it broke before we looked; `broken` has been here and gone
+            self._open_more()
+            return
+        self._all.add(connection)
+        self._free(connection)
+
+    def _fail(self, index: int, reason: str) -> None:
+        self._ledger.ended(index, Result.TRANSPORT_ERROR, now=self._clock(), detail=reason)
+
+
+def _message(body: bytes) -> str:
+    """The text of an OIP error body, or its beginning if it is none."""
+    try:
+        return str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return body[:100].decode(errors="replace").strip()

@@ -1,0 +1,122 @@
+"""`Ledger`: what became of each request, as it happens. Pure: `now` is passed in.
+
+All times are seconds from the start of the run. Lists, not arrays: single elements are written and
+read some ten times for each request, which lists do several times faster.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.load.results import ENDING_OF, Result
+from slacktide.load.schedule import Schedule
+
+_MAX_COMPLAINTS = 20
+_MAX_DETAIL = 200
+
+
+class Ledger:
+    """Every request goes `submit` → (`departed`) → `ended`, each at most once."""
+
+    def __init__(self, schedule: Schedule, *, send_deadlines: bool = True) -> None:
+        count = len(schedule)
+        self.due: list[float] = schedule.due.tolist()
+        self.allowance: list[float] = schedule.allowance.tolist()
+        self.payload: list[int] = schedule.payload.tolist()
+        self.submitted = 0
+        """Requests 0 … submitted − 1 have come due and were handed to the sender."""
+        self.open: dict[int, None] = {}
+        """Those of them without an end, in the order they were due."""
+        self.on_time = 0
+        self._send_deadlines = send_deadlines
+        self._departed: list[float | None] = [None] * count
+        self._ended: list[float] = [0.0] * count
+        self._result: list[Result | None] = [None] * count
+        self._complaints: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self.due)
+
+    @property
+    def ended_count(self) -> int:
+        return self.submitted - len(self.open)
+
+    def submit(self) -> int:
+        """The next request has come due; its index."""
+        index = self.submitted
+        self.open[index] = None
+        self.submitted = index + 1
+        return index
+
+    def departed(self, index: int, *, now: float) -> int | None:
+        """The request leaves. What it may tell the server: the microseconds left until its
+        deadline (at least 1), or None if nothing."""
+        self._departed[index] = now
+        if not self._send_deadlines:
+            return None
+        left = self.due[index] + self.allowance[index] - now
+        return None if left == float("inf") else max(1, int(left * 1e6))
+
+    def ended(self, index: int, result: Result, *, now: float, detail: str = "") -> bool:
+        """The request ended; False, changing nothing, if it had ended before."""
+        if index not in self.open:
+            return False
+        del self.open[index]
+        self._ended[index] = now
+        self._result[index] = result
+        if result is Result.ANSWERED:
+            self.on_time += now <= self.due[index] + self.allowance[index]
+        elif detail:
+            self._complain(f"{result.value}: {detail[:_MAX_DETAIL]}")
+        return True
+
+    def overdue(self, patience: float, *, now: float) -> list[int]:
+        """Open requests whose deadline (best effort: due time) is `patience` seconds past."""
+        due, allowance, unlimited = self.due, self.allowance, float("inf")
+        return [
+            index
+            for index in self.open
+            if due[index] + patience <= now
+            and (allowance[index] == unlimited or due[index] + allowance[index] + patience <= now)
+        ]
+
+    def complaints(self) -> Mapping[str, int]:
+        """Details of whatever was not answered, and how often; the commonest first."""
+        return dict(self._complaints.most_common())
+
+    def lateness(self) -> NDArray[np.float64]:
+        """Actual minus intended send of every submitted request (which never left: its end)."""
+        pairs = zip(self._departed[: self.submitted], self._ended, strict=False)
+        left = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
+        late: NDArray[np.float64] = left - np.array(self.due[: self.submitted], dtype=np.float64)
+        return np.maximum(late, 0.0)
+
+    def latency(self) -> NDArray[np.float64]:
+        """End minus intended send of every submitted request."""
+        ended = np.array(self._ended[: self.submitted], dtype=np.float64)
+        taken: NDArray[np.float64] = ended - np.array(self.due[: self.submitted], dtype=np.float64)
+        return taken
+
+    def endings(self) -> NDArray[np.int64]:
+        """Index into ENDINGS of every submitted request. All must have ended."""
+        found = np.empty(self.submitted, dtype=np.int64)
+        for index in range(self.submitted):
+            result = self._result[index]
+            if result is None:
+                raise RuntimeError(f"request {index} has not ended")
+            if result is Result.ANSWERED:
+                deadline = self.due[index] + self.allowance[index]
+                found[index] = 0 if self._ended[index] <= deadline else 1
+            else:
+                found[index] = ENDING_OF[result]
+        return found
+
+    def _complain(self, text: str) -> None:
+        if text in self._complaints or len(self._complaints) < _MAX_COMPLAINTS:
+            self._complaints[text] += 1
+        else:
+            self._complaints["others"] += 1
