@@ -580,6 +580,24 @@ def test_a_busy_port_is_an_os_error(run, serve):
     run(body())
 
 
+def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"x", request_id="a\nb")
+            await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
+            await here.ask(b"GET /nope HTTP/1.1\r\n\r\n")
+            await here.ask(b"nonsense\r\n\r\n")
+            first, second, third = here.log
+            assert (first.method, first.path, first.status) == ("POST", "/v2/models/m/infer", 200)
+            assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
+            assert first.bytes_sent > 0
+            assert first.seconds >= 0
+            assert (second.path, second.status) == ("/nope", 404)
+            assert third.status == 400
+
+    run(body())
+
+
 # ------------------------------------------------------------------------------- fuzz
 
 

@@ -55,7 +55,7 @@ class Exchange(Request):
         self.body_since: float | None = None
         """When the wait for the body began."""
         self.pieces: list[bytes] = []
-        """Body that came through the parser."""
+        """Body that came with its headers."""
         self.awaits_continue = False
         self.opened = False
         """Routed, past the gate."""

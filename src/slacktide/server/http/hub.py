@@ -45,6 +45,7 @@ class Access:
     seconds: float
     """From the first byte of the request to the end of its answer's making."""
     request_id: str
+    """Printable: a client cannot forge lines of a log with it."""
     client: str
 
 
@@ -135,7 +136,7 @@ class Hub:
             status,
             bytes_sent,
             self.clock() - request.first_byte,
-            request_id,
+            request_id if request_id.isprintable() else ascii(request_id),
             request.client,
         )
         try:

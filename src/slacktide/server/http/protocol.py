@@ -123,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.left(self)
         self._leave()
+        self._reader.close()
 
     def pause_writing(self) -> None:
         self._clogged_since = self._hub.clock()

@@ -66,7 +66,7 @@ class RequestReader:
         self._client = client
         self._max_header_bytes = hub.settings.max_header_bytes
         self._max_headers = hub.settings.max_headers
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._now = 0.0
         self._began = False
         """A request began in the bytes being fed."""
@@ -104,10 +104,17 @@ class RequestReader:
         if not exchange.keep_alive:
             self.ended = True
 
+    def close(self) -> None:
+        """Part from the parser, which refers back to this object."""
+        self.ended = True
+        self._parser = None
+
     def _parse(self, data: memoryview) -> memoryview | None:
         """Feed the parser. Returns what it left over, if it stopped at an offered upgrade."""
+        parser = self._parser
+        assert parser is not None
         try:
-            self._parser.feed_data(data)
+            parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return self._pass_over(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
@@ -173,6 +180,7 @@ class RequestReader:
         current = self.current
         assert current is not None
         parser = self._parser
+        assert parser is not None
         current.headers_done = True
         current.method = parser.get_method().decode()
         current.keep_alive = parser.should_keep_alive()
@@ -208,7 +216,13 @@ class RequestReader:
             if not self._hub.charge(len(data)):
                 self._stop(429, "too many bodies are on their way", Reason.MEMORY_LIMIT)
             current.charged += len(data)
-        current.pieces.append(data)
+            # One growing buffer: a list of tiny pieces would take forty times their size.
+            if isinstance(current.body, bytearray):
+                current.body += data
+            else:
+                current.body = bytearray(data)
+        else:
+            current.pieces.append(data)
 
     def on_message_complete(self) -> None:
         current = self.current

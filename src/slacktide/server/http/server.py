@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
@@ -13,6 +14,8 @@ from slacktide.server.http.router import Route, Router
 from slacktide.server.http.routes import inference_routes
 from slacktide.server.http.settings import HttpSettings
 from slacktide.server.ports import ControlPlane, DataPlane
+
+log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 
@@ -36,6 +39,7 @@ class HttpServer:
         self._hub = Hub(Router(routes), settings or HttpSettings(), authorize, access_log, clock)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._port: int | None = None
 
     @classmethod
     def for_inference(
@@ -59,14 +63,15 @@ class HttpServer:
         self._server = await loop.create_server(
             lambda: Connection(self._hub), host, port, ssl=ssl, backlog=_BACKLOG
         )
+        self._port = int(self._server.sockets[0].getsockname()[1])
         self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
 
     @property
     def port(self) -> int:
-        """The port bound. Raises RuntimeError before `start`."""
-        if self._server is None or not self._server.sockets:
-            raise RuntimeError("the server does not listen")
-        return int(self._server.sockets[0].getsockname()[1])
+        """The port bound, also after the server has closed. Raises RuntimeError before `start`."""
+        if self._port is None:
+            raise RuntimeError("the server has not been started")
+        return self._port
 
     @property
     def connections(self) -> int:
@@ -108,7 +113,10 @@ class HttpServer:
     def _tick(self) -> None:
         now = self._hub.clock()
         for connection in list(self._hub.connections):
-            connection.check(now)
+            try:
+                connection.check(now)
+            except Exception:
+                log.exception("checking the time-outs of a connection failed")
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
 
