@@ -1,0 +1,187 @@
+"""How long the schedulers themselves take: decisions, insertions, add and take. Pure, no server.
+
+    python bench/scheduler_decisions.py [--json] [--quick]
+
+Prints microseconds, the median of several runs. Limits (issue-level numbers): a `slack` decision
+≤ 100 µs with 1,000 pending; an insertion ≤ 20 µs with 10,000 pending; add and take together ≤ 3 µs
+per request at batch 8 with `fifo` and `edf`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from math import exp, log
+from statistics import NormalDist, median
+from time import perf_counter
+
+import numpy as np
+from sortedcontainers import SortedKeyList
+
+from slacktide.domain import Batch, PoolId, Replica, Request
+from slacktide.engine.ports import Proposal, Scheduler
+from slacktide.scheduling import DeadlineQueue, make_scheduler
+
+NORMAL = NormalDist()
+MAX_BATCH = 32
+
+
+class Times:
+    """Log-normal batch times around a median; stands in for a profile."""
+
+    revision = 0
+
+    def __init__(self, latency: Callable[[int], float], sigma: float = 0.05) -> None:
+        self.latency = latency
+        self.sigma = sigma
+
+    def expected(self, rows: int, cores: int) -> float:
+        return self.latency(rows)
+
+    def p99(self, rows: int, cores: int) -> float:
+        return self.quantile(0.99, rows, cores)
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        return self.latency(rows) * exp(self.sigma * NORMAL.inv_cdf(level))
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        return NORMAL.cdf(log(budget / self.latency(rows)) / self.sigma) if budget > 0 else 0.0
+
+    def observe(self, seconds: float, rows: int, cores: int) -> None:
+        pass
+
+
+class View:
+    """One lane, free."""
+
+    lanes = 1
+    cores = 1
+
+    def free_in(self, *, now: float) -> float:
+        return 0.0
+
+
+MODELS: dict[str, Callable[[int], float]] = {
+    "residual": lambda rows: 0.012 if rows == 1 else 0.0114 * rows,
+    "weight-bound": lambda rows: 0.010 + 0.040 * (rows - 1) / 31,
+}
+REPLICA = Replica(id=0, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=MAX_BATCH)
+
+
+def request(id: int, deadline: float, arrival: float = 0.0) -> Request:
+    return Request(id=id, model="m", arrival=arrival, deadline=deadline)
+
+
+def filled(policy: str, model: str, pending: int, span: float) -> Scheduler:
+    """A scheduler with `pending` requests whose deadlines lie within `span` seconds."""
+    scheduler = make_scheduler(
+        policy, {}, max_batch=MAX_BATCH, times=Times(MODELS[model]), view=View()
+    )
+    deadlines = 0.02 + np.random.default_rng(1).random(pending) * span
+    for id, deadline in enumerate(deadlines.tolist()):
+        scheduler.admit_moved(request(id, deadline), now=0.0)
+    return scheduler
+
+
+def decision_us(policy: str, model: str, pending: int, span: float, repeats: int) -> float:
+    """Median time of one `propose`, in µs."""
+    scheduler = filled(policy, model, pending, span)
+    scheduler.propose(REPLICA, now=0.0)
+    samples = []
+    for _ in range(repeats):
+        start = perf_counter()
+        scheduler.propose(REPLICA, now=0.0)
+        samples.append(perf_counter() - start)
+    return median(samples) * 1e6
+
+
+def insertion_us(container: str, pending: int, repeats: int) -> float:
+    """Median time of one insertion among `pending`, in µs, removals not counted."""
+    rng = np.random.default_rng(2)
+    resident = [request(id, d) for id, d in enumerate(rng.random(pending).tolist())]
+    newcomers = [request(pending + id, d) for id, d in enumerate(rng.random(repeats).tolist())]
+    samples = []
+    if container == "DeadlineQueue":
+        queue = DeadlineQueue()
+        for each in resident:
+            queue.add(each)
+        for each in newcomers:
+            start = perf_counter()
+            queue.add(each)
+            samples.append(perf_counter() - start)
+            queue.remove((each.id,))
+    else:
+        ordered = SortedKeyList(resident, key=lambda each: (each.deadline, each.id))
+        for each in newcomers:
+            start = perf_counter()
+            ordered.add(each)
+            samples.append(perf_counter() - start)
+            ordered.remove(each)
+    return median(samples) * 1e6
+
+
+def cycle_us(policy: str, repeats: int, batch: int = 8) -> tuple[float, float]:
+    """(add + take, add + expire + propose + take) in µs per request at this batch size."""
+    scheduler = filled(policy, "weight-bound", 0, 0.0)
+    bare: list[float] = []
+    whole: list[float] = []
+    id = 0
+    for round in range(repeats):
+        now = round * 0.1
+        arrivals = [request(id + i, now + 0.09 + i * 1e-4, now) for i in range(batch)]
+        id += batch
+        start = perf_counter()
+        for each in arrivals:
+            scheduler.add(each, now=now)
+        added = perf_counter()
+        scheduler.expire(now=now)
+        proposal = scheduler.propose(REPLICA, now=now)
+        proposed = perf_counter()
+        if not isinstance(proposal, Proposal):
+            raise RuntimeError(f"{policy} proposes nothing")
+        taken = Batch(round, REPLICA, proposal.members, proposal.rows, now, now + 1.0)
+        before = perf_counter()
+        scheduler.take(taken)
+        took = perf_counter() - before
+        bare.append((added - start + took) / batch)
+        whole.append((proposed - start + took) / batch)
+    return median(bare) * 1e6, median(whole) * 1e6
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Every figure of this file, by name, in µs."""
+    repeats = 100 if quick else 1000
+    found: dict[str, float] = {}
+    for pending in (1, 32, 1_000, 10_000):
+        for model in MODELS:
+            for span in (0.12, 0.6):
+                key = f"slack decision, {model}, {pending} pending within {span} s"
+                found[key] = decision_us("slack", model, pending, span, repeats)
+    for container in ("DeadlineQueue", "SortedKeyList"):
+        for pending in (1_000, 10_000, 100_000):
+            found[f"insertion, {container}, {pending} pending"] = insertion_us(
+                container, pending, repeats
+            )
+    for policy in ("fifo", "edf", "slack"):
+        bare, whole = cycle_us(policy, repeats)
+        found[f"{policy}, add + take per request at batch 8"] = bare
+        found[f"{policy}, add + expire + propose + take per request at batch 8"] = whole
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats")
+    arguments = parser.parse_args()
+    found = measure(arguments.quick)
+    if arguments.json:
+        print(json.dumps({"unit": "us", "figures": found}, indent=2))
+        return
+    for name, value in found.items():
+        print(f"{value:9.2f} µs  {name}")
+
+
+if __name__ == "__main__":
+    main()

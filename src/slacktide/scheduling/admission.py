@@ -1,0 +1,155 @@
+"""Admission: what cannot be on time behind the work ahead is refused at the door.
+
+Goal: under any overload the queue stays bounded and refusals come at once, while the goodput is
+that of the same policy without admission. So every test errs towards letting in. Three tests:
+
+1. alone: its budget is below what the model needs for it alone;
+2. limit: the queue is full;
+3. work: even at the best measured rate, with no gap and no smaller batch, free_in + (rows ahead +
+   its own) × best time per row ÷ lanes exceeds its budget. Ahead are those due no later, at its
+   penalty or a higher one, that *can themselves still be on time*: a request that will be dropped
+   is no work, and counting it would refuse others for nothing. A few rows more than fit are let in
+   as spares: batch times vary, and a queue that holds only what fits on average has nobody to fall
+   back on when its head is lost to a slow batch.
+
+Those that will not be served are found by walking the queue in deadline order and passing over
+whoever cannot make it behind those kept: for requests of equal length this is the rule of Moore and
+Hodgson (1968), which keeps the most. The walk costs tens of µs, so it is made only if the plain
+count of rows ahead (bisections) would refuse, is kept until something leaves the queue or half a
+row's time has passed, and ends after `WALK` requests; the rest are taken to be feasible, as they
+were when admitted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from slacktide.domain import Reason
+from slacktide.engine.ports import PoolView
+from slacktide.scheduling.queue import DeadlineQueue
+from slacktide.scheduling.tables import RowTimes
+
+SPARE_ROWS = 4
+"""Rows let in beyond those that fit; without them goodput falls by up to two points (0005)."""
+
+SPARE = 0.1
+"""The same as a share of those that fit, if that is more."""
+
+WALK = 256
+"""Most requests looked at to find those that are doomed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Outcome of one walk: who among those that cost at least `penalty` will not be served."""
+
+    penalty: float
+    removals: int
+    valid_until: float
+    deadlines: tuple[float, ...]
+    """Theirs, ascending."""
+    unserved: tuple[int, ...]
+    """Rows of the first i of them together; one longer than `deadlines`."""
+    spares: tuple[int, ...]
+    """The same, but of those only who could still be on time if somebody ahead of them fails."""
+
+    def due(self, deadline: float) -> tuple[int, int]:
+        """(rows that will not be served, spare rows among them) due no later than `deadline`."""
+        i = bisect_right(self.deadlines, deadline)
+        return self.unserved[i], self.spares[i]
+
+
+class Admission:
+    """Decides at the door. Holds no request, only the outcome of its last walk."""
+
+    __slots__ = ("_enabled", "_known", "_max_queue", "_queue", "_view")
+
+    def __init__(
+        self, *, queue: DeadlineQueue, view: PoolView, max_queue: int | None, enabled: bool = True
+    ) -> None:
+        self._queue = queue
+        self._view = view
+        self._max_queue = max_queue
+        self._enabled = enabled
+        self._known: _Walk | None = None
+
+    def limit(self, waiting: int) -> Reason | None:
+        """QUEUE_FULL if `waiting` requests and notices leave no room for one more."""
+        if self._max_queue is not None and waiting >= self._max_queue:
+            return Reason.QUEUE_FULL
+        return None
+
+    def refuse(
+        self,
+        *,
+        deadline: float,
+        rows: int,
+        penalty: float,
+        waiting: int,
+        times: RowTimes,
+        now: float,
+    ) -> Reason | None:
+        """Why a request with a deadline is refused now, or None if it is let in."""
+        budget = deadline - now
+        if budget <= times.lead[rows] and self._enabled:
+            return Reason.SHORTER_THAN_ALONE
+        if (reason := self.limit(waiting)) is not None:
+            return reason
+        if not self._enabled:
+            return None
+        free = self._view.free_in(now=now)
+        if free + times.lead[rows] > budget:
+            return Reason.BEHIND_WORK
+        per_row = times.per_row / self._view.lanes
+        room = (budget - free) / per_row - rows
+        if self._queue.rows <= room:
+            return None
+        ahead = self._queue.rows_due(deadline, penalty)
+        if ahead <= room:
+            return None
+        unserved, spares = self._walk(penalty, free, per_row, times, now).due(deadline)
+        # Rows too many; those let in since the walk are among them, hence not among its spares.
+        excess = ahead - unserved - room
+        if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
+            return None
+        return Reason.BEHIND_WORK
+
+    def _walk(
+        self, penalty: float, free: float, per_row: float, times: RowTimes, now: float
+    ) -> _Walk:
+        """Who, among those that cost at least `penalty`, will not be served; kept for a while."""
+        queue = self._queue
+        known = self._known
+        if (
+            known is not None
+            and known.penalty == penalty
+            and known.removals == queue.removals
+            and now < known.valid_until
+        ):
+            return known
+        start = now + free
+        kept = 0
+        deadlines: list[float] = []
+        unserved = [0]
+        spares = [0]
+        for deadline, _, request in queue.order[:WALK]:
+            if request.penalty < penalty:
+                continue
+            rows = request.rows
+            alone = start + times.lead[rows]
+            if alone <= deadline and start + (kept + rows) * per_row <= deadline:
+                kept += rows
+            else:
+                deadlines.append(deadline)
+                unserved.append(unserved[-1] + rows)
+                spares.append(spares[-1] + (rows if alone <= deadline else 0))
+        self._known = _Walk(
+            penalty,
+            queue.removals,
+            now + per_row / 2,
+            tuple(deadlines),
+            tuple(unserved),
+            tuple(spares),
+        )
+        return self._known

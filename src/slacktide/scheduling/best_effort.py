@@ -1,0 +1,69 @@
+"""How `slack` treats requests without a deadline: worth that rises with age, and a floor.
+
+They have a deadline that only orders them (arrival + window, DESIGN §4). Three rules:
+
+- *Spare room.* They join a batch of requests with deadlines where that raises the batch's value per
+  second. The worth of one grows from 0 to its penalty as its age grows to its window.
+- *Idle lane.* With no deadline pending, they run alone, in order.
+- *Floor.* One older than its window leads a batch of its own, but such batches take at most `share`
+  of the lane's time. Any rule on worth alone would either let a steady overload of requests with
+  deadlines starve them, or let a flood of best-effort requests starve the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from slacktide.domain import Request
+from slacktide.scheduling.queue import Entry, within_rows
+from slacktide.scheduling.slack_table import SlackTable
+
+GOOD_ENOUGH = 0.9
+"""Of the best rate: a batch of best-effort requests grows no further, since nobody is in a hurry to
+be batched where batching hardly pays, and a long batch blocks the lane."""
+
+
+def worth(request: Request, *, now: float) -> float:
+    """Value of answering a best-effort request now: penalty × min(1, age / window)."""
+    window = request.deadline - request.arrival
+    if window <= 0.0:
+        return request.penalty
+    return request.penalty * min(1.0, max(0.0, (now - request.arrival) / window))
+
+
+def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) -> list[Request]:
+    """The first requests, in order, up to the smallest size that comes near the best rate.
+
+    The first of all is a member whatever its rows; `entries` are not empty, `sizes` ascending.
+    """
+    first = entries[0][2]
+    options = [within_rows(entries, size) for size in sizes if size >= first.rows]
+    if not options:
+        return [first]
+    rates = [_rate(members, table) for members in options]
+    enough = GOOD_ENOUGH * max(rates)
+    return next(members for members, rate in zip(options, rates, strict=True) if rate >= enough)
+
+
+def _rate(members: Sequence[Request], table: SlackTable) -> float:
+    return len(members) / table[sum(member.rows for member in members)].expected
+
+
+class Floor:
+    """Lane time that overdue best-effort requests may claim: at most `share` of it."""
+
+    __slots__ = ("_next", "_share")
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._next = -inf
+
+    def claims(self, oldest: Request, *, now: float) -> bool:
+        """Whether `oldest` leads the next batch: it is overdue and the share is not used up."""
+        return self._share > 0.0 and oldest.deadline <= now and now >= self._next
+
+    def spend(self, seconds: float, *, now: float) -> None:
+        """A batch of best-effort requests alone, taking `seconds`, starts at `now`."""
+        if self._share > 0.0:
+            self._next = now + seconds / self._share

@@ -1,0 +1,123 @@
+"""`DeadlinePolicy`: what every policy that keeps deadlines has in common.
+
+Two queues (requests with a deadline; best effort), the notices, admission at the door and expiry. A
+policy adds `propose`. Best-effort requests carry a deadline that only orders them: they are refused
+by the queue limit alone and never expire.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
+from slacktide.scheduling.admission import Admission
+from slacktide.scheduling.queue import DeadlineQueue
+from slacktide.scheduling.tables import Lead, row_times
+
+
+class DeadlinePolicy(ABC):
+    """A `Scheduler` (engine/ports.py) but for `propose`.
+
+    `lead` says how much time a request must have left, or it is given up as hopeless.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_batch: int,
+        times: BatchTimes,
+        view: PoolView,
+        lead: Lead,
+        admission: bool,
+        max_queue: int | None,
+    ) -> None:
+        self._max_batch = max_batch
+        self._view = view
+        self._row_times = row_times(times, max_batch, lead)
+        self._timed = DeadlineQueue()
+        self._best_effort = DeadlineQueue()
+        self._notices: dict[int, Notice] = {}
+        self._admission = Admission(
+            queue=self._timed, view=view, max_queue=max_queue, enabled=admission
+        )
+
+    def announce(self, notice: Notice, *, now: float) -> Reason | None:
+        """Admission before the body is read; its rows are not known yet and taken to be one."""
+        reason = self._refuse(notice.deadline, 1, notice.penalty, notice.best_effort, now)
+        if reason is None:
+            self._notices[notice.id] = notice
+        return reason
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        """Queue a request, or say why not. Its notice is forgotten in either case."""
+        if self._notices:
+            self._notices.pop(request.id, None)
+        reason = self._refuse(
+            request.deadline, request.rows, request.penalty, request.best_effort, now
+        )
+        if reason is None:
+            (self._best_effort if request.best_effort else self._timed).add(request)
+        return reason
+
+    def admit_moved(self, request: Request, *, now: float) -> None:
+        """Queue a request without asking admission."""
+        self._notices.pop(request.id, None)
+        (self._best_effort if request.best_effort else self._timed).add(request)
+
+    def remove(self, id: int) -> bool:
+        """Forget a request or a notice."""
+        if self._notices.pop(id, None) is not None:
+            return True
+        return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
+        if not self._timed:
+            return ()
+        return [
+            (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
+            for request in self._timed.expire(self._row_times(self._view.cores).lead, now=now)
+        ]
+
+    @abstractmethod
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """The batch this policy would run on `replica` now. Changes nothing."""
+
+    def take(self, batch: Batch) -> None:
+        """The members of `batch` leave the queue."""
+        ids = [member.id for member in batch.members]
+        if self._timed.remove(ids) < len(ids):
+            self._best_effort.remove(ids)
+
+    def next_expiry(self) -> float | None:
+        """The earliest latest start of a request with a deadline."""
+        if not self._timed:
+            return None
+        return self._timed.next_expiry(self._row_times(self._view.cores).lead)
+
+    def pending(self) -> tuple[Request, ...]:
+        """Every queued request, earliest deadline first."""
+        if not self._best_effort:
+            return tuple(self._timed)
+        merged = sorted(self._timed.order + self._best_effort.order)
+        return tuple(entry[2] for entry in merged)
+
+    def __len__(self) -> int:
+        return len(self._timed) + len(self._best_effort)
+
+    def _refuse(
+        self, deadline: float, rows: int, penalty: float, best_effort: bool, now: float
+    ) -> Reason | None:
+        waiting = len(self) + len(self._notices)
+        if best_effort:
+            return self._admission.limit(waiting)
+        return self._admission.refuse(
+            deadline=deadline,
+            rows=rows,
+            penalty=penalty,
+            waiting=waiting,
+            times=self._row_times(self._view.cores),
+            now=now,
+        )

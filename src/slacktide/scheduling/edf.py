@@ -1,0 +1,90 @@
+"""`edf`: earliest deadline first, the plain baseline.
+
+The request due first leads; the batch is the largest that keeps it on time. That is what collapses
+under overload: heads that are nearly late force small batches, small batches make more of them late
+(FEASIBILITY Q6). With `guarantee: p99` the p99 time of the batch must fit instead of the median.
+
+A best-effort request is ordered by the deadline it is given but binds nobody: the batch must fit
+the first member that has a real one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from typing import Literal
+
+from slacktide.domain import Replica, Request
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.queue import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class EdfOptions:
+    """Settings of `edf`. Raises ValueError if out of range."""
+
+    guarantee: Literal["expected", "p99"] = "expected"
+    """Which predicted time of a batch must fit before its first deadline."""
+    admission: bool = True
+    """Refuse at the door what cannot be on time behind the work ahead."""
+    max_queue: int | None = 10_000
+    """Most requests waiting, notices included; None: no limit."""
+
+    def __post_init__(self) -> None:
+        if self.max_queue is not None and self.max_queue < 1:
+            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+
+
+class Edf(DeadlinePolicy):
+    """Earliest deadline first; the largest batch that keeps its first deadline."""
+
+    def __init__(
+        self, options: EdfOptions, *, max_batch: int, times: BatchTimes, view: PoolView
+    ) -> None:
+        p99 = options.guarantee == "p99"
+
+        def lead(times: BatchTimes, rows: int, cores: int) -> float:
+            return times.p99(rows, cores) if p99 else times.expected(rows, cores)
+
+        super().__init__(
+            max_batch=max_batch,
+            times=times,
+            view=view,
+            lead=lead,
+            admission=options.admission,
+            max_queue=options.max_queue,
+        )
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+        """The batch led by the request due first. Changes nothing."""
+        limit = min(self._max_batch, replica.max_batch)
+        # `lead` is the guaranteed time of a batch, by rows: the largest that fits is a bisection.
+        needs = self._row_times(max(1, len(replica.cores))).lead
+        members: list[Request] = []
+        rows = 0
+        bound = False
+        for deadline, _, request in islice(self._in_order(), 4 * limit):
+            if not bound and not request.best_effort:
+                bound = True
+                limit = min(limit, bisect_right(needs, deadline - now) - 1)
+                if not members:
+                    limit = max(limit, request.rows)
+            if rows + request.rows <= limit:
+                members.append(request)
+                rows += request.rows
+            if rows >= limit:
+                break
+        return Proposal(tuple(members), rows) if members else Idle()
+
+    def _in_order(self) -> Iterable[Entry]:
+        """The entries that may share a batch with the one due first, in order."""
+        timed, best_effort = self._timed, self._best_effort
+        if not best_effort:
+            return timed.batchable(timed.order[0][2].signature) if timed else ()
+        heads = [queue.order[0] for queue in (timed, best_effort) if queue]
+        signature = min(heads)[2].signature
+        return merge(timed.batchable(signature), best_effort.batchable(signature))

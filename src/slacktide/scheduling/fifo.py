@@ -1,0 +1,166 @@
+"""`fifo`: first in, first out, batched as Triton's dynamic batcher does.
+
+Requests run in the order in which they came, whatever their deadlines: nothing is refused but by
+the queue limit, nothing expires but by the queue's own timeout, and late ones run all the same.
+
+A batch is the longest run of requests from the front that have one signature and fit in max batch
+(a different shape ends it, as in Triton). It starts at once if it cannot grow, because it is full
+or another shape follows; or at the largest preferred size that can be made; or when its oldest
+member has waited `max_delay`. Otherwise the lane waits, which only this policy does.
+
+The queue's timeout follows Triton's default queue policy: a request that has waited that long is
+dropped (`reject`), or runs after everything else (`delay`). It is the operator's rule for the
+queue, not a deadline, and so holds for best-effort requests too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
+
+
+@dataclass(frozen=True, slots=True)
+class FifoOptions:
+    """Settings of `fifo`. Raises ValueError if they contradict each other."""
+
+    max_delay: float = 0.0
+    """Longest wait of the oldest request for others to join it, in seconds."""
+    preferred: tuple[int, ...] = ()
+    """Batch sizes (rows) worth starting at once; empty: only the largest."""
+    max_queue: int | None = None
+    """Most requests waiting, notices included; None: no limit."""
+    timeout: float | None = None
+    """Longest wait of a request, in seconds; None: no limit."""
+    timeout_action: Literal["reject", "delay"] = "reject"
+    """What becomes of a request that has waited `timeout`."""
+
+    def __post_init__(self) -> None:
+        if self.max_delay < 0:
+            raise ValueError(f"max_delay must not be negative, got {self.max_delay}")
+        if any(size < 1 for size in self.preferred):
+            raise ValueError(f"preferred sizes must be at least 1, got {self.preferred}")
+        if self.max_queue is not None and self.max_queue < 1:
+            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+        if self.timeout is not None and self.timeout <= 0:
+            raise ValueError(f"timeout must be positive, got {self.timeout}")
+
+
+Waiting = tuple[float, Request]
+"""(when it was queued, request)."""
+
+
+class Fifo:
+    """A `Scheduler` (engine/ports.py) that ignores deadlines."""
+
+    def __init__(self, options: FifoOptions, *, max_batch: int) -> None:
+        self._options = options
+        self._max_batch = max_batch
+        # Ordered dicts: a queue with removal by id in constant time.
+        self._queue: OrderedDict[int, Waiting] = OrderedDict()
+        self._delayed: OrderedDict[int, Waiting] = OrderedDict()
+        self._notices: set[int] = set()
+
+    def announce(self, notice: Notice, *, now: float) -> Reason | None:
+        """Refused only if the queue is full."""
+        if self._full():
+            return Reason.QUEUE_FULL
+        self._notices.add(notice.id)
+        return None
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        """Queue a request; refused only if the queue is full."""
+        self._notices.discard(request.id)
+        if self._full():
+            return Reason.QUEUE_FULL
+        self._queue[request.id] = (now, request)
+        return None
+
+    def admit_moved(self, request: Request, *, now: float) -> None:
+        """Queue a request, however full the queue is."""
+        self._notices.discard(request.id)
+        self._queue[request.id] = (now, request)
+
+    def remove(self, id: int) -> bool:
+        """Forget a request or a notice."""
+        if id in self._notices:
+            self._notices.discard(id)
+            return True
+        return (self._queue.pop(id, None) or self._delayed.pop(id, None)) is not None
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """Apply the queue's timeout; () if it has none."""
+        timeout = self._options.timeout
+        if timeout is None:
+            return ()
+        gone: list[tuple[int, Reason]] = []
+        while self._queue:
+            id, waiting = next(iter(self._queue.items()))
+            if waiting[0] + timeout > now:
+                break
+            del self._queue[id]
+            if self._options.timeout_action == "delay":
+                self._delayed[id] = waiting
+            else:
+                gone.append((id, Reason.EXPIRED))
+        return gone
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """The batch at the front, or when it will be due. Changes nothing."""
+        limit = min(self._max_batch, replica.max_batch)
+        waiting = chain(self._queue.values(), self._delayed.values())
+        first = next((entry for entry in waiting if entry[1].rows <= limit), None)
+        if first is None:
+            return Idle()
+        queued_at, head = first
+        members = [head]
+        rows = head.rows
+        preferred = int(rows in self._options.preferred)
+        complete = rows >= limit
+        for _, request in waiting:
+            if complete:
+                break
+            if request.signature != head.signature or rows + request.rows > limit:
+                complete = True
+                break
+            members.append(request)
+            rows += request.rows
+            if rows in self._options.preferred:
+                preferred = len(members)
+            complete = rows == limit
+        due = queued_at + self._options.max_delay
+        if complete or due <= now:
+            return Proposal(tuple(members), rows)
+        if preferred:
+            chosen = tuple(members[:preferred])
+            return Proposal(chosen, sum(member.rows for member in chosen))
+        return WaitUntil(due)
+
+    def take(self, batch: Batch) -> None:
+        """The members of `batch` leave the queue."""
+        queue, delayed = self._queue, self._delayed
+        for member in batch.members:
+            if queue.pop(member.id, None) is None:
+                delayed.pop(member.id, None)
+
+    def next_expiry(self) -> float | None:
+        """When the oldest request will have waited `timeout`."""
+        if self._options.timeout is None or not self._queue:
+            return None
+        return next(iter(self._queue.values()))[0] + self._options.timeout
+
+    def pending(self) -> tuple[Request, ...]:
+        """Every queued request, in the order of service."""
+        return tuple(request for _, request in chain(self._queue.values(), self._delayed.values()))
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._delayed)
+
+    def _full(self) -> bool:
+        limit = self._options.max_queue
+        return limit is not None and len(self) + len(self._notices) >= limit

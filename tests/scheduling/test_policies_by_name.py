@@ -1,0 +1,58 @@
+"""`make_scheduler`: names, options, and the sentences for mistakes."""
+
+from __future__ import annotations
+
+import pytest
+
+import slacktide.scheduling as scheduling
+from slacktide.scheduling import POLICIES, PolicyError, make_scheduler, option_defaults
+from slacktide.scheduling.edf import Edf
+from slacktide.scheduling.fifo import Fifo
+from slacktide.scheduling.slack import Slack
+
+
+def made(lab, name: str, **options: object) -> object:
+    times = lab.LogNormalTimes(lab.residual)
+    return make_scheduler(name, options, max_batch=8, times=times, view=lab.LaneView())
+
+
+def test_every_policy_is_made_with_its_defaults_and_again_from_them(lab) -> None:
+    assert list(POLICIES) == ["fifo", "edf", "slack"]
+    for name, kind in (("fifo", Fifo), ("edf", Edf), ("slack", Slack)):
+        assert type(made(lab, name)) is kind
+        assert type(made(lab, name, **option_defaults(name))) is kind
+
+
+def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
+    assert isinstance(made(lab, "fifo", max_delay=1, preferred=[4, 8], max_queue=None), Fifo)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("slak", {}, r"unknown scheduler 'slak'; did you mean 'slack'\?"),
+        ("zzz", {}, r"unknown scheduler 'zzz'; there are: edf, fifo, slack"),
+        ("slack", {"kapa": 0.5}, r"no option 'kapa'; did you mean 'kappa'\?"),
+        ("slack", {"kappa": "much"}, r"'kappa' of scheduler 'slack' must be of type float"),
+        ("slack", {"kappa": 7.0}, r"'slack': kappa must be between 0 and 1, got 7.0"),
+        ("slack", {"levels": True}, r"'levels' of scheduler 'slack' must be of type int"),
+        ("edf", {"guarantee": "p50"}, r"must be one of expected, p99; got 'p50'"),
+        ("edf", {"max_queue": 2.5}, r"'max_queue' of scheduler 'edf' must be of type int"),
+        ("edf", {"max_queue": 0}, r"max_queue must be at least 1"),
+        ("fifo", {"preferred": "48"}, r"'preferred' of scheduler 'fifo' must be a list"),
+    ],
+)
+def test_mistakes_are_named(lab, name: str, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(PolicyError, match=sentence):
+        made(lab, name, **options)
+
+
+def test_max_batch_must_hold_a_row(lab) -> None:
+    times = lab.LogNormalTimes(lab.residual)
+    with pytest.raises(PolicyError, match="max_batch"):
+        make_scheduler("edf", {}, max_batch=0, times=times, view=lab.LaneView())
+
+
+def test_the_table_of_contents_is_complete() -> None:
+    assert all(hasattr(scheduling, name) for name in scheduling.__all__)
+    assert "Scheduler" not in scheduling.__all__

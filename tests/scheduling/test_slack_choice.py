@@ -1,0 +1,247 @@
+"""`slack` against a brute-force evaluation of its rule, written from the formulas alone."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import exp
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import Batch, PoolId, Reason, Replica, Request
+from slacktide.engine.ports import Idle, Proposal
+from slacktide.scheduling import Slack, SlackOptions
+
+MAX_BATCH = 12
+GRID = [1, 2, 3, 4, 6, 8, 12]
+NOW = 5.0
+
+
+def slack(
+    lab: SimpleNamespace, latency: str = "weight_bound", sigma: float = 0.1, **options: object
+) -> Slack:
+    times = lab.LogNormalTimes(getattr(lab, latency), sigma)
+    return Slack(SlackOptions(**options), max_batch=MAX_BATCH, times=times, view=lab.LaneView())
+
+
+def ids(proposal: object) -> list[int]:
+    assert isinstance(proposal, Proposal)
+    return [member.id for member in proposal.members]
+
+
+def score(members: list[Request], pending: int, times, *, kappa: float) -> float:
+    """Σ penalty · P(on time) · (1 − κ(1 − e^(−spare/τ))) / T, literally."""
+    rows = sum(member.rows for member in members)
+    took = times.expected(rows, 1)
+    tau = (pending + 1) * times.expected(1, 1)
+    value = 0.0
+    for member in members:
+        left = member.deadline - NOW
+        spare = max(0.0, left - times.expected(member.rows, 1) - took)
+        share = 1 - kappa * (1 - exp(-spare / tau))
+        value += member.penalty * times.on_time(left, rows, 1) * share
+    return value / took
+
+
+def brute_force(requests: list[Request], times, *, kappa: float, levels: int) -> float:
+    """The best score of all candidates of all signatures."""
+    single = all(request.rows == 1 for request in requests)
+    first_need = times.quantile(0.5 / levels, 1, 1)
+    best = 0.0
+    penalties = {request.penalty for request in requests}
+    for signature, least in product({request.signature for request in requests}, penalties):
+        group = sorted(
+            (
+                request
+                for request in requests
+                if request.signature == signature
+                and request.penalty >= least
+                and (least == min(penalties) or request.deadline >= NOW + first_need)
+            ),
+            key=lambda request: (request.deadline, request.id),
+        )
+        sizes = list(GRID)
+        if single:
+            kept = [1]
+            for size in GRID[1:]:
+                if times.expected(size, 1) / size <= 0.98 * times.expected(kept[-1], 1) / kept[-1]:
+                    kept.append(size)
+            sizes = kept
+            if len(group) <= kept[-1]:
+                sizes = [size for size in kept if size < len(group)] + [len(group)]
+        for smaller, size in zip([0, *sizes], sizes, strict=False):
+            for level in range(levels):
+                need = times.quantile((level + 0.5) / levels, size, 1)
+                members: list[Request] = []
+                room = size
+                for request in group:
+                    if request.deadline >= NOW + need and request.rows <= room:
+                        members.append(request)
+                        room -= request.rows
+                if size - room > smaller:
+                    best = max(best, score(members, len(requests), times, kappa=kappa))
+    return best
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0105, 0.12),
+            st.sampled_from([1.0, 1.0, 4.0]),
+            st.sampled_from([(), (), ((3,),)]),
+            st.sampled_from([1, 2, 5]),
+        ),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+    st.sampled_from(["weight_bound", "residual"]),
+    st.sampled_from([0.02, 0.3]),
+    st.sampled_from([(0.9, 4), (0.0, 1), (0.5, 2)]),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_chosen_batch_is_the_best_of_all(
+    lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int]
+) -> None:
+    kappa, levels = setting
+    scheduler = slack(lab, latency, sigma, kappa=kappa, levels=levels, admission=False)
+    times = lab.LogNormalTimes(getattr(lab, latency), sigma)
+    for id, (left, penalty, signature, rows) in enumerate(drawn):
+        request = lab.request(
+            id,
+            NOW + left,
+            penalty=penalty,
+            signature=signature,
+            rows=1 if single else rows,
+        )
+        scheduler.admit_moved(request, now=NOW)
+    scheduler.expire(now=NOW)
+    requests = list(scheduler.pending())
+    proposal = scheduler.propose(lab.REPLICA, now=NOW)
+    assert scheduler.propose(lab.REPLICA, now=NOW) == proposal
+    if not requests:
+        assert proposal == Idle()
+        return
+    assert isinstance(proposal, Proposal)
+    assert proposal.rows == sum(member.rows for member in proposal.members) <= MAX_BATCH
+    best = brute_force(requests, times, kappa=kappa, levels=levels)
+    if best > 0.0:
+        # P(on time) is tabulated in the policy: 32 intervals and a cut of 0.1 % at either end.
+        chosen = score(list(proposal.members), len(requests), times, kappa=kappa)
+        assert chosen == pytest.approx(best, rel=0.01)
+    else:
+        assert len(proposal.members) == 1
+
+
+def test_a_nearly_late_head_is_passed_over_for_a_full_batch(lab) -> None:
+    """Where `edf` would run the head alone and lose the others' time (FEASIBILITY Q6)."""
+    scheduler = slack(lab, sigma=0.02)
+    scheduler.add(lab.request(0, 0.0105), now=0.0)
+    for id in range(1, 13):
+        scheduler.add(lab.request(id, 0.028), now=0.0)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == list(range(1, 13))
+
+
+def test_a_costlier_deadline_is_worth_more(lab) -> None:
+    scheduler = slack(lab, "residual", sigma=0.02)
+    scheduler.add(lab.request(0, 0.0145), now=0.0)
+    scheduler.add(lab.request(1, 0.0150, penalty=4.0), now=0.0)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [1]
+
+
+def test_hopeless_requests_are_dropped_at_the_drop_level(lab) -> None:
+    scheduler = slack(lab, sigma=0.1, drop=0.2)
+    times = lab.LogNormalTimes(lab.weight_bound, 0.1)
+    latest = 1.0 - times.quantile(0.2, 1, 1)
+    scheduler.add(lab.request(0, 1.0), now=0.0)
+    assert scheduler.next_expiry() == pytest.approx(latest)
+    assert scheduler.expire(now=latest - 1e-6) == []
+    assert scheduler.expire(now=latest + 1e-6) == [(0, Reason.HOPELESS)]
+
+
+def test_guarantee_p99_admits_no_member_that_a_slow_batch_would_miss(lab) -> None:
+    scheduler = slack(lab, sigma=0.1, guarantee="p99")
+    times = lab.LogNormalTimes(lab.weight_bound, 0.1)
+    for id in range(8):
+        scheduler.add(lab.request(id, 0.014 + id * 0.003), now=0.0)
+    proposal = scheduler.propose(lab.REPLICA, now=0.0)
+    assert isinstance(proposal, Proposal)
+    earliest = min(member.deadline for member in proposal.members)
+    assert len(proposal.members) > 1
+    assert times.p99(proposal.rows, 1) <= earliest
+
+
+def test_tables_follow_changed_predictions(lab) -> None:
+    times = lab.LogNormalTimes(lab.weight_bound, 0.02)
+    scheduler = Slack(SlackOptions(), max_batch=MAX_BATCH, times=times, view=lab.LaneView())
+    for id in range(12):
+        scheduler.add(lab.request(id, 0.030), now=0.0)
+    assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) == 12
+    times.latency = lambda rows: 2.0 * lab.weight_bound(rows)
+    times.revision += 1
+    assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) < 8
+
+
+def test_a_replica_that_takes_fewer_rows_gets_fewer(lab) -> None:
+    scheduler = slack(lab, sigma=0.02)
+    for id in range(12):
+        scheduler.add(lab.request(id, 1.0), now=0.0)
+    small = Replica(id=1, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=3)
+    assert len(ids(scheduler.propose(small, now=0.0))) == 3
+
+
+class TestBestEffort:
+    """Spare room, idle lane, floor."""
+
+    def test_an_idle_lane_runs_it_in_batches_no_larger_than_pays(self, lab) -> None:
+        for latency, expected in (("residual", [0]), ("weight_bound", list(range(12)))):
+            scheduler = slack(lab, latency)
+            for id in range(12):
+                scheduler.add(lab.request(id, 1.0 + id, best_effort=True), now=0.0)
+            assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == expected
+
+    def test_it_fills_spare_room_once_it_has_aged(self, lab) -> None:
+        scheduler = slack(lab, sigma=0.02)
+        scheduler.add(lab.request(0, 1.0, best_effort=True), now=0.0)
+        scheduler.add(lab.request(1, 0.09), now=0.0)
+        scheduler.add(lab.request(2, 0.53), now=0.0)
+        assert 0 not in ids(scheduler.propose(lab.REPLICA, now=0.0))
+        assert scheduler.remove(1)
+        assert ids(scheduler.propose(lab.REPLICA, now=0.5)) == [2, 0]
+
+    def test_it_displaces_nobody(self, lab) -> None:
+        scheduler = slack(lab, sigma=0.02, best_effort_share=0.0)
+        scheduler.add(lab.request(99, 1.0, best_effort=True), now=0.0)
+        for id in range(12):
+            scheduler.admit_moved(lab.request(id, 50.03), now=50.0)
+        assert sorted(ids(scheduler.propose(lab.REPLICA, now=50.0))) == list(range(12))
+
+    def test_overdue_it_leads_but_only_for_its_share_of_the_lane(self, lab) -> None:
+        scheduler = slack(lab, sigma=0.02, best_effort_share=0.1)
+        for id in (98, 99):
+            scheduler.add(lab.request(id, 1.0 + id, best_effort=True), now=0.0)
+        for id in range(12):
+            scheduler.admit_moved(lab.request(id, 200.2), now=200.0)
+        first = scheduler.propose(lab.REPLICA, now=200.0)
+        assert ids(first) == [98, 99]
+        scheduler.take(Batch(0, lab.REPLICA, first.members[:1], 1, 200.0, 201.0))
+        assert 99 not in ids(scheduler.propose(lab.REPLICA, now=200.01))[:1]
+        assert ids(scheduler.propose(lab.REPLICA, now=200.11)) == [99]
+
+    def test_it_is_never_refused_and_never_expires(self, lab) -> None:
+        scheduler = slack(lab)
+        for id in range(100):
+            assert scheduler.add(lab.request(id, 1e-9, best_effort=True), now=0.0) is None
+        assert scheduler.expire(now=1e9) == ()
+        assert scheduler.next_expiry() is None
+        assert len(scheduler) == 100
+
+
+@pytest.mark.parametrize(
+    "bad", [{"levels": 0}, {"kappa": 1.1}, {"drop": 0.0}, {"best_effort_share": 2.0}]
+)
+def test_options_out_of_range_are_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        SlackOptions(**bad)
