@@ -169,6 +169,27 @@ def test_expect_continue_is_met_when_the_body_is_wanted(run, serve, post, binary
     run(body())
 
 
+def test_an_interim_answer_does_not_overtake_an_earlier_one(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            data, line = binary(b"hello")
+            client = await here.connect()
+            client.send(post(data, line))
+            client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
+            await here.data.until(lambda: here.data.held and here.data.announced)
+            here.data.held[0]()
+            assert (await client.answer()).status == 200
+            assert (await client.answer()).status == 100
+            client.send(data)
+            await here.data.until(lambda: len(here.data.held) == 2)
+            here.data.held[1]()
+            assert (await client.answer()).status == 200
+            client.close()
+
+    run(body())
+
+
 def test_an_offered_upgrade_is_passed_over(run, serve, post, binary):
     async def body():
         async with serve(limits(receive_bytes=256)) as here:
@@ -475,6 +496,46 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(run, serve, post, bin
             assert (await busy.answer()).status == 200
             idle.close()
             busy.close()
+
+    run(body())
+
+
+def test_a_client_that_leaves_its_answer_unread_is_cut(run, serve, post, binary):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
+            client = await here.connect()
+            client.writer.transport.pause_reading()
+            data, line = binary(bytes(500_000))
+            for _ in range(40):
+                client.send(post(data, line))
+            (connection,) = here.hub.connections
+            await here.until(lambda: connection._clogged_since is not None)
+            clock.now += 8
+            here.check()
+            assert here.server.connections == 1
+            clock.now += 1
+            await here.until(lambda: here.server.connections == 0)
+            assert here.hub.inflight == {}
+            client.writer.transport.abort()
+
+    run(body())
+
+
+def test_a_lingering_connection_is_cut_in_the_end(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(max_body_bytes=10, skip_bytes=10), clock=clock) as here:
+            client = await here.connect()
+            client.send(post(length=1_000_000))
+            assert (await client.answer()).closes
+            client.send(bytes(100_000))
+            assert here.server.connections == 1
+            clock.now += HttpSettings().linger_s
+            await here.until(lambda: here.server.connections == 0)
+            client.writer.transport.abort()
 
     run(body())
 
