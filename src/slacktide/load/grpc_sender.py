@@ -17,8 +17,22 @@ from slacktide.load.ledger import Ledger
 from slacktide.load.results import Result, of_grpc
 from slacktide.load.spec import Target
 
-_FROM_SERVER = "Error received from peer"
-"""What gRPC core writes into a status that the server sent, and not into its own."""
+_BROKEN = (
+    "failed to connect",
+    "connection re",  # refused, reset
+    "socket closed",
+    "broken pipe",
+    "goaway",
+    "cancelling all calls",
+    "endpoint closing",
+    "transport closed",
+    "stream removed",
+    "dns resolution failed",
+    "recvmsg",
+    "sendmsg",
+)
+"""How gRPC core speaks of its own troubles, in lower case. It gives them the code UNAVAILABLE, as
+servers do, and no other sign tells the two apart."""
 
 
 class GrpcSender:
@@ -83,9 +97,8 @@ class GrpcSender:
 
 
 def _read(error: grpc.aio.AioRpcError) -> tuple[Result, str]:
-    """What a failed call means. gRPC reports its own troubles with the codes servers use, most
-    often UNAVAILABLE; those are transport errors."""
+    """What a failed call means."""
     code, details = error.code().name, error.details() or ""
-    if code == "UNAVAILABLE" and _FROM_SERVER not in (error.debug_error_string() or ""):
+    if code == "UNAVAILABLE" and any(words in details.lower() for words in _BROKEN):
         return Result.TRANSPORT_ERROR, details
     return of_grpc(code), f"{code} {details}"
