@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.repository import (
     ModelDefinition,
+    Repository,
     check_interface,
     config_json,
     lane_disagreements,
@@ -168,9 +170,9 @@ def test_metadata_shapes_lead_with_the_batch_axis(define: Define) -> None:
     assert metadata_shape(SINGLE.inputs[0], SINGLE) == (2, 4)
 
 
-def test_models_that_name_a_lane_must_agree_on_it(root, add_model) -> None:  # type: ignore[no-untyped-def]  # fixtures
-    from slacktide.repository import Repository
-
+def test_models_that_name_a_lane_must_agree_on_it(
+    root: Path, add_model: Callable[..., Path]
+) -> None:
     add_model("a", yaml="lane: one\ncores: 2")
     add_model("b", yaml="lane: one\ncores: 2", versions=("1", "2"))
     add_model("c", yaml="lane: one\ncores: {min: 1, max: 2}")

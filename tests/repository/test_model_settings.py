@@ -25,6 +25,7 @@ from slacktide.repository.settings import (
     Versions,
 )
 from slacktide.repository.settings_file import parse_settings, validate_settings
+from slacktide.scheduling import POLICIES, option_defaults, policy_options
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -85,7 +86,7 @@ def test_short_forms() -> None:
         ("scheduler: {kappa: 1}", "scheduler.name: expected a scheduler, got ''; valid: slack"),
         ("scheduler: {name: slack, kapa: 1}", "scheduler.kapa: unknown key; did you mean 'kappa'?"),
         ("scheduler: {name: fifo, kappa: 1}", "scheduler.kappa: unknown key; valid: name, max_de"),
-        ("scheduler: {name: edf, guarantee: p90}", "scheduler.guarantee: expected 'p50' or 'p99'"),
+        ("scheduler: {name: edf, guarantee: p90}", "scheduler.guarantee: expected 'expected' or"),
         ("limits: {quue: 1}", "limits.quue: unknown key; did you mean 'queue'?"),
         ("limits: {payload: 12mb}", "limits.payload: expected a size in bytes, such as '64MiB'"),
         ("limits: {queue: 0}", "limits.queue: expected greater than or equal to 1, got 0"),
@@ -146,6 +147,17 @@ def test_the_smaller_queue_limit_counts() -> None:
     assert load("").queue_limit is None
     assert load("limits: {queue: 5}").queue_limit == 5
     assert load("limits: {queue: 5}\nscheduler: {name: fifo, max_queue: 3}").queue_limit == 3
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_options_are_those_of_the_scheduler_with_its_defaults(name: str) -> None:
+    section = SCHEDULERS[name]().model_dump(exclude={"name"})
+    options = option_defaults(name)
+    if name != "fifo":  # whose own limit Triton's files state; for all others it is limits.queue
+        del options["max_queue"]
+    assert section == options
+    assert policy_options(name, section) == policy_options(name, {})
+    assert set(SCHEDULERS) == set(POLICIES)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The `scheduler` of slacktide.yaml: a policy's name, and its own options.
 
 One section for each policy; what a policy does not know is an error. The options are those of the
-policy of the same name in `slacktide.scheduling`.
+policy of the same name in `slacktide.scheduling`, with its defaults; a test compares. Only the
+length of the queue is stated elsewhere for all of them: `limits.queue`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from slacktide.repository.units import Seconds
+from slacktide.scheduling import EdfOptions, FifoOptions, SlackOptions
+
+_FIFO, _EDF, _SLACK = FifoOptions(), EdfOptions(), SlackOptions()
 
 
 class Section(BaseModel):
@@ -23,15 +27,17 @@ class FifoSettings(Section):
     """First come, first served; a batch starts when it is full or its oldest has waited enough."""
 
     name: Literal["fifo"] = "fifo"
-    max_delay: Annotated[Seconds, Field(ge=0)] = 0.0
+    max_delay: Annotated[Seconds, Field(ge=0)] = _FIFO.max_delay
     """Longest that the oldest request is held back for a fuller batch, seconds."""
-    preferred: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = ()
+    preferred: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(strict=False)] = (
+        _FIFO.preferred
+    )
     """Batch sizes (rows) that start at once; empty: only a full batch does."""
-    max_queue: Annotated[int, Field(ge=1)] | None = None
+    max_queue: Annotated[int, Field(ge=1)] | None = _FIFO.max_queue
     """Most requests waiting; None: no limit but `limits.queue`."""
-    timeout: Annotated[Seconds, Field(gt=0)] | None = None
+    timeout: Annotated[Seconds, Field(gt=0)] | None = _FIFO.timeout
     """Longest that a request may wait, seconds; None: no limit."""
-    timeout_action: Literal["reject", "delay"] = "reject"
+    timeout_action: Literal["reject", "delay"] = _FIFO.timeout_action
     """What becomes of one that has: it is dropped, or runs after everything else."""
 
 
@@ -39,9 +45,9 @@ class EdfSettings(Section):
     """Earliest deadline first; the largest batch that keeps its head on time."""
 
     name: Literal["edf"] = "edf"
-    guarantee: Literal["p50", "p99"] = "p50"
-    """Which predicted finish must meet the deadline; `p99`: that of every member."""
-    admission: bool = True
+    guarantee: Literal["expected", "p99"] = _EDF.guarantee
+    """Which predicted time of a batch must fit before its first deadline."""
+    admission: bool = _EDF.admission
     """Whether what cannot be met behind the work ahead is refused at the door."""
 
 
@@ -49,15 +55,17 @@ class SlackSettings(Section):
     """Most expected answers in time per second of lane time (SCHEDULING §3): the default."""
 
     name: Literal["slack"] = "slack"
-    kappa: Annotated[float, Field(ge=0, le=1)] = 0.8
-    """How much of a request's value is likely still to be had if it is passed over once."""
-    theta: Annotated[float, Field(ge=0, le=4)] = 0.5
-    """Fairness to long requests: their worth is (own time / mean time) to this power."""
-    drop: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    kappa: Annotated[float, Field(ge=0, le=1)] = _SLACK.kappa
+    """How much of a patient request's worth is not lost by passing it over."""
+    drop: Annotated[float, Field(ge=0, lt=1)] = _SLACK.drop
     """A request whose P(on time) falls to this is given up."""
-    levels: Annotated[int, Field(ge=1, le=16)] = 4
+    levels: Annotated[int, Field(ge=1, le=16)] = _SLACK.levels
     """Start points tried for each batch size."""
-    admission: bool = True
+    guarantee: Literal["none", "p99"] = _SLACK.guarantee
+    """`p99`: a batch starts only if its p99 finish meets the deadline of every member."""
+    best_effort_share: Annotated[float, Field(ge=0, le=1)] = _SLACK.best_effort_share
+    """Share of the lane's time kept for overdue requests without a deadline."""
+    admission: bool = _SLACK.admission
     """Whether what cannot be met behind the work ahead is refused at the door."""
 
 
