@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-_ROOT = Path("/")
+from slacktide.executors.cgroups import ROOT, control_groups, read_text
+
 _AVX = ("avx", "avx2", "fma", "f16c", "avx_vnni")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16")
 _AMX = ("amx_tile", "amx_int8", "amx_bf16")
@@ -22,9 +23,7 @@ _FLAGS = frozenset((*_AVX, *_AVX512, *_AMX, *_ARM))
 """Instruction sets that ONNX Runtime's kernels choose by; the other flags only make noise."""
 
 
-def available_cores(
-    *, root: Path = _ROOT, affinity: Iterable[int] | None = None
-) -> tuple[int, ...]:
+def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None) -> tuple[int, ...]:
     """Numbers of the processors to use, ascending: the affinity mask cut to the CPU quota.
 
     A quota of 2.5 cores leaves two: a third thread would only be throttled. Never empty.
@@ -37,7 +36,7 @@ def available_cores(
     return tuple(cores)
 
 
-def cpu_quota(*, root: Path = _ROOT) -> float | None:
+def cpu_quota(*, root: Path = ROOT) -> float | None:
     """CPU seconds per second that control groups (v1 and v2) allow; None if not limited.
 
     The least of this process's group and all groups above it, as far as they can be seen.
@@ -47,48 +46,19 @@ def cpu_quota(*, root: Path = _ROOT) -> float | None:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    groups = _own_groups(root)
-    for mount, kind, options in _cgroup_mounts(root):
-        if kind == "cgroup2":
-            own, read = groups.get(""), _quota_v2
-        elif kind == "cgroup" and "cpu" in options:
-            own, read = groups.get("cpu"), _quota_v1
-        else:
-            continue
-        # Within a container the path may be the host's and lead nowhere; the mount itself is then
-        # the container's group, and it is the last step of the walk in any case.
-        path = Path((own or "/").strip("/"))
-        for part in [path, *path.parents]:
-            quota = read(mount / part)
-            if quota is not None:
-                yield quota
-
-
-def _own_groups(root: Path) -> dict[str, str]:
-    """Controller -> this process's group; the v2 hierarchy has the empty name."""
-    groups = {}
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        for controller in controllers.split(","):
-            groups[controller] = path
-    return groups
-
-
-def _cgroup_mounts(root: Path) -> Iterator[tuple[Path, str, list[str]]]:
-    for line in _read(root / "proc/self/mounts").splitlines():
-        fields = line.split()
-        if len(fields) >= 4 and fields[2] in ("cgroup", "cgroup2"):
-            yield root / fields[1].lstrip("/"), fields[2], fields[3].split(",")
+    for group in control_groups("cpu", root=root):
+        quota = _quota_v2(group.folder) if group.unified else _quota_v1(group.folder)
+        if quota is not None:
+            yield quota
 
 
 def _quota_v2(group: Path) -> float | None:
-    fields = _read(group / "cpu.max").split()
+    fields = read_text(group / "cpu.max").split()
     return _ratio(*fields) if len(fields) == 2 else None
 
 
 def _quota_v1(group: Path) -> float | None:
-    return _ratio(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+    return _ratio(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
 
 
 def _ratio(quota: str, period: str) -> float | None:
@@ -98,13 +68,6 @@ def _ratio(quota: str, period: str) -> float | None:
     except ValueError:
         return None
     return value / per if value > 0 and per > 0 else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +92,10 @@ class HardwareFingerprint:
         return hashlib.sha256("\n".join(fields).encode()).hexdigest()[:16]
 
 
-def hardware_fingerprint(*, root: Path = _ROOT, cores: int | None = None) -> HardwareFingerprint:
+def hardware_fingerprint(*, root: Path = ROOT, cores: int | None = None) -> HardwareFingerprint:
     """The fingerprint of this machine, as far as this process may use it."""
     facts: dict[str, str] = {}
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in read_text(root / "proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         facts.setdefault(key.strip().lower(), value.strip())
     flags = facts.get("flags") or facts.get("features") or ""

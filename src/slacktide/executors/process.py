@@ -69,6 +69,11 @@ class ProcessExecutor:
         spawner = self._spawner
         return spawner.pid if spawner is not None and spawner.alive else None
 
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers that live."""
+        return tuple(handle.pid for handle in self._handles if handle.pid is not None)
+
     async def close(self) -> None:
         """Stop every worker (each has two seconds for its batch), then the nursery."""
         self._closed = True

@@ -44,7 +44,7 @@ class CallContext:
     client: str
     """Peer address without port: what limits and bandwidth are counted by."""
     transport: str
-    """`http` or `grpc`."""
+    """`http`, `grpc` or `grpc-stream`."""
     transport_budget_s: float | None = None
     """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
     request_id: str = ""
