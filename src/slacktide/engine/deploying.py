@@ -72,6 +72,7 @@ class Deploying:
         for placement in pool.placements:
             if placement.lane is lane:
                 placement.retiring = False
+                pool.count_lanes()
                 return
         self._replicas.place(pool, lane, deployment.max_batch)
 

@@ -91,9 +91,3 @@ class Lane:
     def size(self) -> int:
         """Cores, at least 1 (an accelerator lane counts as one)."""
         return len(self.cores) or 1
-
-    def free_in(self, *, now: float) -> float:
-        """Seconds until the running batch is expected to end; 0 if none runs or it is overdue."""
-        if self.running is None:
-            return 0.0
-        return max(0.0, self.running.expected_end - now)

@@ -16,9 +16,11 @@ class Pool:
     """Also the `PoolView` its scheduler sees."""
 
     __slots__ = (
+        "cores",
         "crashes",
         "down_reason",
         "id",
+        "lanes",
         "max_batch",
         "placements",
         "removed",
@@ -37,6 +39,9 @@ class Pool:
         self.max_batch = max_batch
         self.settings = settings
         self.placements: list[Placement] = []
+        self.lanes = 1
+        """See PoolView; kept by `count_lanes`."""
+        self.cores = 1
         self.suspects: deque[Request] = deque()
         """Members of batches that died, to be run again one by one before anything else."""
         self.crashes = CrashHistory(settings)
@@ -57,18 +62,17 @@ class Pool:
         for placement in self.placements:
             if placement.retiring:
                 continue
-            ready = placement.lane.free_in(now=now)
+            running = placement.lane.running
+            ready = 0.0 if running is None else running.expected_end - now
             if placement.state is ReplicaState.STARTING:
                 ready = max(ready, placement.since + self.start_time - now)
             elif placement.state is ReplicaState.BACKOFF:
                 ready = max(ready, placement.until + self.start_time - now)
             best = min(best, ready)
-        return best
+        return max(0.0, best)
 
-    @property
-    def lanes(self) -> int:
-        return max(1, sum(not placement.retiring for placement in self.placements))
-
-    @property
-    def cores(self) -> int:
-        return min((placement.lane.size for placement in self.placements), default=1)
+    def count_lanes(self) -> None:
+        """Call when a placement has come or gone, or a lane has changed its cores."""
+        staying = [placement for placement in self.placements if not placement.retiring]
+        self.lanes = max(1, len(staying))
+        self.cores = min((placement.lane.size for placement in staying), default=self.cores)

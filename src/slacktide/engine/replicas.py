@@ -33,6 +33,7 @@ class Replicas:
         placement = Placement(pool, lane, self._new_replica(pool, lane, max_batch))
         pool.placements.append(placement)
         lane.placements.append(placement)
+        pool.count_lanes()
         self._start(placement)
 
     def _new_replica(self, pool: Pool, lane: Lane, max_batch: int) -> Replica:
@@ -45,8 +46,10 @@ class Replicas:
         lane = placement.lane
         if lane.running is not None and lane.running.placement is placement:
             placement.retiring = True
+            placement.pool.count_lanes()
             return
         placement.pool.placements.remove(placement)
+        placement.pool.count_lanes()
         lane.placements.remove(placement)
         if placement.state is not ReplicaState.BACKOFF:
             self._by_id.pop(placement.replica.id, None)
@@ -106,6 +109,8 @@ class Replicas:
         lane = self._state.lanes.get(event.lane)
         if lane is not None:  # else it left the plan while the resize was on its way
             lane.cores = event.cores
+            for placement in lane.placements:
+                placement.pool.count_lanes()
             self._state.mark(lane)
 
     def check_timers(self) -> None:
