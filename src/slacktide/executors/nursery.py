@@ -45,13 +45,27 @@ class Nursery:
         self._poll.register(server, select.POLLIN)
 
     def serve(self) -> None:
-        """Until the server's end closes."""
-        while True:
-            for fd, _ in self._poll.poll():
-                if fd != self._server.fileno():
-                    self._reap(fd)
-                elif not self._receive():
-                    return
+        """Until the server's end closes; then end every child, and see it gone.
+
+        They would die with this process anyway, but as zombies of whoever is process 1, which in a
+        container need not be one that reaps.
+        """
+        try:
+            while self._turn():
+                pass
+        finally:
+            for pidfd in list(self._children):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                self._reap(pidfd)
+
+    def _turn(self) -> bool:
+        """Wait for something and deal with it; False once the server is gone."""
+        for fd, _ in self._poll.poll():
+            if fd != self._server.fileno():
+                self._reap(fd)
+            elif not self._receive():
+                return False
+        return True
 
     def _receive(self) -> bool:
         message, descriptors, _, _ = socket.recv_fds(
