@@ -11,7 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from slacktide.repository import Finding, Severity, check_repository
+from slacktide.repository import Finding, Repository, Severity, check_repository
+from slacktide.repository.errors import ModelFileError
+from slacktide.repository.onnx_file import OnnxFile
 
 Builder = Callable[..., Path]
 
@@ -81,6 +83,27 @@ def test_files_that_are_no_model(root: Path, add_model: Builder, data: bytes) ->
     add_model("m", data=data)
     (found,) = _messages(root)
     assert found.startswith("error m/1/model.onnx: expected an ONNX model")
+
+
+def test_no_damage_to_a_file_is_worse_than_a_finding(root: Path, add_model: Builder) -> None:
+    whole = model().SerializeToString()
+    file = add_model("m", data=whole) / "1" / "model.onnx"
+    generator = np.random.default_rng(5)
+    found = 0
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, len(whole), 2):
+            damaged[place] = generator.integers(0, 256)
+        file.write_bytes(damaged)
+        found += len(_messages(root))
+    assert found > 50
+
+
+def test_a_type_nobody_knows(root: Path, add_model: Builder) -> None:
+    add_model("m", data=model(element=99).SerializeToString())
+    (definition,) = Repository(root).read("m")
+    with pytest.raises(ModelFileError, match="type 99 cannot be served"):
+        OnnxFile(definition).interface(None)
 
 
 def test_a_batch_of_one_may_have_a_fixed_axis(root: Path, add_model: Builder) -> None:

@@ -96,7 +96,9 @@ class OnnxFile:
         if value.type.WhichOneof("value") != "tensor_type":
             raise ModelFileError(self._where, Problem(field, "expected a tensor"))
         tensor = value.type.tensor_type
-        name = onnx.TensorProto.DataType.Name(tensor.elem_type)
+        values = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number
+        known = values.get(tensor.elem_type)
+        name = known.name if known is not None else str(tensor.elem_type)
         if name not in _DATATYPES:
             raise ModelFileError(self._where, Problem(field, f"type {name} cannot be served"))
         if not tensor.HasField("shape"):
