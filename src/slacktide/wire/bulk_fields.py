@@ -27,7 +27,17 @@ def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
 
     The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed.
     """
+    head, entries, _ = split(message, field, 0)
+    return head, entries
+
+
+def split(
+    message: Buffer, field: int, aside: int
+) -> tuple[bytes, list[memoryview], memoryview | None]:
+    """The same, with one more `bytes` or `string` field taken out: its last value, or None."""
     wanted = field << 3 | _DELIMITED
+    set_aside = aside << 3 | _DELIMITED
+    last: memoryview | None = None
     view = memoryview(message)
     end = len(view)
     entries: list[memoryview] = []
@@ -48,8 +58,11 @@ def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
                     length, at = _varint(view, at - 1)
                 body = at
                 at += length
-                if tag == wanted and at <= end:
-                    entries.append(view[body:at])
+                if (tag == wanted or tag == set_aside) and at <= end:
+                    if tag == wanted:
+                        entries.append(view[body:at])
+                    else:
+                        last = view[body:at]
                     if kept < start:
                         head.append(view[kept:start])
                     kept = at
@@ -67,7 +80,7 @@ def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
         raise _malformed()
     if kept < end:
         head.append(view[kept:end])
-    return b"".join(head), entries
+    return b"".join(head), entries, last
 
 
 def put_bulk(head: bytes, field: int, entries: Sequence[Buffer]) -> list[Buffer]:
@@ -110,4 +123,4 @@ def _malformed() -> WireError:
     return WireError(Reason.BAD_INPUT, "message: malformed protobuf")
 
 
-__all__ = ["encode_varint", "put_bulk", "take_bulk"]
+__all__ = ["encode_varint", "put_bulk", "split", "take_bulk"]

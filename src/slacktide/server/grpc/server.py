@@ -1,0 +1,123 @@
+"""The gRPC server: two services on one port, one frame around every method."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+
+import grpc
+import grpc.aio
+
+from slacktide.server.groups import Group
+from slacktide.server.grpc.control import ControlMethods
+from slacktide.server.grpc.health import HealthMethods
+from slacktide.server.grpc.inference import ModelInfer
+from slacktide.server.grpc.rpc import AccessLog, Authorize, Frame, Method
+from slacktide.server.grpc.settings import GrpcSettings, TlsPem
+from slacktide.server.grpc.stream import ModelStreamInfer
+from slacktide.server.grpc.unsupported import unsupported_table
+from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE
+
+
+class GrpcServer:
+    """`start`, then `drain`, then `close`; each once. Lives on the loop that calls `start`."""
+
+    def __init__(
+        self,
+        data: DataPlane,
+        control: ControlPlane,
+        settings: GrpcSettings | None = None,
+        authorize: Authorize | None = None,
+        access_log: AccessLog | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`authorize` None lets every call pass. `clock` gives first_byte: monotonic seconds."""
+        self._settings = settings = settings or GrpcSettings()
+        strict = settings.triton_strict
+        self._streams = ModelStreamInfer(data, settings.stream_in_flight, clock, strict)
+        self._health = HealthMethods(control, settings.health_poll_s)
+        infer = ModelInfer(data, settings.max_message_bytes, strict)
+        inference = {
+            "ModelInfer": Method(Group.INFERENCE, infer),
+            "ModelStreamInfer": Method(Group.INFERENCE, self._streams, streams=True),
+            **ControlMethods(control).table(),
+            **unsupported_table(),
+        }
+        services = {INFERENCE_SERVICE: inference, HEALTH_SERVICE: self._health.table()}
+        self.methods: dict[str, Method] = {
+            f"/{service}/{name}": method
+            for service, table in services.items()
+            for name, method in table.items()
+        }
+        """Full method name → row: every method there is, with the group its gate is asked for."""
+        frame = Frame(authorize, access_log, clock, settings.body_timeout_s, strict)
+        self._handlers = _Handlers(
+            {name: frame.handler(name, method) for name, method in self.methods.items()}
+        )
+        self._server: grpc.aio.Server | None = None
+        self._port = 0
+
+    @property
+    def port(self) -> int:
+        """The port listened on; 0 before `start`."""
+        return self._port
+
+    async def start(self, host: str, port: int, tls: TlsPem | None = None) -> None:
+        """Listen. `port` 0 takes a free one. Raises OSError if the address cannot be had."""
+        server = grpc.aio.server(
+            handlers=[self._handlers], options=self._settings.channel_arguments()
+        )
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if tls is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                self._port = server.add_secure_port(address, _credentials(tls))
+        except RuntimeError:
+            # grpc-core has told why on stderr only; nearly always this is it.
+            await server.stop(None)
+            raise OSError(
+                errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: gRPC cannot bind {address}"
+            ) from None
+        await server.start()
+        self._server = server
+
+    async def drain(self, grace: float) -> None:
+        """Take no new calls; return when those in flight are done, or cancelled after `grace` s."""
+        self._health.drained.set()
+        self._streams.drain()
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    async def close(self) -> None:
+        """Stop at once: what is in flight is cancelled."""
+        self._health.drained.set()
+        if self._server is not None:
+            await self._server.stop(None)
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Finds a method by name. Unknown ones end in UNIMPLEMENTED."""
+
+    def __init__(self, table: dict[str, grpc.RpcMethodHandler[bytes, bytes]]) -> None:
+        self._table = table
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self._table.get(handler_call_details.method)
+
+
+def _credentials(tls: TlsPem) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(tls.private_key, tls.certificate_chain)],
+        root_certificates=tls.client_ca,
+        require_client_auth=tls.client_ca is not None,
+    )
+
+
+__all__ = ["GrpcServer"]
