@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
@@ -87,10 +88,11 @@ class FakeServer:
     connections: int = 0
     disconnects: int = 0
     """Connections that their client closed while the script was still thinking."""
+    tls: ssl.SSLContext | None = None
 
     async def __aenter__(self) -> FakeServer:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+import trustme
 import uvloop
 
 from slacktide.load import FilePayload, LoadSpecError, RawPayload, Target, TargetError, Transport
@@ -36,8 +39,15 @@ async def answer_at_once(number: int, call: InferCall, context: grpc.aio.Service
 class FakeGrpcServer:
     """Serves model `m` with one input; aborting is up to the script."""
 
-    def __init__(self, script: Script = answer_at_once, *, config: bool = True) -> None:
+    def __init__(
+        self,
+        script: Script = answer_at_once,
+        *,
+        config: bool = True,
+        tls: grpc.ServerCredentials | None = None,
+    ) -> None:
         self.script = script
+        self.tls = tls
         self.config = config
         self.calls: list[InferCall] = []
         self.remaining: list[float | None] = []
@@ -54,7 +64,10 @@ class FakeGrpcServer:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(INFERENCE_SERVICE, handlers),)
         )
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        if self.tls is None:
+            self.port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            self.port = self._server.add_secure_port("127.0.0.1:0", self.tls)
         await self._server.start()
         return self
 
@@ -200,6 +213,25 @@ def test_several_channels_and_a_token(kit: Kit) -> None:
     report, server = asyncio.run(main())
     assert report.goodput == 1.0
     assert {metadata["authorization"] for metadata in server.metadata} == {"Bearer hush"}
+
+
+def test_tls(kit: Kit, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    own = authority.issue_cert("127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in own.cert_chain_pems)
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca_file)
+    tls = grpc.ssl_server_credentials([(own.private_key_pem.bytes(), chain)])
+
+    async def main() -> Report:
+        async with FakeGrpcServer(tls=tls) as server:
+            target = Target(Transport.GRPC, "127.0.0.1", server.port, tls=True)
+            report, _ = await kit.run(kit.spec(replace(target, ca_file=ca_file)))
+            with pytest.raises(TargetError, match="cannot read"):
+                await run_whole(kit.spec(replace(target, ca_file=tmp_path / "absent")))
+            return report
+
+    assert asyncio.run(main()).goodput == 1.0
 
 
 def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import trustme
 import uvloop
 
-from slacktide.load import LoadError, Progress, RawPayload, Stream, Target, TargetError, Transport
+from slacktide.load import (
+    LoadError,
+    Progress,
+    RawPayload,
+    Stream,
+    Target,
+    TargetError,
+    Transport,
+    server_metadata,
+)
 from slacktide.load import run_load as run_whole
 from slacktide.load.run import StartClock
 from slacktide.reports import Report
@@ -448,3 +461,51 @@ def test_a_server_without_configuration_is_understood_from_its_shapes(kit: Kit) 
 
     shapes = {tuple(one.document["inputs"][1]["shape"]) for one in asyncio.run(main())}
     assert shapes == {(3, 4)}
+
+
+def test_tls(kit: Kit, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(ca_file)
+
+    async def main() -> Report:
+        async with kit.server(tls=tls) as server:
+            target = Target(Transport.HTTP, "127.0.0.1", server.port, tls=True)
+            with pytest.raises(TargetError, match="cannot connect"):
+                await run_whole(kit.spec(target))  # the system does not know this authority
+            with pytest.raises(TargetError, match="cannot use the certificates"):
+                await run_whole(kit.spec(replace(target, ca_file=tmp_path / "absent")))
+            report, _ = await kit.run(kit.spec(replace(target, ca_file=ca_file)))
+            return report
+
+    assert asyncio.run(main()).goodput == 1.0
+
+
+def test_servers_say_what_they_are(kit: Kit) -> None:
+    async def main() -> Any:
+        async with kit.server() as server:
+            return await server_metadata(server.target)
+
+    assert asyncio.run(main())["name"] == "fake"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ({}, "metadata cannot be used: KeyError('inputs')"),
+        ({"inputs": [{"name": "x", "datatype": "FP32", "shape": ["a"]}]}, "cannot be used"),
+        ({"inputs": [{"name": "x", "datatype": "FP8", "shape": [1]}]}, "unknown datatype 'FP8'"),
+    ],
+)
+def test_metadata_that_cannot_be_used_is_refused(
+    kit: Kit, metadata: dict[str, Any], complaint: str
+) -> None:
+    async def main() -> None:
+        async with kit.server(metadata=metadata) as server:
+            await run_whole(kit.spec(server.target))
+
+    with pytest.raises(TargetError) as caught:
+        asyncio.run(main())
+    assert complaint in str(caught.value)

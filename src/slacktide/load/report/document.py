@@ -122,7 +122,8 @@ class Report:
     interrupted: bool = False
     warnings: tuple[str, ...] = ()
     errors: Mapping[str, int] = field(default_factory=dict)
-    """The commonest complaints of the server or the transport, and how often they came."""
+    """The commonest complaints of the server or the transport, and how often they came; those of
+    the warm-up too."""
     accuracy: float | None = None
     """Share of right answers, where labels are known."""
     cores: float | None = None

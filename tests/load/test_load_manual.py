@@ -1,0 +1,59 @@
+"""The examples of docs/load.md are commands that can be."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from pathlib import Path
+
+import pytest
+
+from slacktide.load import FilePayload, LoadSpec, build_spec
+from slacktide.load.results import ENDINGS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "load.md").read_text()
+COMMANDS = [line for line in PAGE.splitlines() if line.startswith("slacktide load ")]
+FLAGS = inspect.signature(build_spec).parameters
+
+
+def parse(command: str) -> LoadSpec:
+    """What the command asks for; every flag is a parameter of `build_spec` by its own name."""
+    _, _, target, *words = shlex.split(command)
+    flags: dict[str, str | list[str] | int] = {}
+    for flag, value in zip(words[::2], words[1::2], strict=True):
+        name = flag.removeprefix("--").replace("-", "_")
+        default = FLAGS[name].default
+        if isinstance(default, tuple):
+            values = flags.setdefault(name, [])
+            assert isinstance(values, list)
+            values.append(value)
+        else:
+            flags[name] = int(value) if isinstance(default, int) else value
+    return build_spec(target, **flags)  # type: ignore[arg-type]  # texts, as a command line has
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_examples_can_be_built(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("day.csv").write_text("time_s,rate_rps\n0,10\n")
+    spec = parse(command)
+    assert spec.streams[0].arrivals.mean_rate(1.0) > 0.0
+
+
+def test_the_examples_show_what_they_mean_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("day.csv").write_text("time_s\n0\n")
+    _, _, text, trace, several = map(parse, COMMANDS)
+    assert text.streams[0].shapes["mask"] == ((16,), (64,), (256,))
+    assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
+    assert [stream.label for stream in several.streams] == ["mlp/ads", "text"]
+    assert several.streams[1].priority == 1
+
+
+def test_every_reason_is_in_the_table() -> None:
+    for ending in ENDINGS:
+        assert f"| {ending.kind.value} | {ending.label} |" in PAGE
