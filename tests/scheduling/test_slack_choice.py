@@ -50,7 +50,7 @@ def brute_force(requests: list[Request], times, *, kappa: float, levels: int) ->
     single = all(request.rows == 1 for request in requests)
     first_need = times.quantile(0.5 / levels, 1, 1)
     best = 0.0
-    penalties = {request.penalty for request in requests}
+    penalties = {f(request.penalty for request in requests) for f in (min, max)}
     for signature, least in product({request.signature for request in requests}, penalties):
         group = sorted(
             (

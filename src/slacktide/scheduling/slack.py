@@ -6,7 +6,7 @@ decision, for a grid of sizes k and a few start points v:
 - *candidate*: the first k requests, in deadline order, that have at least `need(k, v)` left, the
   quantile (v + ½) / levels of the time of k rows. Several start points, because the most urgent
   requests may not be worth the smaller batch that they force: dropping the head is a choice.
-  Where penalties differ, also among those of at least each penalty.
+  Where penalties differ, also of the costliest alone.
 - *value* of a member: penalty × P(on time) × (1 − κ (1 − e^(−spare/τ))), spare = the time it would
   have left if it waited out this batch and then ran alone. That is what answering it now is worth,
   less what is likely still to be had if it is passed over once: the urgent count fully, the patient
@@ -36,11 +36,8 @@ from slacktide.scheduling.slack_table import SlackTable, slack_tables
 GROUPS = 8
 """Signatures tried per decision: those of the earliest deadlines."""
 
-THRESHOLDS = 4
-"""Penalties tried per signature: the highest."""
-
 LOOK = 8
-"""Requests looked at for the costly ones, in batches of the largest size."""
+"""Requests looked at for the costliest ones, in batches of the largest size."""
 
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
@@ -159,20 +156,19 @@ class Slack(DeadlinePolicy):
     def _choices(self, limit: int, earliest: float) -> Iterator[Sequence[Entry]]:
         """Sorted lists of requests that may share a batch, from which candidates are made.
 
-        Each group; and, where penalties differ, those of it that cost at least the second, third, …
-        penalty, among the first LOOK × `limit` that are due at `earliest` or later: batches of the
-        costly alone, as the study's class prefixes are batches of the short alone.
+        Each group; and, where penalties differ, the costliest of it alone, among the first
+        LOOK × `limit` due at `earliest` or later, as the study's class prefixes are batches of the
+        short alone. One more list, not one per penalty: more do not measure better everywhere.
         """
-        thresholds = self._timed.penalties()[1:][-THRESHOLDS:]
+        penalties = self._timed.penalties()
         for group in self._timed.groups(GROUPS):
             yield group
-            if thresholds:
+            if len(penalties) > 1:
                 first = bisect_left(group, (earliest,))
                 near = group[first : first + LOOK * limit]
-                for threshold in thresholds:
-                    near_and_costly = [e for e in near if e[2].penalty >= threshold]
-                    if near_and_costly:
-                        yield near_and_costly
+                costliest = [entry for entry in near if entry[2].penalty == penalties[-1]]
+                if costliest:
+                    yield costliest
 
     def _outlook(self, cores: int, now: float) -> Outlook:
         """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending."""
