@@ -286,7 +286,7 @@ def test_progress_rises_to_one() -> None:
 def test_the_record_says_how_it_was_measured() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01)
     found = run(executor, budget_s=1.0, device="cuda:1")
-    assert [replica.lane for replica in executor.started] == ["cuda:1"]
+    assert [replica.device for replica in executor.started] == ["cuda:1"]
     record = found.record()
     assert (record.device, record.shapes, record.table) == ("cuda:1", found.shapes, found.table)
     assert record.hardware is not None

@@ -17,6 +17,8 @@ class Replica:
     lane: str
     cores: tuple[int, ...]
     max_batch: int
+    device: str = "cpu"
+    """Of its lane: `cpu`, `cuda`, `cuda:N` or `tensorrt`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class Replicas:
         self._start(placement)
 
     def _new_replica(self, pool: Pool, lane: Lane, max_batch: int) -> Replica:
-        replica = Replica(self._next_id, pool.id, lane.name, lane.cores, max_batch)
+        replica = Replica(self._next_id, pool.id, lane.name, lane.cores, max_batch, lane.device)
         self._next_id += 1
         return replica
 

@@ -21,8 +21,8 @@ from slacktide.executors.worker_handle import WorkerHandle
 class ProcessExecutor:
     """Starts replicas as forks of one nursery process, which it starts when first needed.
 
-    A lane whose name begins with `cuda` or `tensorrt` is such a device (`cuda:1`); the worker then
-    takes ONNX Runtime's provider for it. All methods belong to the loop's thread.
+    A replica on a device such as `cuda:1` gets ONNX Runtime's provider for it. All methods belong
+    to the loop's thread.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ProcessExecutor:
             loop, control, aborts, OutputReader(output_fd), report, self._handle_gone
         )
         self._handles.add(handle)
-        request = SpawnRequest(next(self._numbers), source, replica.cores, _device(replica))
+        request = SpawnRequest(next(self._numbers), source, replica.cores, replica.device)
         descriptors = [their_control.fileno(), their_aborts.fileno(), arena.fd, output_fd]
         with their_control, their_aborts:
             self._spawner.spawn(request, descriptors, handle)
@@ -89,8 +89,3 @@ class ProcessExecutor:
         self._handles.discard(handle)
         if self._empty is not None and not self._handles:
             self._empty.set()
-
-
-def _device(replica: Replica) -> str:
-    """The device of a replica's lane: its name, if that is an accelerator's."""
-    return replica.lane if replica.lane.startswith(("cuda", "tensorrt")) else "cpu"

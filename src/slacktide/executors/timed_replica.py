@@ -64,9 +64,7 @@ class TimedReplica:
         self._expect()
         limit = DEFAULT_MAX_BATCH if source.max_batch is None else max(1, source.max_batch)
         pool = PoolId(source.name, source.version)
-        # Executors know an accelerator by the name of the lane.
-        lane = "profile" if device == "cpu" else device
-        replica = Replica(next(_replica_ids), pool, lane, cores, limit)
+        replica = Replica(next(_replica_ids), pool, "profile", cores, limit, device)
         self._handle = executor.start(replica, source, arena, self._report)
 
     async def ready(self) -> ModelInterface:

@@ -152,6 +152,7 @@ class OnnxFile:
 
     def _check_runtime(self) -> None:
         """A model of nothing, of the same versions: the runtime says whether it knows them."""
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it reports home otherwise
         import onnxruntime
         from onnx import TensorProto, helper
 

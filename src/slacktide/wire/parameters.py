@@ -97,8 +97,9 @@ def parse_parameters(parameters: Mapping[str, Parameter]) -> CallOptions:
 def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
     """What lower-case (name, value) pairs say; pairs of other names are skipped.
 
-    Raises BadField naming the header. A timeout of zero counts as not sent. If a header comes
-    twice, the last parameter and the smallest timeout hold.
+    Raises BadField naming the header. Unlike Triton's parameter `timeout`, whose zero means "not
+    sent", a header with a timeout of zero is a mistake. If a header comes twice, the last parameter
+    and the smallest timeout hold.
     """
     found = HeaderFields()
     for name, value in pairs:
@@ -106,7 +107,9 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
             found.parameters[parameter] = _typed(name, parameter, value)
         elif (unit := TIMEOUT_HEADERS.get(name)) is not None:
             budget = _number(name, _parse_number(name, value)) * unit
-            if budget > 0 and (found.budget_s is None or budget < found.budget_s):
+            if budget == 0:
+                raise BadField(name, "more than 0", value)
+            if found.budget_s is None or budget < found.budget_s:
                 found.budget_s = budget
     return found
 
