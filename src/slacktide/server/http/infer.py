@@ -18,7 +18,8 @@ from slacktide.server.http.settings import HttpSettings
 from slacktide.server.ports import DataPlane, Ticket, Upload
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.oip_json import AnswerFormat, format_reply, parse_infer
+from slacktide.wire.infer_reader import InferReader
+from slacktide.wire.oip_json import AnswerFormat, format_reply
 from slacktide.wire.parameters import (
     PARAMETER_HEADERS,
     TIMEOUT_HEADERS,
@@ -55,6 +56,7 @@ class InferEndpoint:
     def __init__(self, data: DataPlane, settings: HttpSettings) -> None:
         self._data = data
         self._settings = settings
+        self._reader = InferReader()
 
     def open(self, request: Request) -> Response | None:
         headers = request.headers
@@ -106,7 +108,9 @@ class InferEndpoint:
         model, version = _target(request)
         try:
             body = self._body(request.body if upload is None else upload.body(), call)
-            infer, answer = parse_infer(model, version, body, call.json_length, call.parameters)
+            infer, answer = self._reader.read(
+                model, version, body, call.json_length, call.parameters
+            )
             parse_parameters(infer.parameters)
         except WireError as error:
             self.refuse(request, error.reason, error.message)
