@@ -94,7 +94,7 @@ def test_fingerprint_takes_what_matters(host: Host) -> None:
     assert found.onnxruntime
     same = hardware_fingerprint(root=host.root, cores=2)
     other = hardware_fingerprint(root=host.root, cores=1)
-    assert found.digest == same.digest != other.digest
+    assert found.digest == same.digest == other.digest  # profiles have a column for each
     assert len(hardware_fingerprint().digest) == 16
 
 

@@ -87,8 +87,11 @@ class HardwareFingerprint:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits, for file names and comparison."""
-        fields = (self.cpu, " ".join(self.flags), str(self.cores), self.onnxruntime, self.machine)
+        """Sixteen hexadecimal digits, for file names and comparison.
+
+        `cores` is not in it: a profile has a column for each number of cores.
+        """
+        fields = (self.cpu, " ".join(self.flags), self.onnxruntime, self.machine)
         return hashlib.sha256("\n".join(fields).encode()).hexdigest()[:16]
 
 
