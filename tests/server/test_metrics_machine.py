@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import ProcessCollector
 
 from slacktide.server.metrics.exposition import Family, plain, write
 from slacktide.server.metrics.machine import Machine, Memory
 from slacktide.server.metrics.nvml import Gpu, Nvml
+from slacktide.server.metrics.process import process_families
 from slacktide.server.metrics.workers import WorkerUsage, usage_of
 
 
@@ -132,6 +134,21 @@ def test_without_workers_there_is_no_usage(host: Host) -> None:
     assert usage_of(None) == usage_of(idle, root=host.root) == WorkerUsage()
 
 
+def test_the_process_is_measured_as_the_reference_does() -> None:
+    reference = {
+        sample.name: sample.value
+        for family in ProcessCollector(registry=None).collect()
+        for sample in family.samples
+    }
+    ours = {family.name: family.samples[0].value for family in process_families()}
+    assert ours.keys() == reference.keys()
+    for name in ("process_start_time_seconds", "process_max_fds"):
+        assert ours[name] == pytest.approx(reference[name])
+    for name in reference.keys() - {"process_open_fds"}:
+        assert ours[name] == pytest.approx(reference[name], rel=0.5)
+    assert abs(ours["process_open_fds"] - reference["process_open_fds"]) <= 3
+
+
 class Library:
     """As libnvidia-ml answers: 0 is success."""
 
@@ -166,6 +183,13 @@ def test_gpus_say_what_they_can() -> None:
         Gpu("GPU-1", 0.4, 1000, 10, 61.5),
         Gpu("GPU-3", 0.4, 1000, 10, None),
     )
+
+
+def test_a_histogram_with_negative_bounds_has_no_sum() -> None:
+    family = Family("left_seconds", "histogram", "Left")
+    family.add_histogram((-1.0, 0.0), (1, 0, 2), 5.0)
+    assert [sample.suffix for sample in family.samples] == ["_bucket"] * 3
+    assert [sample.value for sample in family.samples] == [1, 1, 3]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,10 @@ class World:
                 name = sample.name
                 if name.startswith("nv_"):
                     name = name.removesuffix("_total")
-                values = tuple(v for v in sample.labels.values() if v not in ("mlp", "1"))
+                labels = dict(sample.labels)
+                if (labels.get("model"), labels.get("version")) == ("mlp", "1"):
+                    del labels["model"], labels["version"]
+                values = tuple(labels.values())
                 found.setdefault(name, {})[values] = sample.value
         return found
 
@@ -202,18 +205,18 @@ def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> Non
     tally.executed(300, TIMING, 1)
     found = world.samples()
 
-    queue = [found["slacktide_queue_seconds_bucket"][(str(le),)] for le in LATENCY_BOUNDS]
+    queue = [found["slacktide_queue_seconds_bucket"][(f"{le:g}",)] for le in LATENCY_BOUNDS]
     assert queue == sorted(queue)
     assert queue[LATENCY_BOUNDS.index(0.0025)] == 1
     assert found["slacktide_queue_seconds_bucket"][("+Inf",)] == 3
     assert found["slacktide_queue_seconds_count"] == {(): 3}
     assert found["slacktide_queue_seconds_sum"][()] == pytest.approx(20.302)
-    assert found["slacktide_batch_rows_bucket"][("256.0",)] == 0
+    assert found["slacktide_batch_rows_bucket"][("256",)] == 0
     assert found["slacktide_batch_rows_bucket"][("+Inf",)] == 1
 
     budget = found["slacktide_budget_at_completion_seconds_bucket"]
-    assert [budget[(str(float(le)),)] for le in BUDGET_BOUNDS[:2]] == [1, 2]
-    assert budget[("0.0",)] == 2
+    assert [budget[(f"{le:g}",)] for le in BUDGET_BOUNDS[:2]] == [1, 2]
+    assert budget[("0",)] == 2
     assert budget[("+Inf",)] == 3
     assert "slacktide_budget_at_completion_seconds_sum" not in found
 
@@ -225,17 +228,17 @@ def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> Non
     assert total == pytest.approx(20332)
 
 
-def test_numbers_under_tritons_names_have_no_exponent(world: World) -> None:
+def test_numbers_have_no_exponent(world: World) -> None:
     tally = world.load("mlp").tally
     tally.success.add(150754.811904)
     tally.end_to_end_s.add(150754.811904)
     tally.rows_served = 10**20
     page = world.metrics.render().decode()
     assert 'nv_inference_request_duration_us{model="mlp",version="1"} 150754811904\n' in page
-    lines = [line for line in page.splitlines() if line.startswith("nv_")]
-    assert len(lines) > 20
-    assert not any("_total{" in line for line in lines)
-    assert all(re.fullmatch(r"nv_\w+(\{[^}]*\})? \d+(\.\d+)?", line) for line in lines)
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert len(lines) > 100
+    assert all(re.fullmatch(r"\w+(\{[^}]*\})? \d+(\.\d+)?", line) for line in lines)
+    assert not any(line.startswith("nv_") and "_total{" in line for line in lines)
 
 
 def test_perf_analyzer_finds_the_gpus(world: World) -> None:
@@ -258,7 +261,7 @@ def test_perf_analyzer_finds_the_gpus(world: World) -> None:
     }
 
 
-def test_label_values_are_escaped_on_both_halves_of_the_page(world: World) -> None:
+def test_label_values_are_escaped(world: World) -> None:
     hostile = 'a"b\\c\nd} 1\nforged 2'
     world.load(hostile)
     seen = set()
@@ -293,15 +296,15 @@ def test_where_requests_and_replicas_are(world: World) -> None:
     slot = mlp.arena.allocate(1000)
     found = world.samples()
 
-    assert found["slacktide_running_requests"] == {(): 1, ("other",): 0}
-    assert found["slacktide_queue_requests"] == {(): 2, ("other",): 0}
-    assert found["nv_inference_pending_request_count"] == {(): 2, ("other",): 0}
-    assert found["slacktide_announced_requests"] == {(): 1, ("other",): 0}
-    assert found["slacktide_in_flight_requests"] == {(): 4, ("other",): 0}
+    assert found["slacktide_running_requests"] == {(): 1, ("other", "1"): 0}
+    assert found["slacktide_queue_requests"] == {(): 2, ("other", "1"): 0}
+    assert found["nv_inference_pending_request_count"] == {(): 2, ("other", "1"): 0}
+    assert found["slacktide_announced_requests"] == {(): 1, ("other", "1"): 0}
+    assert found["slacktide_in_flight_requests"] == {(): 4, ("other", "1"): 0}
     assert found["slacktide_lane_busy"] == {("shared",): 1}
     assert found["slacktide_lane_cores"] == {("shared",): 1}
     assert found["slacktide_replicas"][("up",)] == 1
-    assert found["slacktide_payload_bytes"] == {(): mlp.arena.bytes_in_use, ("other",): 0}
+    assert found["slacktide_payload_bytes"] == {(): mlp.arena.bytes_in_use, ("other", "1"): 0}
     assert found["slacktide_payload_in_use_bytes"] == {(): mlp.arena.bytes_in_use}
     assert mlp.arena.bytes_in_use >= 1000
     assert found["slacktide_payload_limit_bytes"] == {(): 1 << 20}

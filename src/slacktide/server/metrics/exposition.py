@@ -1,7 +1,7 @@
 """Writes families of samples as Prometheus text 0.0.4, numbers as plain decimal digits.
 
-For families whose consumers read them with patterns rather than a parser (PROTOCOL §11): counters
-keep their bare names, and 150754811904 never becomes 1.50754811904e+11. Pure.
+Some consumers read the page with patterns rather than a parser (PROTOCOL §11): counters keep the
+names they are given, and 150754811904 never becomes 1.50754811904e+11. Pure.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ class Family:
     help: str
     samples: list[Sample] = field(default_factory=list)
 
+    @classmethod
+    def single(cls, name: str, kind: str, help: str, value: float) -> Family:
+        """A family of one sample without labels."""
+        return cls(name, kind, help, [Sample({}, value)])
+
     def add(self, value: float, **labels: str) -> None:
         """One more sample."""
         self.samples.append(Sample(labels, value))
@@ -35,13 +40,18 @@ class Family:
     def add_histogram(
         self, bounds: Sequence[float], counts: Sequence[int], total: float, **labels: str
     ) -> None:
-        """`counts` has one entry for each upper bound and one for what is above them all."""
+        """`counts` has one entry for each upper bound and one for what is above them all.
+
+        With a negative bound there is no `_sum`, which could fall, and therefore no `_count`
+        (OpenMetrics, on histograms); the last bucket is the count.
+        """
         below = 0
         for bound, count in zip((*map(plain, bounds), "+Inf"), counts, strict=True):
             below += count
             self.samples.append(Sample({**labels, "le": bound}, below, "_bucket"))
-        self.samples.append(Sample(labels, total, "_sum"))
-        self.samples.append(Sample(labels, below, "_count"))
+        if bounds[0] >= 0:
+            self.samples.append(Sample(labels, total, "_sum"))
+            self.samples.append(Sample(labels, below, "_count"))
 
 
 def write(families: Iterable[Family]) -> bytes:

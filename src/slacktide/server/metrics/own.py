@@ -1,20 +1,12 @@
 """Our own families, by the rules of OpenMetrics: base units in the name, counters end in `_total`.
 
 The reasons of outcomes are a closed set, so every one of them is there from the first scrape on,
-with 0: a rate over the first request of a kind is then right.
+with 0: a rate over the first request of a kind is then right. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.utils import floatToGoString
+from collections.abc import Callable, Iterable, Sequence
 
 from slacktide import __version__
 from slacktide.domain import Reason
@@ -22,174 +14,171 @@ from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
 from slacktide.executors.budget import MemoryBudget
+from slacktide.server.metrics.exposition import Family
 from slacktide.server.metrics.view import VersionView
 from slacktide.server.metrics.workers import WorkerUsage
-from slacktide.server.tally import Histogram
+from slacktide.server.tally import Histogram, Tally
 from slacktide.server.versions import Catalog
 
-_VERSION = ("model", "version")
+_RESULT = "of requests with a result"
+_COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], int]]] = (
+    ("crashes_total", "counter", "Replicas lost", lambda view: view.tally.crashes),
+    (
+        "payload_bytes",
+        "gauge",
+        "Shared memory that payloads take, bytes",
+        lambda view: view.payload_bytes,
+    ),
+    (
+        "announced_requests",
+        "gauge",
+        "Requests whose body is on its way",
+        lambda view: view.states[State.ANNOUNCED],
+    ),
+    ("queue_requests", "gauge", "Requests that wait to run", lambda view: view.waiting),
+    (
+        "running_requests",
+        "gauge",
+        "Requests in a running batch",
+        lambda view: view.states[State.RUNNING],
+    ),
+    ("in_flight_requests", "gauge", "Calls that have no answer yet", lambda view: view.in_flight),
+)
+_HISTOGRAMS: Sequence[tuple[str, str, Callable[[Tally], Histogram]]] = (
+    (
+        "queue_seconds",
+        f"From arrival to the start of the batch, {_RESULT}",
+        lambda tally: tally.queue_s,
+    ),
+    (
+        "compute_seconds",
+        f"From the start of the batch to the answer, {_RESULT}",
+        lambda tally: tally.compute_s,
+    ),
+    (
+        "request_seconds",
+        f"From arrival to the answer, {_RESULT}",
+        lambda tally: tally.end_to_end_s,
+    ),
+    (
+        "budget_at_completion_seconds",
+        "Left until the deadline; negative: too late",
+        lambda tally: tally.budget_s,
+    ),
+    ("batch_rows", "Rows in each batch that ran", lambda tally: tally.batch_rows),
+)
 
 
-def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[Metric]:
+def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[Family]:
     """What is known of each version."""
     yield _ready(views, catalog)
     yield _outcomes(views)
-    yield from _requests(views)
-    yield from _histograms(views)
+    for name, kind, help, count in _COUNTS:
+        family = Family(f"slacktide_{name}", kind, help)
+        for view in views:
+            family.add(count(view), model=view.model, version=view.version)
+        yield family
+    for name, help, histogram in _HISTOGRAMS:
+        family = Family(f"slacktide_{name}", "histogram", help)
+        for view in views:
+            read = histogram(view.tally)
+            family.add_histogram(
+                read.bounds, read.counts, read.total, model=view.model, version=view.version
+            )
+        yield family
     yield from _predictions(views)
     yield _replicas(views)
-    crashes = CounterMetricFamily("slacktide_crashes", "Replicas lost", labels=_VERSION)
-    payload = GaugeMetricFamily(
-        "slacktide_payload_bytes", "Shared memory that payloads take, bytes", labels=_VERSION
-    )
-    for view in views:
-        crashes.add_metric((view.model, view.version), view.tally.crashes)
-        payload.add_metric((view.model, view.version), view.payload_bytes)
-    yield crashes
-    yield payload
 
 
-def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) -> Iterable[Metric]:
+def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) -> Iterable[Family]:
     """What belongs to no version."""
-    build = GaugeMetricFamily("slacktide_build_info", "Always 1", labels=("version",))
-    build.add_metric((__version__,), 1)
+    build = Family("slacktide_build_info", "gauge", "Always 1")
+    build.add(1, version=__version__)
     yield build
-    yield GaugeMetricFamily(
+    yield Family.single(
         "slacktide_payload_in_use_bytes",
+        "gauge",
         "Shared memory that payloads of all models take, bytes",
         budget.bytes_in_use,
     )
-    yield GaugeMetricFamily(
+    yield Family.single(
         "slacktide_payload_limit_bytes",
+        "gauge",
         "Most that slacktide_payload_in_use_bytes may become",
         budget.limit,
     )
     yield from _lanes(engine)
-    yield GaugeMetricFamily(
-        "slacktide_worker_processes", "Worker processes that live", workers.processes
+    yield Family.single(
+        "slacktide_worker_processes", "gauge", "Worker processes that live", workers.processes
     )
-    yield CounterMetricFamily(
-        "slacktide_worker_cpu_seconds", "CPU time of all workers, seconds", workers.cpu_s
+    yield Family.single(
+        "slacktide_worker_cpu_seconds_total",
+        "counter",
+        "CPU time of all workers, seconds",
+        workers.cpu_s,
     )
-    yield GaugeMetricFamily(
-        "slacktide_worker_memory_bytes", "Private memory of all workers", workers.memory_bytes
+    yield Family.single(
+        "slacktide_worker_memory_bytes",
+        "gauge",
+        "Private memory of all workers, bytes",
+        workers.memory_bytes,
     )
 
 
-def _ready(views: Sequence[VersionView], catalog: Catalog) -> Metric:
+def _ready(views: Sequence[VersionView], catalog: Catalog) -> Family:
     ready = {(view.model, view.version): view.ready for view in views}
     for model, versions in catalog.absent().items():
         for version in versions:
             ready.setdefault((model, version), False)
-    family = GaugeMetricFamily("slacktide_model_ready", "1 if it serves, else 0", labels=_VERSION)
-    for key, serves in sorted(ready.items()):
-        family.add_metric(key, int(serves))
+    family = Family("slacktide_model_ready", "gauge", "1 if it serves, else 0")
+    for (model, version), serves in sorted(ready.items()):
+        family.add(int(serves), model=model, version=version)
     return family
 
 
-def _outcomes(views: Sequence[VersionView]) -> Metric:
-    family = CounterMetricFamily(
-        "slacktide_outcomes",
-        "How requests ended, and why",
-        labels=(*_VERSION, "outcome", "reason"),
-    )
+def _outcomes(views: Sequence[VersionView]) -> Family:
+    family = Family("slacktide_outcomes_total", "counter", "How requests ended, and why")
     for view in views:
+        by_reason = view.tally.by_reason
         for reason in Reason:
-            family.add_metric(
-                (view.model, view.version, reason.kind.value, reason.label),
-                view.tally.by_reason.get(reason, 0),
+            family.add(
+                by_reason.get(reason, 0),
+                model=view.model,
+                version=view.version,
+                outcome=reason.kind.value,
+                reason=reason.label,
             )
     return family
 
 
-def _requests(views: Sequence[VersionView]) -> Iterable[Metric]:
-    announced = GaugeMetricFamily(
-        "slacktide_announced_requests", "Requests whose body is on its way", labels=_VERSION
-    )
-    waiting = GaugeMetricFamily(
-        "slacktide_queue_requests", "Requests that wait to run", labels=_VERSION
-    )
-    running = GaugeMetricFamily(
-        "slacktide_running_requests", "Requests in a running batch", labels=_VERSION
-    )
-    in_flight = GaugeMetricFamily(
-        "slacktide_in_flight_requests", "Calls that have no answer yet", labels=_VERSION
-    )
-    for view in views:
-        key = (view.model, view.version)
-        announced.add_metric(key, view.states[State.ANNOUNCED])
-        waiting.add_metric(key, view.waiting)
-        running.add_metric(key, view.states[State.RUNNING])
-        in_flight.add_metric(key, view.in_flight)
-    return announced, waiting, running, in_flight
-
-
-def _histograms(views: Sequence[VersionView]) -> Iterable[Metric]:
-    result = "of requests with a result"
-    families = (
-        ("slacktide_queue_seconds", f"From arrival to the start of the batch, {result}"),
-        ("slacktide_compute_seconds", f"From the start of the batch to the answer, {result}"),
-        ("slacktide_request_seconds", f"From arrival to the answer, {result}"),
-        ("slacktide_budget_at_completion_seconds", "Left until the deadline; negative: too late"),
-        ("slacktide_batch_rows", "Rows in each batch that ran"),
-    )
-    made = [HistogramMetricFamily(name, help, labels=_VERSION) for name, help in families]
-    for view in views:
-        tally = view.tally
-        read = (
-            tally.queue_s,
-            tally.compute_s,
-            tally.end_to_end_s,
-            tally.budget_s,
-            tally.batch_rows,
-        )
-        for family, histogram in zip(made, read, strict=True):
-            # With negative buckets there is no sum, and the library leaves it out.
-            family.add_metric((view.model, view.version), _buckets(histogram), histogram.total)
-    return made
-
-
-def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
-    buckets = []
-    below = 0
-    bounds = [*map(floatToGoString, histogram.bounds), "+Inf"]
-    for bound, count in zip(bounds, histogram.counts, strict=True):
-        below += count
-        buckets.append((bound, float(below)))
-    return buckets
-
-
-def _predictions(views: Sequence[VersionView]) -> Iterable[Metric]:
-    error = GaugeMetricFamily(
+def _predictions(views: Sequence[VersionView]) -> Iterable[Family]:
+    error = Family(
         "slacktide_prediction_error_ratio",
+        "gauge",
         "Mean of |observed − predicted| ÷ predicted batch time, lately",
-        labels=_VERSION,
     )
-    drift = GaugeMetricFamily(
-        "slacktide_drift_ratio", "Observed batch times ÷ those of the profile", labels=_VERSION
-    )
+    drift = Family("slacktide_drift_ratio", "gauge", "Observed batch times ÷ those of the profile")
     for view in views:
-        key = (view.model, view.version)
         if view.times.prediction_error is not None:
-            error.add_metric(key, view.times.prediction_error)
-        drift.add_metric(key, view.times.drift)
+            error.add(view.times.prediction_error, model=view.model, version=view.version)
+        drift.add(view.times.drift, model=view.model, version=view.version)
     return error, drift
 
 
-def _replicas(views: Sequence[VersionView]) -> Metric:
-    family = GaugeMetricFamily(
-        "slacktide_replicas", "Replicas by state", labels=(*_VERSION, "state")
-    )
+def _replicas(views: Sequence[VersionView]) -> Family:
+    family = Family("slacktide_replicas", "gauge", "Replicas by state")
     for view in views:
         for state in ReplicaState:
-            family.add_metric((view.model, view.version, state.value), view.replicas[state])
+            family.add(
+                view.replicas[state], model=view.model, version=view.version, state=state.value
+            )
     return family
 
 
-def _lanes(engine: Engine) -> Iterable[Metric]:
-    busy = GaugeMetricFamily("slacktide_lane_busy", "1 while a batch runs on it", labels=("lane",))
-    cores = GaugeMetricFamily("slacktide_lane_cores", "Cores it has", labels=("lane",))
+def _lanes(engine: Engine) -> Iterable[Family]:
+    busy = Family("slacktide_lane_busy", "gauge", "1 while a batch runs on it")
+    cores = Family("slacktide_lane_cores", "gauge", "Cores it has")
     for name, lane in sorted(engine.state.lanes.items()):
-        busy.add_metric((name,), int(lane.running is not None))
-        cores.add_metric((name,), len(lane.cores))
+        busy.add(int(lane.running is not None), lane=name)
+        cores.add(len(lane.cores), lane=name)
     return busy, cores

@@ -73,13 +73,12 @@ def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
 
 def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]:
     """The processors and the memory that this server may use."""
-    utilization = Family("nv_cpu_utilization", "gauge", "Share of CPU time in use, 0 to 1")
-    utilization.add(cpu_utilization)
-    total = Family("nv_cpu_memory_total_bytes", "gauge", "Memory that may be used, bytes")
-    total.add(memory.total)
-    used = Family("nv_cpu_memory_used_bytes", "gauge", "Memory in use, bytes")
-    used.add(memory.used)
-    return utilization, total, used
+    single = Family.single
+    return (
+        single("nv_cpu_utilization", "gauge", "CPU time in use, 0 to 1", cpu_utilization),
+        single("nv_cpu_memory_total_bytes", "gauge", "Memory that may be used", memory.total),
+        single("nv_cpu_memory_used_bytes", "gauge", "Memory in use", memory.used),
+    )
 
 
 def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
