@@ -1,0 +1,84 @@
+"""`slacktide models make DIR` and `slacktide models check DIR`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, fail, print_json, progress_bar
+
+models = typer.Typer(name="models", help="Make example models; check a repository.")
+
+
+@models.callback()
+def _root() -> None:
+    """Make example models; check a repository."""
+
+
+@models.command()
+def make(
+    directory: Annotated[Path, typer.Argument(help="Folder to make the models in.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Just this model; may be given several times.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace example models that are there.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Build the repository of small example models: mlp, residual, text, dense.
+
+    Example: slacktide models make /tmp/models
+    """
+    from slacktide.examples import ExamplesError, make_repository
+
+    try:
+        with progress_bar(shown=not json) as move:
+            paths = make_repository(
+                directory,
+                models=only,
+                overwrite=overwrite,
+                progress=lambda model, done, total: move(done / total, model),
+            )
+    except ExamplesError as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{directory}: {error.strerror or error}")
+    if json:
+        print_json([str(path) for path in paths])
+    else:
+        for path in paths:
+            typer.echo(path)
+
+
+@models.command()
+def check(
+    repository: Annotated[Path, typer.Argument(help="Folder of models.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read every model's files as the server would, and say what is wrong. Exits 1 on errors.
+
+    Example: slacktide models check models/
+    """
+    from slacktide.repository import RepositoryError, Severity, check_repository
+
+    try:
+        findings = check_repository(repository)
+    except RepositoryError as error:
+        fail(str(error))
+    if json:
+        print_json(
+            [
+                {"model": f.model, "severity": f.severity.value, "message": f.message}
+                for f in findings
+            ]
+        )
+    else:
+        for finding in findings:
+            typer.echo(f"{finding.severity.value}: {finding.model}: {finding.message}")
+        if not findings:
+            typer.echo("no findings")
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        raise typer.Exit(FELL_SHORT)

@@ -1,0 +1,53 @@
+"""What every verb prints alike: errors on stderr, progress for people, JSON for machines."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+FELL_SHORT = 1
+BAD_USAGE = 2
+
+
+def console() -> Console:
+    """For tables and text on stdout."""
+    return Console(highlight=False)
+
+
+def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
+    """Say what is wrong on stderr, and end."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(code)
+
+
+def print_json(document: object) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+
+
+@contextmanager
+def progress_bar(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
+    """A function (share done, text) that moves a bar on stderr, where that is a terminal."""
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not shown or not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("", total=1.0)
+
+        def move(share: float, text: str) -> None:
+            bar.update(task, completed=share, description=text)
+
+        yield move

@@ -1,0 +1,143 @@
+"""`App`: puts a server together, and takes it apart in the right order.
+
+Order of the end (PROTOCOL §14): readiness fails; after a delay the listeners close; what is in
+flight is answered; then replicas stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from slacktide.engine import Engine
+from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.cores import available_cores
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.ports import Executor
+from slacktide.executors.process import ProcessExecutor
+from slacktide.repository import ProfileStore, Repository, Staging
+from slacktide.server.access import AccessLogger
+from slacktide.server.control_plane import ServerControlPlane
+from slacktide.server.data_plane import ServerDataPlane
+from slacktide.server.driver import Driver
+from slacktide.server.fleet import Fleet, FleetSettings
+from slacktide.server.front_ends import FrontEnds
+from slacktide.server.metrics import Metrics
+from slacktide.server.observers import Observers
+from slacktide.server.profiled import profiled_executor
+from slacktide.server.security import Gate, read_token
+from slacktide.server.settings import ServerSettings
+from slacktide.server.shelf import ProfileShelf
+from slacktide.server.tracing import RequestTracer, otlp_processor
+from slacktide.server.versions import Catalog
+
+log = logging.getLogger("slacktide.server")
+
+
+class App:
+    """One server on the running event loop: `start`, then `drain` and `close`."""
+
+    def __init__(self, repository: Path, settings: ServerSettings) -> None:
+        """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be
+        used."""
+        self.settings = settings
+        self.repository = Repository(repository)
+        self.gate = Gate(None if settings.token_file is None else read_token(settings.token_file))
+        self._folder = contextlib.ExitStack()
+        self._tracer: RequestTracer | None = None
+        if settings.trace_endpoint is not None:
+            self._tracer = RequestTracer(
+                otlp_processor(settings.trace_endpoint), triton_strict=settings.triton_strict
+            )
+
+    async def start(self) -> None:
+        """Listen, then load the models. Returns when they serve or have failed to.
+
+        Raises OSError if a port cannot be had; then nothing is left running.
+        """
+        settings = self.settings
+        limit = settings.memory_limit
+        budget = MemoryBudget(limit, settings.client_memory_limit or limit // 2)
+        self.catalog = Catalog()
+        process = ProcessExecutor()
+        self._executors: Mapping[str, Executor] = {
+            "worker": process,
+            "in_process": InProcessExecutor(),
+            "profiled": profiled_executor(self.catalog),
+        }
+        shelf = ProfileShelf(ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s)
+        self.fleet = Fleet(
+            FleetSettings(
+                cores=tuple(available_cores()[: settings.cores]),
+                drain_s=settings.drain_timeout_s,
+                scheduler=settings.scheduler,
+                scheduler_options=settings.scheduler_options,
+            ),
+            self.catalog,
+            shelf,
+            self._executors,
+            budget,
+        )
+        self.engine = Engine(self.fleet.pool_parts)
+        self.driver = Driver(self.engine, self.fleet)
+        self.fleet.attach(self.driver)
+        self.data = ServerDataPlane(
+            self.driver,
+            self.catalog,
+            observers=Observers() if self._tracer is None else Observers(self._tracer),
+            client_limit=settings.max_in_flight_per_client,
+        )
+        self.control = ServerControlPlane(
+            self.catalog,
+            self.fleet,
+            self.repository,
+            remote_control=settings.allow_control,
+            staging=self._staging(),
+        )
+        metrics = Metrics(self.catalog, self.engine, budget, process_executor=process)
+        access = AccessLogger() if settings.access_log else None
+        self.front_ends = FrontEnds(settings, self.data, self.control, metrics, self.gate, access)
+        if settings.exposed:
+            log.warning(
+                "listening on %s without TLS and without a token: anyone who reaches this "
+                "machine can use it",
+                settings.host,
+            )
+        try:
+            await self.front_ends.start()
+        except BaseException:
+            await self.close()
+            raise
+        await self.fleet.load_all(self.repository)
+        self.control.started = True
+        log.info("ready: %s", self.front_ends.addresses())
+
+    def _staging(self) -> Staging | None:
+        if not self.settings.allow_uploads:
+            return None
+        folder = self._folder.enter_context(
+            tempfile.TemporaryDirectory(prefix="slacktide-", dir=self.settings.state_dir)
+        )
+        return Staging(Path(folder))
+
+    async def drain(self) -> None:
+        """Fail readiness, stop listening, answer what is in flight."""
+        self.control.draining = True
+        await asyncio.sleep(self.settings.drain_delay_s)
+        log.info("draining: %d requests in flight", self.driver.in_flight)
+        await self.front_ends.drain(self.settings.drain_timeout_s)
+
+    async def close(self) -> None:
+        """Stop everything now. What is still in flight is refused. Safe after a failed start."""
+        self.data.draining = True
+        await self.front_ends.close()
+        self.driver.close()
+        for executor in self._executors.values():
+            await executor.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.shutdown)
+        self._folder.close()

@@ -1,0 +1,209 @@
+"""Everything that is not inference: health, metadata, statistics, loading and unloading."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from typing import Any
+
+from slacktide._version import __version__
+from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.repository import (
+    Repository,
+    RepositoryError,
+    Staging,
+    config_json,
+    metadata_shape,
+    split_parameters,
+)
+from slacktide.repository.triton.translate import PLATFORM
+from slacktide.server.fleet import Fleet
+from slacktide.server.ports import ControlError, ModelDescription
+from slacktide.server.statistics import model_statistics
+from slacktide.server.versions import Catalog, LoadedVersion, VersionState
+from slacktide.wire.calls import Buffer, Parameter
+
+EXTENSIONS = (
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+)
+"""Only what works, in Triton's order (PROTOCOL §4)."""
+
+
+class ServerControlPlane:
+    """The `ControlPlane` of a server."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        fleet: Fleet,
+        repository: Repository,
+        *,
+        remote_control: bool = False,
+        staging: Staging | None = None,
+    ) -> None:
+        """`remote_control`: whether clients may load and unload. `staging`: where models that
+        come with the load call go; None refuses them."""
+        self.started = False
+        """Whether the models of the start have been loaded, or have failed to."""
+        self.draining = False
+        self._catalog = catalog
+        self._fleet = fleet
+        self._repository = repository
+        self._remote_control = remote_control
+        self._staging = staging
+
+    # ── health ───────────────────────────────────────────────────────────────────────────────
+
+    def live(self) -> bool:
+        """The process answers; says nothing of models."""
+        return True
+
+    def ready(self) -> bool:
+        """Every model that should serve does."""
+        if not self.started or self.draining:
+            return False
+        serving = [v for name in self._catalog.names() for v in self._versions(name)]
+        failed = any(
+            absent.reason != "unloaded"
+            for versions in self._catalog.absent().values()
+            for absent in versions.values()
+        )
+        return not failed and all(_is_up(version) for version in serving)
+
+    def model_ready(self, model: str, version: str | None) -> bool:
+        found = self._catalog.find(model, version)
+        return found is not None and not self.draining and _is_up(found)
+
+    # ── metadata ─────────────────────────────────────────────────────────────────────────────
+
+    def server_metadata(self) -> dict[str, Any]:
+        return {"name": "slacktide", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def describe(self, model: str, version: str | None) -> ModelDescription:
+        found = self._find(model, version)
+        return ModelDescription(
+            found.name,
+            found.version,
+            tuple(self._catalog.serving(model)),
+            PLATFORM,
+            _told(found.interface),
+        )
+
+    def config(self, model: str, version: str | None) -> dict[str, Any]:
+        found = self._find(model, version)
+        return config_json(found.definition, found.interface)
+
+    def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
+        if model is None:
+            versions = [v for name in self._catalog.names() for v in self._versions(name)]
+        elif version is None:
+            self._find(model, None)
+            versions = self._versions(model)
+        else:
+            versions = [self._find(model, version)]
+        return {"model_stats": [model_statistics(found) for found in versions]}
+
+    # ── repository ───────────────────────────────────────────────────────────────────────────
+
+    def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
+        """One entry a version that was ever tried; models never tried have a name only."""
+        index = []
+        seen = set()
+        for version in self._catalog.all():
+            seen.add(version.name)
+            up = version.state is VersionState.READY
+            if up or not ready_only:
+                index.append(
+                    {
+                        "name": version.name,
+                        "version": version.version,
+                        "state": version.state.value,
+                        "reason": version.reason,
+                    }
+                )
+        if not ready_only:
+            for name, versions in self._catalog.absent().items():
+                seen.add(name)
+                index += [
+                    {"name": name, "version": v, "state": a.state.value, "reason": a.reason}
+                    for v, a in versions.items()
+                ]
+            # If the folder has gone, what is loaded is still told.
+            with contextlib.suppress(RepositoryError):
+                index += [{"name": name} for name in self._repository.names() if name not in seen]
+        return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
+
+    async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
+        self._require_control()
+        try:
+            files, config = split_parameters(parameters)
+            repository = self._repository
+            if files:
+                if self._staging is None:
+                    raise ControlError(
+                        "forbidden", "uploads are off; start the server with --allow-uploads"
+                    )
+                if config is None:
+                    raise ControlError(
+                        "bad_input", "parameter 'config': required where files are uploaded"
+                    )
+                staged = await asyncio.to_thread(self._staging.stage, model, files, config)
+                try:
+                    await self._fleet.load(staged.repository(), model)
+                except ControlError:
+                    await asyncio.to_thread(staged.discard)
+                    raise
+                return
+            await self._fleet.load(repository, model, config_override=config)
+        except RepositoryError as error:
+            raise ControlError("bad_input", str(error)) from error
+
+    async def unload(self, model: str) -> None:
+        self._require_control()
+        await self._fleet.unload(model)
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────────
+
+    def _require_control(self) -> None:
+        if not self._remote_control:
+            raise ControlError(
+                "forbidden",
+                "loading and unloading over the network is off; "
+                "start the server with --allow-control",
+            )
+
+    def _versions(self, name: str) -> list[LoadedVersion]:
+        return list(self._catalog.serving(name).values())
+
+    def _find(self, model: str, version: str | None) -> LoadedVersion:
+        found = self._catalog.find(model, version)
+        if found is not None:
+            return found
+        reason = self._catalog.absence(model, version)
+        if reason is not None:
+            raise ControlError("unavailable", f"model {model!r} is unavailable: {reason}")
+        if version is not None and self._catalog.serving(model):
+            raise ControlError("not_found", f"model {model!r} has no version {version!r}")
+        raise ControlError("not_found", f"unknown model {model!r}")
+
+
+def _is_up(version: LoadedVersion) -> bool:
+    return version.state is VersionState.READY and bool(version.replicas_up)
+
+
+def _told(interface: ModelInterface) -> ModelInterface:
+    """The interface with shapes as the protocol tells them: a leading −1 where it batches."""
+
+    def told(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(spec.name, spec.datatype, metadata_shape(spec, interface)) for spec in specs
+        )
+
+    return ModelInterface(told(interface.inputs), told(interface.outputs), interface.max_batch)

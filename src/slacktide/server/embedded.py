@@ -1,0 +1,133 @@
+"""`Server`: a whole server inside another program, as a context manager.
+
+    with slacktide.Server("models/", http_port=0) as server:
+        requests.get(f"http://127.0.0.1:{server.http_port}/v2")
+
+It runs on an event loop of its own in a thread; models run in processes of their own as always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import uvloop
+
+from slacktide.server.app import App
+from slacktide.server.settings import ServerSettings
+
+T = TypeVar("T")
+
+
+class Server:
+    """Started on entry, when its models are ready; drained and closed on exit."""
+
+    def __init__(self, repository: str | Path, **settings: Any) -> None:
+        """`settings` are the fields of `ServerSettings`; ports default to free ones here.
+
+        Raises ValueError for settings that cannot be, TypeError for unknown ones.
+        """
+        ports = {"http_port": 0, "grpc_port": 0, "metrics_port": 0}
+        self.settings = ServerSettings(**{**ports, **settings})
+        self._repository = Path(repository)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._app: App | None = None
+
+    @property
+    def app(self) -> App:
+        """The parts, for those who know their threads. Raises RuntimeError if not started."""
+        if self._app is None:
+            raise RuntimeError("the server has not been started")
+        return self._app
+
+    @property
+    def http_port(self) -> int:
+        return self.app.front_ends.http_port or 0
+
+    @property
+    def grpc_port(self) -> int:
+        return self.app.front_ends.grpc_port or 0
+
+    @property
+    def metrics_port(self) -> int:
+        return self.app.front_ends.metrics_port or 0
+
+    def start(self) -> None:
+        """Start, and return when the models serve or have failed to.
+
+        Raises OSError if a port cannot be had, and RuntimeError if called twice.
+        """
+        if self._thread is not None:
+            raise RuntimeError("the server has been started already")
+        ready = threading.Event()
+        failure: list[BaseException] = []
+        self._thread = threading.Thread(
+            target=self._run, args=(ready, failure), name="slacktide", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+        if failure:
+            self._thread.join()
+            self._thread = None
+            raise failure[0]
+
+    def stop(self) -> None:
+        """Drain and close. Safe to call twice."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            thread.join()
+
+    def call(self, work: Callable[[App], Coroutine[Any, Any, T]]) -> T:
+        """Run `work(app)` on the server's loop, and return what it gives."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(work(self.app), self._loop).result()
+
+    def load(self, model: str) -> None:
+        """Load a model of the repository, or load it anew. Raises ControlError."""
+        self.call(lambda app: app.fleet.load(app.repository, model))
+
+    def unload(self, model: str) -> None:
+        """Answer what a model has, then let it go. Raises ControlError."""
+        self.call(lambda app: app.fleet.unload(model))
+
+    def _run(self, ready: threading.Event, failure: list[BaseException]) -> None:
+        async def main() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._stopping = asyncio.Event()
+            try:
+                app = App(self._repository, self.settings)
+                await app.start()
+            except BaseException as error:
+                failure.append(error)
+                return
+            finally:
+                if failure:
+                    ready.set()
+            self._app = app
+            ready.set()
+            await self._stopping.wait()
+            await app.drain()
+            await app.close()
+
+        try:
+            uvloop.run(main())
+        finally:
+            ready.set()
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

@@ -1,0 +1,363 @@
+"""Loads, reloads and unloads models without losing a request.
+
+Load before unload: the new version's replicas come up beside the old one's; then new requests go to
+the new one; the old one answers what it has, and goes. Requests stay with the very load of a
+version that they were checked against (`LoadedVersion.pin`).
+
+The fleet also is what the driver starts replicas through (`Launcher`) and where the engine gets a
+pool's scheduler and times from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slacktide.domain import (
+    Batch,
+    BatchTiming,
+    Deployment,
+    LaneSpec,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Replica,
+    Route,
+)
+from slacktide.engine.ports import PoolParts, PoolView
+from slacktide.executors.arena import Arena
+from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.profiles import CorrectedTimes
+from slacktide.repository import (
+    ModelDefinition,
+    ModelSettings,
+    Repository,
+    RepositoryError,
+    check_interface,
+)
+from slacktide.repository.errors import NotFoundError
+from slacktide.scheduling import make_scheduler
+from slacktide.server.driver import Driver
+from slacktide.server.inputs import InputCheck
+from slacktide.server.lanes import LaneError, Layout, lay_out
+from slacktide.server.ports import ControlError
+from slacktide.server.shelf import ProfileShelf
+from slacktide.server.tally import Tally
+from slacktide.server.versions import Catalog, LoadedVersion, VersionState
+
+log = logging.getLogger("slacktide.models")
+
+_ARENA_LIMIT = 1 << 34
+"""Bytes of address space for each version's payloads; the memory budget is the real limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How models are loaded."""
+
+    cores: tuple[int, ...]
+    """Processor numbers that lanes may use."""
+    drain_s: float = 30.0
+    """Longest that an unloaded version may take to answer what it has, seconds."""
+    scheduler: str | None = None
+    """A policy for every model, whatever its settings say (for comparisons)."""
+    scheduler_options: Mapping[str, object] | None = None
+
+
+class Fleet:
+    """Every model of one server."""
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        catalog: Catalog,
+        shelf: ProfileShelf,
+        executors: Mapping[str, Executor],
+        budget: MemoryBudget,
+    ) -> None:
+        """`executors` by the name that a model's settings give."""
+        self._settings = settings
+        self._catalog = catalog
+        self._shelf = shelf
+        self._executors = executors
+        self._budget = budget
+        self._lock = asyncio.Lock()
+        self._driver: Driver | None = None
+        self._generation = 0
+        self._deployed: list[LoadedVersion] = []
+        self._layout = Layout((), {})
+        self._starting: dict[PoolId, asyncio.Future[str | None]] = {}
+
+    def attach(self, driver: Driver) -> None:
+        """The driver that this fleet serves; once, before anything is loaded."""
+        self._driver = driver
+
+    @property
+    def driver(self) -> Driver:
+        assert self._driver is not None
+        return self._driver
+
+    @property
+    def lanes(self) -> tuple[LaneSpec, ...]:
+        return self._layout.lanes
+
+    # ── load and unload ──────────────────────────────────────────────────────────────────────
+
+    async def load(
+        self, repository: Repository, name: str, *, config_override: str | None = None
+    ) -> None:
+        """Load a model's versions, or load them anew; the old ones serve until these are up.
+
+        Raises ControlError; then what served before still serves.
+        """
+        async with self._lock:
+            try:
+                await self._load(repository, name, config_override)
+            except (RepositoryError, LaneError, MeasuringError) as error:
+                raise self._failed(name, str(error), kind=_kind_of(error)) from error
+
+    async def load_all(self, repository: Repository) -> None:
+        """Load every model; one that cannot be loaded is unavailable, with the reason."""
+        async with self._lock:
+            for listed in await asyncio.to_thread(repository.scan):
+                try:
+                    if listed.problem is not None:
+                        raise listed.problem
+                    await self._load(repository, listed.name, None)
+                except (RepositoryError, LaneError, MeasuringError) as error:
+                    self._failed(listed.name, str(error))
+                except ControlError:
+                    pass  # logged, and in the index
+
+    async def unload(self, name: str) -> None:
+        """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
+        async with self._lock:
+            old = tuple(self._catalog.serving(name).values())
+            if not old:
+                raise ControlError("not_found", f"model {name!r} is not loaded")
+            self._catalog.serve(name, {})
+            for version in old:
+                version.state = VersionState.UNLOADING
+                self._catalog.mark_absent(
+                    name, version.version, VersionState.UNAVAILABLE, "unloaded"
+                )
+            await self._retire(old)
+
+    async def _load(self, repository: Repository, name: str, config_override: str | None) -> None:
+        begin = time.monotonic()
+        definitions = await asyncio.to_thread(
+            repository.read, name, config_override=config_override
+        )
+        for warning in definitions[0].warnings:
+            log.warning("%s: %s", name, warning)
+        layout = self._lay_out(name, definitions[0].settings)
+        new = [await self._prepare(definition, layout) for definition in definitions]
+        try:
+            await self._bring_up(new, layout)
+        except ControlError as error:
+            await self._retire(new)
+            raise self._failed(name, str(error), kind=error.kind) from error
+        seconds = time.monotonic() - begin
+        old = tuple(self._catalog.serving(name).values())
+        for version in new:
+            version.state = VersionState.READY
+            version.tally.load_s = seconds
+        self._catalog.serve(name, {version.version: version for version in new})
+        versions = ", ".join(version.version for version in new)
+        log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
+        for version in old:
+            version.state = VersionState.UNLOADING
+        await self._retire(old)
+
+    def _lay_out(self, name: str, settings: ModelSettings) -> Layout:
+        models = {version.name: version.definition.settings for version in self._deployed}
+        models[name] = settings
+        return lay_out(models, self._settings.cores)
+
+    async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
+        source = source_of(definition)
+        executor = self._executor(definition)
+        lane = next(spec for spec in layout.lanes if spec.name in layout.places[definition.name])
+        known = await self._shelf.known(definition, source, executor, lane.cores)
+        for warning in check_interface(definition, known.interface):
+            log.warning("%s: %s", definition.name, warning)
+        self._generation += 1
+        pool = PoolId(definition.name, definition.version, generation=self._generation)
+        limit = definition.settings.limits.memory
+        before = self._catalog.find(definition.name, definition.version)
+        return LoadedVersion(
+            pool,
+            definition,
+            source,
+            known.interface,
+            CorrectedTimes(known.record.table),
+            Arena(min(limit or _ARENA_LIMIT, _ARENA_LIMIT), name=str(pool), budget=self._budget),
+            InputCheck(known.interface, definition.settings),
+            # Counters never fall: a version that is loaded again goes on where it was.
+            before.tally if before is not None else Tally(),
+        )
+
+    async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
+        """Deploy and wait. Raises ControlError if a version does not come up."""
+        loop = asyncio.get_running_loop()
+        for version in new:
+            self._catalog.add(version)
+            self._starting[version.pool] = loop.create_future()
+        self._layout = layout
+        self._deployed.extend(new)
+        self._apply()
+        try:
+            for version in new:
+                problem = await self._starting[version.pool]
+                if problem is not None:
+                    raise ControlError("unavailable", problem)
+        finally:
+            for version in new:
+                self._starting.pop(version.pool, None)
+
+    async def _retire(self, old: Sequence[LoadedVersion]) -> None:
+        """Wait until `old` have answered what they have, then stop their replicas."""
+        if not old:
+            return
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                for version in old:
+                    await version.drained()
+        except TimeoutError:
+            log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
+        gone = {version.pool for version in old}
+        self._deployed = [v for v in self._deployed if v.pool not in gone]
+        models = {version.name: version.definition.settings for version in self._deployed}
+        self._layout = lay_out(models, self._settings.cores)
+        self._apply()
+        for version in old:
+            self._catalog.forget(version)
+            # Running batches may still read the payloads; the mapping goes with its last view.
+            version.arena.close()
+
+    def _apply(self) -> None:
+        """Tell the engine what is deployed now."""
+        deployments = []
+        routes = []
+        for version in self._deployed:
+            for lane in self._layout.places[version.name]:
+                deployments.append(
+                    Deployment(version.pool, lane, max(1, version.interface.max_batch))
+                )
+            routes.append(Route(version.name, version.pool, version=version.pin))
+        plan = Plan(self._layout.lanes, tuple(deployments), tuple(routes))
+        self.driver.post(PlanChanged(plan))
+        self.driver.flush()
+
+    def _failed(self, name: str, reason: str, *, kind: str = "unavailable") -> ControlError:
+        """Log and index why `name` could not be loaded; the error to raise."""
+        log.error("%s could not be loaded: %s", name, reason)
+        if not self._catalog.serving(name):
+            self._catalog.mark_absent(name, "1", VersionState.UNAVAILABLE, reason)
+        return ControlError(kind, f"failed to load {name!r}: {reason}")
+
+    def _executor(self, definition: ModelDefinition) -> Executor:
+        name = definition.settings.executor
+        # A profile is measured on the real thing: `profiled` gets one from a worker.
+        return self._executors["worker" if name == "profiled" else name]
+
+    # ── the engine's pools ───────────────────────────────────────────────────────────────────
+
+    def pool_parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        """The engine's `PoolFactory`."""
+        version = self._version(pool)
+        settings = version.definition.settings
+        options: dict[str, object]
+        if self._settings.scheduler is not None:
+            name = self._settings.scheduler
+            options = dict(self._settings.scheduler_options or {})
+        else:
+            name = settings.scheduler.name
+            options = settings.scheduler.model_dump(exclude={"name"}, exclude_none=True)
+        if settings.queue_limit is not None:
+            options["max_queue"] = settings.queue_limit
+        scheduler = make_scheduler(
+            name, options, max_batch=max_batch, times=version.times, view=view
+        )
+        return PoolParts(scheduler, version.times, settings.share)
+
+    # ── Launcher ─────────────────────────────────────────────────────────────────────────────
+
+    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle:
+        """See `Launcher.start`."""
+        version = self._version(replica.pool)
+        executor = self._executors[version.definition.settings.executor]
+        return executor.start(replica, version.source, version.arena, report)
+
+    def ready(self, replica: Replica, report: Ready) -> str | None:
+        """See `Launcher.ready`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return "it is no longer wanted"
+        if report.interface != version.interface:
+            return "the model's inputs, outputs or batch axis are not those of its profile"
+        version.replicas_up.add(replica.id)
+        waiting = self._starting.get(replica.pool)
+        places = self._layout.places.get(replica.pool.model, ())
+        if waiting is not None and not waiting.done() and len(version.replicas_up) >= len(places):
+            waiting.set_result(None)
+        return None
+
+    def lost(self, replica: Replica, detail: str) -> None:
+        """See `Launcher.lost`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return
+        version.replicas_up.discard(replica.id)
+        version.tally.crashes += 1
+        # Whether the engine gives the version up is known once it has handled the loss.
+        asyncio.get_running_loop().call_soon(self._note_state, version, detail)
+
+    def _note_state(self, version: LoadedVersion, detail: str) -> None:
+        pool = self.driver.engine.state.pools.get(version.pool)
+        if pool is None or pool.down_reason is None:
+            return
+        version.state = VersionState.UNAVAILABLE
+        version.reason = pool.down_reason
+        log.error("%s:%s is unavailable: %s", version.name, version.version, pool.down_reason)
+        waiting = self._starting.get(version.pool)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(pool.down_reason)
+
+    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+        """See `Launcher.finished`."""
+        version = self._catalog.by_pool(batch.replica.pool)
+        if version is not None:
+            was = version.times.drifted
+            version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+            if version.times.drifted != was:
+                log.warning("%s: batch times drift from the profile", version.name)
+
+    def _version(self, pool: PoolId) -> LoadedVersion:
+        version = self._catalog.by_pool(pool)
+        if version is None:
+            raise KeyError(f"{pool} is not loaded")
+        return version
+
+
+def source_of(definition: ModelDefinition) -> ModelSource:
+    """What an executor needs to open a version."""
+    return ModelSource(
+        definition.name,
+        definition.version,
+        Path(definition.model_path),
+        definition.data_root,
+        definition.settings.max_batch,
+        definition.settings.provider_names,
+        definition.warmup_shapes,
+    )
+
+
+def _kind_of(error: Exception) -> str:
+    return "not_found" if isinstance(error, NotFoundError) else "bad_input"

@@ -1,0 +1,160 @@
+"""How logs look: text for people, or one JSON object a line for machines.
+
+Clients send us strings that end up in log lines. Whatever they hold, a line of ours is one line:
+in JSON everything, tracebacks too; in text all but tracebacks, whose lines are indented so that
+none of them can pass for a line of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import sys
+import traceback
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TextIO
+
+ACCESS = "slacktide.access"
+"""Logger of the access log: one line a request, wherever the general level stands."""
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class LogFormat(StrEnum):
+    """`text` or `json`."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def configure(
+    level: str = "info", format: LogFormat | str = LogFormat.TEXT, *, stream: TextIO | None = None
+) -> None:
+    """Send logs of this process to `stream` (standard error). May be called again, and then
+    replaces what it did before; handlers of others stay as they are.
+
+    `level` is that of our own loggers; other libraries are heard from `warning` on. Raises
+    ValueError for an unknown level or format.
+    """
+    if level not in LEVELS:
+        raise ValueError(f"log level: expected one of {', '.join(LEVELS)}, got {level!r}")
+    if format not in list(LogFormat):
+        raise ValueError(f"log format: expected one of {', '.join(LogFormat)}, got {format!r}")
+    handler = _Handler(stream or sys.stderr)
+    if format == LogFormat.JSON:
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(TextFormatter(colour=_wants_colour(handler.stream)))
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, _Handler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    logging.getLogger("slacktide").setLevel(level.upper())
+    logging.getLogger(ACCESS).setLevel(logging.INFO)
+
+
+def printable(text: str, limit: int = 256) -> str:
+    """`text` on one line and without anything a terminal would obey, cut to `limit` characters.
+
+    For strings that clients chose. Printable text stays as it is, in any script.
+    """
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else _escape(c) for c in text])
+
+
+def _escape(character: str) -> str:
+    return ascii(character)[1:-1]
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Ours, as told from handlers of others."""
+
+
+class JsonFormatter(logging.Formatter):
+    """`ts` (RFC 3339, UTC), `level`, `logger`, `message`, then the record's extras by their names;
+    with an exception `error`, `error_message` and `traceback`. ASCII, always one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        entry: dict[str, Any] = {
+            "ts": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in _extras(record).items():
+            entry.setdefault(name, _plain(value))
+        if record.exc_info and record.exc_info[0] is not None:
+            entry["error"] = record.exc_info[0].__qualname__
+            entry["error_message"] = str(record.exc_info[1])
+            entry["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(entry)
+
+
+class TextFormatter(logging.Formatter):
+    """`12:34:56.789 warning server: message [request id]`, tracebacks indented below."""
+
+    def __init__(self, *, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
+        level = f"{record.levelname.lower():7}"
+        colour = _COLOURS.get(record.levelno)
+        if self._colour and colour is not None:
+            level = f"\x1b[{colour}m{level}\x1b[0m"
+        name = record.name.removeprefix("slacktide.")
+        message = printable(record.getMessage(), _LONGEST)
+        line = f"{clock}.{int(record.msecs):03} {level} {name}: {message}"
+        request_id = getattr(record, "request_id", "")
+        if request_id:
+            line += f" [{printable(str(request_id))}]"
+        if record.exc_info and record.exc_info[0] is not None:
+            for below in "".join(traceback.format_exception(*record.exc_info)).splitlines():
+                line += f"\n    {printable(below, _LONGEST)}"
+        return line
+
+
+_COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
+_LONGEST = 8192
+"""Characters of a text line; what is longer nobody reads."""
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller passed as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def _plain(value: object) -> object:
+    """`value` as JSON knows it; anything else as its text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, str | int) else str(value)
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _wants_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+__all__ = [
+    "ACCESS",
+    "LEVELS",
+    "JsonFormatter",
+    "LogFormat",
+    "TextFormatter",
+    "configure",
+    "printable",
+]

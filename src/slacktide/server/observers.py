@@ -1,0 +1,67 @@
+"""Who is told of every answered request, and cannot hurt (STYLE §9).
+
+Without an observer the data plane does not even make the record: `if observers: observers.tell(…)`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Protocol
+
+from slacktide.domain import Outcome
+from slacktide.wire.calls import CallContext
+
+log = logging.getLogger("slacktide.server")
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredRequest:
+    """One request that has its outcome, whether or not anybody still waits for it."""
+
+    context: CallContext
+    model: str
+    version: str
+    """The one that answered."""
+    version_named: bool
+    """Whether the client asked for that version."""
+    request_id: str
+    """As the client called it; empty if it did not."""
+    rows: int
+    outcome: Outcome
+    has_result: bool
+    """Whether outputs are sent: False also for a late result that the client wanted discarded."""
+
+
+class RequestObserver(Protocol):
+    """Told on the server's loop; must be quick."""
+
+    def answered(self, request: AnsweredRequest) -> None: ...
+
+
+class Observers:
+    """Those who want to know. False while there are none."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, *observers: RequestObserver) -> None:
+        self._observers = observers
+
+    def __bool__(self) -> bool:
+        return bool(self._observers)
+
+    def add(self, observer: RequestObserver) -> None:
+        """Tell this one too from now on."""
+        self._observers = (*self._observers, observer)
+
+    def tell(self, request: AnsweredRequest) -> None:
+        """Tell each. One that raises is logged and told nothing any more."""
+        for observer in self._observers:
+            try:
+                observer.answered(request)
+            except Exception:
+                log.exception("%s failed and is not told of requests any more", observer)
+                self._observers = tuple(o for o in self._observers if o is not observer)
+
+
+__all__ = ["AnsweredRequest", "Observers", "RequestObserver"]

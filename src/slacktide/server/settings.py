@@ -1,0 +1,90 @@
+"""What can be set on a server; the command line and the Python API fill the same dataclass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slacktide.server.security import TlsFiles
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything but the models. Seconds and bytes. Raises ValueError for what cannot be."""
+
+    host: str = "127.0.0.1"
+    """Address to bind: this machine only, unless told otherwise."""
+    http_port: int | None = 8000
+    """0 takes a free port; None: no HTTP."""
+    grpc_port: int | None = 8001
+    metrics_port: int | None = 8002
+    cores: int | None = None
+    """Most cores that models may use; None: all that this process may use."""
+    scheduler: str | None = None
+    """One policy for every model, whatever their settings say; None: theirs."""
+    scheduler_options: Mapping[str, object] = field(default_factory=dict)
+    state_dir: Path | None = None
+    """Where profiles and uploads go that cannot lie in the repository."""
+    profile_budget_s: float = 2.0
+    """What measuring a version may take when it is loaded without a stored profile."""
+    memory_limit: int = 2048 * MIB
+    """Payload bytes of requests in flight, all models together; beyond that: 429."""
+    client_memory_limit: int | None = None
+    """The same for one client address; None: half of `memory_limit`."""
+    max_in_flight_per_client: int | None = None
+    """Requests in flight of one client address; None: no limit but memory."""
+    max_connections: int = 4096
+    max_request_bytes: int = 64 * MIB
+    """One request's body, as sent and as inflated; larger: 413."""
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    idle_timeout_s: float = 75.0
+    drain_delay_s: float = 0.0
+    """From failing readiness to closing the listeners: load balancers learn of it meanwhile."""
+    drain_timeout_s: float = 30.0
+    """Longest that what is in flight may take after that."""
+    allow_control: bool = False
+    """Whether clients may load and unload models."""
+    allow_uploads: bool = False
+    """Whether the load call may bring files; needs `allow_control`."""
+    triton_strict: bool = False
+    """Overload and missed deadlines answer as Triton's do: 503, UNAVAILABLE."""
+    token_file: Path | None = None
+    """File whose first line is the bearer token that every call but health must carry."""
+    tls: TlsFiles | None = None
+    access_log: bool = False
+    """A line for every request."""
+    trace_endpoint: str | None = None
+    """OTLP/HTTP endpoint for traces (extra `otel`); None: no traces."""
+
+    def __post_init__(self) -> None:
+        for name in ("http_port", "grpc_port", "metrics_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port <= 65535:
+                raise ValueError(f"{name}: expected 0 to 65535, got {port}")
+        stated = [p for p in (self.http_port, self.grpc_port, self.metrics_port) if p]
+        if len(set(stated)) != len(stated):
+            raise ValueError("http_port, grpc_port and metrics_port must differ")
+        for name in ("memory_limit", "max_request_bytes", "max_connections", "profile_budget_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
+        for name in ("drain_delay_s", "drain_timeout_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        if self.cores is not None and self.cores < 1:
+            raise ValueError(f"cores: expected 1 or more, got {self.cores}")
+        if self.allow_uploads and not self.allow_control:
+            raise ValueError("allow_uploads: needs allow_control")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
+    def exposed(self) -> bool:
+        """Reachable from elsewhere with neither a token nor TLS in the way."""
+        return not self.loopback and self.token_file is None and self.tls is None

@@ -1,0 +1,129 @@
+"""`Tally`: what one version has done so far, kept cheaply; statistics and metrics read it.
+
+Counters only rise and are never reset. Histograms hold one count for each bucket, found by
+bisection: nothing is allocated for a request.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from slacktide.domain import BatchTiming, Outcome, OutcomeKind, Reason
+
+LATENCY_BOUNDS: tuple[float, ...] = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
+    0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+"""Upper bounds of buckets, seconds: those OpenTelemetry recommends, and finer ones below 5 ms."""
+BUDGET_BOUNDS: tuple[float, ...] = (
+    -1.0, -0.1, -0.05, -0.01, -0.005, -0.001, 0.0,
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+)  # fmt: skip
+"""Seconds left at completion; negative: so much too late."""
+ROWS_BOUNDS: tuple[float, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Histogram:
+    """Counts by bucket; the last one has no upper bound."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+
+class Duration:
+    """How often, and how long in all (seconds)."""
+
+    __slots__ = ("count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        self.count += times
+        self.seconds += seconds * times
+
+
+class BatchTally:
+    """Executions at one batch size."""
+
+    __slots__ = ("infer", "input", "output")
+
+    def __init__(self) -> None:
+        self.input = Duration()
+        self.infer = Duration()
+        self.output = Duration()
+
+
+class Tally:
+    """One version's counters. Rows are what Triton counts as inferences."""
+
+    def __init__(self) -> None:
+        self.by_reason: dict[Reason, int] = {}
+        self.success = Duration()
+        """Requests with a result, arrival to answer."""
+        self.fail = Duration()
+        """Requests without one."""
+        self.queue = Duration()
+        self.compute_input = Duration()
+        self.compute_infer = Duration()
+        self.compute_output = Duration()
+        self.rows_served = 0
+        self.executions = 0
+        self.by_rows: dict[int, BatchTally] = {}
+        self.last_at_ms = 0
+        """Wall-clock milliseconds since the epoch of the last result; 0 before the first."""
+        self.load_s = 0.0
+        """Seconds that loading took."""
+        self.queue_s = Histogram(LATENCY_BOUNDS)
+        self.compute_s = Histogram(LATENCY_BOUNDS)
+        self.end_to_end_s = Histogram(LATENCY_BOUNDS)
+        self.budget_s = Histogram(BUDGET_BOUNDS)
+        self.batch_rows = Histogram(ROWS_BOUNDS)
+        self.crashes = 0
+
+    def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
+        """A request has its outcome."""
+        reason = outcome.reason
+        self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
+        seconds = outcome.queue_s + outcome.compute_s
+        kind = reason.kind
+        if kind is not OutcomeKind.SERVED and kind is not OutcomeKind.LATE:
+            self.fail.add(seconds)
+            return
+        self.success.add(seconds)
+        self.queue.add(outcome.queue_s)
+        if timing is not None:
+            self.compute_input.add(timing.input_s)
+            self.compute_infer.add(timing.infer_s)
+            self.compute_output.add(timing.output_s)
+        self.rows_served += rows
+        self.queue_s.add(outcome.queue_s)
+        self.compute_s.add(outcome.compute_s)
+        self.end_to_end_s.add(seconds)
+        if outcome.budget_s is not None:
+            self.budget_s.add(outcome.budget_s)
+
+    def executed(self, rows: int, timing: BatchTiming, at_ms: int) -> None:
+        """A batch has run."""
+        self.executions += 1
+        self.last_at_ms = at_ms
+        self.batch_rows.add(rows)
+        batch = self.by_rows.get(rows)
+        if batch is None:
+            batch = self.by_rows[rows] = BatchTally()
+        batch.input.add(timing.input_s)
+        batch.infer.add(timing.infer_s)
+        batch.output.add(timing.output_s)

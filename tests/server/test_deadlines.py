@@ -1,0 +1,49 @@
+"""When a request is due: the smallest that was sent, the model's own, or best effort."""
+
+from __future__ import annotations
+
+import pytest
+
+from slacktide.repository.settings import ModelSettings
+from slacktide.server.deadlines import Due, due
+from slacktide.wire.parameters import CallOptions
+
+
+def at(options=None, budget=None, *, p99=0.01, **settings):
+    return due(
+        100.0,
+        options or CallOptions(),
+        budget,
+        ModelSettings.model_validate(settings),
+        p99_alone=p99,
+    )
+
+
+@pytest.mark.parametrize(
+    ("timeout", "transport", "expected"),
+    [(0.5, None, 100.5), (None, 0.3, 100.3), (0.5, 0.3, 100.3), (0.2, 0.3, 100.2)],
+)
+def test_the_smallest_that_was_sent_counts_from_the_first_byte(timeout, transport, expected):
+    assert at(CallOptions(timeout_s=timeout), transport) == Due(expected, best_effort=False)
+
+
+def test_without_any_the_models_slo_counts():
+    assert at(slo="2s") == Due(102.0, best_effort=False)
+
+
+def test_what_was_sent_wins_over_the_models_slo_even_if_it_is_longer():
+    assert at(CallOptions(timeout_s=5.0), slo="2s").at == 105.0
+
+
+def test_nothing_is_longer_than_max_slo():
+    assert at(CallOptions(timeout_s=50.0), max_slo="3s").at == 103.0
+    assert at(max_slo="3s") == Due(103.0, best_effort=False)
+
+
+def test_time_spent_on_the_network_is_gone():
+    assert at(CallOptions(timeout_s=1.0, network_s=0.4)).at == pytest.approx(100.6)
+
+
+@pytest.mark.parametrize(("p99", "expected"), [(0.01, 101.0), (0.5, 105.0)])
+def test_with_neither_it_is_best_effort_in_a_window_of_its_own(p99, expected):
+    assert at(p99=p99) == Due(expected, best_effort=True)
