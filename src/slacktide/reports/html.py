@@ -52,12 +52,16 @@ def page(report: Report) -> str:
     return _page(report.title, _origin(report), _body(report))
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The page of several reports side by side. Raises ReportError if matplotlib is missing."""
+def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
+    """The page of several reports side by side, with `notes` on what they rest on.
+
+    Raises ReportError if matplotlib is missing.
+    """
     parts = [
         "<h2>Goodput: answered in time ÷ submitted</h2>",
         plots.goodput_bars(comparison),
         _comparison_table(comparison),
+        _list("notes", notes),
         "<h2>Every run</h2>",
     ]
     for entry in comparison:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from slacktide import __version__
+from slacktide._version import __version__
 from slacktide.domain import Reason
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
