@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from slacktide import __version__
+from slacktide._version import __version__
+from slacktide.server.logs import printable
 from slacktide.server.observers import AnsweredRequest
 from slacktide.wire.status import WireStatus, status_of
 
@@ -45,6 +46,11 @@ def otlp_processor(endpoint: str) -> SpanProcessor:
     except ImportError as error:
         raise _unavailable(error) from error
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=_traces_url(endpoint)))
+
+
+def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
+    """A tracer that sends to `endpoint`. Raises as `otlp_processor` does."""
+    return RequestTracer(otlp_processor(endpoint), triton_strict=triton_strict)
 
 
 class RequestTracer:
@@ -117,7 +123,10 @@ class RequestTracer:
         span.end(at(end))
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Send what is left, within `timeout_s`; False if not all of it could be. Blocks."""
+        """Send what is left; False if that took longer than `timeout_s` and was given up.
+
+        Blocks: call it off the event loop.
+        """
         # The exporter retries for half a minute and cannot be told otherwise: leave it behind.
         thread = threading.Thread(target=self._provider.shutdown, name="otel-flush", daemon=True)
         thread.start()
@@ -198,10 +207,10 @@ def _attributes(request: AnsweredRequest, status: WireStatus) -> dict[str, Attri
         attributes["rpc.response.status_code"] = status.grpc
     request_id = request.request_id or context.request_id
     if request_id:
-        attributes["triton.request_id"] = request_id
+        attributes["triton.request_id"] = printable(request_id)
     if outcome.budget_s is not None:
         attributes["slacktide.budget_at_completion"] = outcome.budget_s
     return attributes
 
 
-__all__ = ["RequestTracer", "TracingUnavailable", "otlp_processor"]
+__all__ = ["RequestTracer", "TracingUnavailable", "open_tracer", "otlp_processor"]
