@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.repository.settings import ModelSettings
-from slacktide.server.deadlines import Due, due
+from slacktide.server.deadlines import Due, due, due_at_the_latest
 from slacktide.wire.parameters import CallOptions
 
 
@@ -42,6 +42,17 @@ def test_nothing_is_longer_than_max_slo():
 
 def test_time_spent_on_the_network_is_gone():
     assert at(CallOptions(timeout_s=1.0, network_s=0.4)).at == pytest.approx(100.6)
+
+
+def test_while_the_body_is_on_its_way_it_may_still_name_a_longer_one_than_the_models():
+    settings = ModelSettings.model_validate({"slo": "2s"})
+    early = due_at_the_latest(100.0, CallOptions(), None, settings, p99_alone=0.01)
+    assert early.best_effort
+    early = due_at_the_latest(100.0, CallOptions(), 0.3, settings, p99_alone=0.01)
+    assert early == Due(100.3, best_effort=False)
+    capped = ModelSettings.model_validate({"slo": "2s", "max_slo": "3s"})
+    early = due_at_the_latest(100.0, CallOptions(), None, capped, p99_alone=0.01)
+    assert early == Due(103.0, best_effort=False)
 
 
 @pytest.mark.parametrize(("p99", "expected"), [(0.01, 101.0), (0.5, 105.0)])

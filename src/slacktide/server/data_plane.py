@@ -13,7 +13,7 @@ from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.executors.ports import Payload, TensorRef
 from slacktide.server.bandwidth import Bandwidth
-from slacktide.server.deadlines import due
+from slacktide.server.deadlines import due, due_at_the_latest
 from slacktide.server.driver import Driver, Outputs
 from slacktide.server.inputs import CheckedInputs
 from slacktide.server.messages import message_for
@@ -261,7 +261,7 @@ class ServerDataPlane:
         options: CallOptions,
         context: CallContext,
     ) -> Notice:
-        at, best_effort = due(
+        at, best_effort = due_at_the_latest(
             context.first_byte,
             options,
             context.transport_budget_s,
