@@ -182,6 +182,12 @@ def test_a_malformed_top_level_is_refused(message):
         take_bulk(message, 7)
 
 
+def test_an_illegal_field_number_is_left_to_the_runtime():
+    assert take_bulk(b"\x02\x01a", 7) == (b"\x02\x01a", [])
+    with pytest.raises(WireError, match="not a ModelInferRequest"):
+        read_request(b"\x02\x01a")
+
+
 @given(st.integers(0, 2**63))
 def test_varints_are_the_runtimes(value):
     parameter = InferParameter(uint64_param=value)

@@ -27,16 +27,16 @@ def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
 
     The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed.
     """
-    head, entries, _ = split(message, field, 0)
+    head, entries, _ = split(message, field)
     return head, entries
 
 
 def split(
-    message: Buffer, field: int, aside: int
+    message: Buffer, field: int, aside: int | None = None
 ) -> tuple[bytes, list[memoryview], memoryview | None]:
-    """The same, with one more `bytes` or `string` field taken out: its last value, or None."""
+    """The same, with the `bytes` or `string` field `aside` taken out: its last value, or None."""
     wanted = field << 3 | _DELIMITED
-    set_aside = aside << 3 | _DELIMITED
+    set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None
     view = memoryview(message)
     end = len(view)
@@ -58,7 +58,7 @@ def split(
                     length, at = _varint(view, at - 1)
                 body = at
                 at += length
-                if (tag == wanted or tag == set_aside) and at <= end:
+                if tag in (wanted, set_aside) and at <= end:
                     if tag == wanted:
                         entries.append(view[body:at])
                     else:

@@ -18,7 +18,14 @@ from google.protobuf.message import DecodeError
 
 from slacktide.domain import Reason
 from slacktide.wire.bulk_fields import encode_varint, put_bulk, take_bulk
-from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Parameter
+from slacktide.wire.calls import (
+    Buffer,
+    InferCall,
+    InferReply,
+    InputTensor,
+    OutputValue,
+    Parameter,
+)
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.oip_json import MAX_ID, MAX_NAME, MAX_TENSORS
 from slacktide.wire.proto.messages import (
@@ -30,13 +37,16 @@ from slacktide.wire.proto.messages import (
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
 from slacktide.wire.typed_contents import raw_contents
 
+ID = 3
+RAW_INPUT_CONTENTS = 7
+RAW_OUTPUT_CONTENTS = 6
+"""Field numbers that are handled apart from their messages; `id` has the same in both."""
+
 FINAL_RESPONSE = "triton_final_response"
 """Parameter of every answer on a stream: true on the last one to a request (we send just one)."""
 REASON = "reason"
 """Parameter of a refusal on a stream: the label of its reason."""
 
-_RAW_INPUT_CONTENTS = 7
-_RAW_OUTPUT_CONTENTS = 6
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))  # ModelStreamInferResponse.infer_response
 _INT64_MAX = 2**63 - 1
 _SHARED_MEMORY = "shared_memory_region"
@@ -87,7 +97,11 @@ class RequestMessage:
 
 def read_request(message: Buffer) -> RequestMessage:
     """Parse a serialized ModelInferRequest. Raises WireError if it is not one."""
-    head, raw = take_bulk(message, _RAW_INPUT_CONTENTS)
+    return parse_head(*take_bulk(message, RAW_INPUT_CONTENTS))
+
+
+def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
+    """The same for a message whose raw tensors have been taken out."""
     try:
         return RequestMessage(ModelInferRequest.FromString(head), raw)
     except DecodeError:
@@ -96,14 +110,45 @@ def read_request(message: Buffer) -> RequestMessage:
 
 def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
     """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`."""
-    return b"".join(_reply_pieces(reply, wanted, reply.parameters))
+    outputs = in_order(reply, wanted)
+    tensors = [output.data for output in outputs]
+    head = reply_head(reply, outputs, reply.parameters)
+    return b"".join(put_bulk(head, RAW_OUTPUT_CONTENTS, tensors))
 
 
 def encode_stream_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
     """The same as a serialized ModelStreamInferResponse."""
-    pieces = _reply_pieces(reply, wanted, {**reply.parameters, FINAL_RESPONSE: True})
-    length = encode_varint(sum(map(len, pieces)))
-    return b"".join((_INFER_RESPONSE_TAG, length, *pieces))
+    outputs = in_order(reply, wanted)
+    tensors = [output.data for output in outputs]
+    head = reply_head(reply, outputs, {**reply.parameters, FINAL_RESPONSE: True})
+    return b"".join(in_stream(put_bulk(head, RAW_OUTPUT_CONTENTS, tensors)))
+
+
+def in_order(reply: InferReply, wanted: Sequence[str]) -> list[OutputValue]:
+    """The outputs of a reply as the client asked for them."""
+    outputs = reply.outputs or []
+    if len(wanted) > 1:
+        rank = {name: place for place, name in enumerate(wanted)}
+        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
+    return outputs
+
+
+def reply_head(
+    reply: InferReply, outputs: Sequence[OutputValue], parameters: Mapping[str, Parameter]
+) -> bytes:
+    """A ModelInferResponse without its tensors."""
+    response = ModelInferResponse(model_name=reply.model, model_version=reply.version, id=reply.id)
+    write_parameters(parameters, response.parameters)
+    for output in outputs:
+        response.outputs.add(
+            name=output.name, datatype=output.datatype.wire_name, shape=output.shape
+        )
+    return response.SerializeToString()
+
+
+def in_stream(pieces: Sequence[Buffer]) -> list[Buffer]:
+    """The pieces of a ModelStreamInferResponse around those of a ModelInferResponse."""
+    return [_INFER_RESPONSE_TAG + encode_varint(sum(map(len, pieces))), *pieces]
 
 
 def encode_stream_error(
@@ -131,12 +176,12 @@ def encode_call(call: InferCall) -> bytes:
     for name in call.outputs:
         request.outputs.add(name=name)
     tensors = [tensor.data for tensor in call.inputs]
-    return b"".join(put_bulk(request.SerializeToString(), _RAW_INPUT_CONTENTS, tensors))
+    return b"".join(put_bulk(request.SerializeToString(), RAW_INPUT_CONTENTS, tensors))
 
 
 def decode_response(message: Buffer) -> tuple[ModelInferResponse, list[memoryview]]:
     """(head, raw outputs) of a serialized ModelInferResponse, for clients. Raises WireError."""
-    head, raw = take_bulk(message, _RAW_OUTPUT_CONTENTS)
+    head, raw = take_bulk(message, RAW_OUTPUT_CONTENTS)
     try:
         response = ModelInferResponse.FromString(head)
     except DecodeError:
@@ -174,24 +219,6 @@ def write_parameters(
             parameter.double_param = value
         else:
             parameter.string_param = value
-
-
-def _reply_pieces(
-    reply: InferReply, wanted: Sequence[str], parameters: Mapping[str, Parameter]
-) -> list[Buffer]:
-    outputs = reply.outputs or []
-    if len(wanted) > 1:
-        rank = {name: place for place, name in enumerate(wanted)}
-        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
-    response = ModelInferResponse(model_name=reply.model, model_version=reply.version, id=reply.id)
-    if parameters:
-        write_parameters(parameters, response.parameters)
-    for output in outputs:
-        response.outputs.add(
-            name=output.name, datatype=output.datatype.wire_name, shape=output.shape
-        )
-    tensors = [output.data for output in outputs]
-    return put_bulk(response.SerializeToString(), _RAW_OUTPUT_CONTENTS, tensors)
 
 
 def _inputs(head: ModelInferRequest, raw: list[memoryview]) -> list[InputTensor]:
@@ -258,6 +285,9 @@ def _no_shared_memory(field: str) -> BadField:
 
 __all__ = [
     "FINAL_RESPONSE",
+    "ID",
+    "RAW_INPUT_CONTENTS",
+    "RAW_OUTPUT_CONTENTS",
     "REASON",
     "RequestMessage",
     "decode_response",
@@ -265,7 +295,11 @@ __all__ = [
     "encode_reply",
     "encode_stream_error",
     "encode_stream_reply",
+    "in_order",
+    "in_stream",
+    "parse_head",
     "read_parameters",
     "read_request",
+    "reply_head",
     "write_parameters",
 ]

@@ -149,7 +149,8 @@ def test_a_drained_server_answers_what_is_in_flight_and_takes_no_more(fakes):
 
     answer, code, cancelled = uvloop.run(main())
     assert answer
-    assert code is grpc.StatusCode.UNAVAILABLE
+    # A connection that crosses with the shutdown is cancelled by grpc-core.
+    assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
     assert cancelled == []
 
 

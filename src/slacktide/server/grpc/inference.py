@@ -18,8 +18,14 @@ from slacktide.server.grpc.rpc import Refusal, Rpc, retry_metadata
 from slacktide.server.ports import DataPlane, Ticket, Upload
 from slacktide.wire.calls import CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.grpc_messages import encode_reply, read_request
-from slacktide.wire.parameters import BYTES_HEADER, parse_length, read_headers
+from slacktide.wire.grpc_codec import GrpcCodec
+from slacktide.wire.parameters import (
+    BYTES_HEADER,
+    PARAMETER_HEADERS,
+    TIMEOUT_HEADERS,
+    parse_length,
+    read_headers,
+)
 from slacktide.wire.status import status_of
 
 MODEL_KEY = "slacktide-model"
@@ -27,31 +33,28 @@ VERSION_KEY = "slacktide-model-version"
 REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: the label of its reason."""
 
+_STEERING = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
 
-@dataclass(slots=True)
-class Door:
-    """What the metadata of a call says, ready for the data plane."""
 
-    context: CallContext
-    parameters: dict[str, Parameter]
-
-    @classmethod
-    def of(cls, rpc: Rpc) -> Door:
-        """Raises BadField naming the metadata key."""
-        metadata = rpc.metadata
+def door(rpc: Rpc) -> tuple[CallContext, dict[str, Parameter]]:
+    """What the metadata of a call says. Raises BadField naming the metadata key."""
+    metadata = rpc.metadata
+    budget = rpc.budget_s()
+    parameters: dict[str, Parameter] = {}
+    if not _STEERING.isdisjoint(metadata):
         headers = read_headers(metadata.items())
-        budget = rpc.budget_s()
+        parameters = headers.parameters
         if headers.budget_s is not None and (budget is None or headers.budget_s < budget):
             budget = headers.budget_s
-        context = CallContext(
-            first_byte=rpc.first_byte,
-            client=rpc.client,
-            transport="grpc",
-            transport_budget_s=budget,
-            request_id=metadata.get("x-request-id", ""),
-            traceparent=metadata.get("traceparent"),
-        )
-        return cls(context, headers.parameters)
+    context = CallContext(
+        rpc.first_byte,
+        rpc.client,
+        "grpc",
+        budget,
+        metadata.get("x-request-id", ""),
+        metadata.get("traceparent"),
+    )
+    return context, parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +62,25 @@ class ModelInfer:
     """The handler of ModelInfer."""
 
     data: DataPlane
+    codec: GrpcCodec
     max_message_bytes: int
     triton_strict: bool
 
     async def __call__(self, rpc: Rpc) -> bytes:
-        door = Door.of(rpc)
+        context, parameters = door(rpc)
         answered: asyncio.Future[InferReply] = asyncio.get_running_loop().create_future()
-        announced = None
         if BYTES_HEADER in rpc.metadata and MODEL_KEY in rpc.metadata:
-            announced = self._announce(rpc, door)
-        if announced is None:
-            ticket, wanted = self._submit(await rpc.message(), rpc, door, answered)
+            upload = self._announce(rpc, context, parameters)
+            try:
+                message = await rpc.message()
+            except BaseException:  # also where the client cancelled: no body will come
+                upload.cancel(Reason.NO_BODY)
+                raise
+            ticket, wanted = self._complete(upload, message, rpc, parameters, answered)
         else:
-            ticket, wanted = await self._complete(announced, rpc, door, answered)
+            message = await rpc.message()
+            ticket, wanted = self._submit(message, rpc, context, parameters, answered)
+        del message  # the data plane has copied the tensors
         try:
             reply = await answered
         except asyncio.CancelledError:
@@ -79,24 +88,27 @@ class ModelInfer:
             raise
         if reply.outputs is None:
             raise refusal_of(reply, triton_strict=self.triton_strict)
-        return encode_reply(reply, wanted)
+        return self.codec.encode_reply(reply, wanted)
 
     def _submit(
-        self, message: bytes, rpc: Rpc, door: Door, answered: asyncio.Future[InferReply]
+        self,
+        message: bytes,
+        rpc: Rpc,
+        context: CallContext,
+        parameters: dict[str, Parameter],
+        answered: asyncio.Future[InferReply],
     ) -> tuple[Ticket, list[str]]:
-        # A function of its own, so that nothing holds the message while the call waits: the data
-        # plane has copied the tensors.
-        request = read_request(message)
+        request = self.codec.read(message)
         rpc.model, rpc.request_id = request.model, request.id
         try:
-            call = request.call(door.parameters)
+            call = request.call(parameters)
         except WireError as error:
             if request.model:
                 self.data.body_refused(request.model, request.version, error.reason, error.message)
             raise
-        return self.data.infer(call, door.context, _settle(answered)), call.outputs
+        return self.data.infer(call, context, _settle(answered)), call.outputs
 
-    def _announce(self, rpc: Rpc, door: Door) -> Upload:
+    def _announce(self, rpc: Rpc, context: CallContext, parameters: dict[str, Parameter]) -> Upload:
         model = rpc.model = rpc.metadata[MODEL_KEY]
         version = rpc.metadata.get(VERSION_KEY) or None
         try:
@@ -107,31 +119,31 @@ class ModelInfer:
         except WireError as error:
             self.data.body_refused(model, version, error.reason, error.message)
             raise
-        answer = self.data.announce(model, version, length, door.parameters, door.context)
+        answer = self.data.announce(model, version, length, parameters, context)
         if isinstance(answer, InferReply):
             raise refusal_of(answer, triton_strict=self.triton_strict)
         return answer
 
-    async def _complete(
-        self, upload: Upload, rpc: Rpc, door: Door, answered: asyncio.Future[InferReply]
+    def _complete(
+        self,
+        upload: Upload,
+        message: bytes,
+        rpc: Rpc,
+        parameters: dict[str, Parameter],
+        answered: asyncio.Future[InferReply],
     ) -> tuple[Ticket, list[str]]:
-        try:
-            message = await rpc.message()
-        except BaseException:  # also where the client cancelled: its body will not come either
-            upload.cancel(Reason.NO_BODY)
-            raise
         try:
             body = upload.body()
             if len(message) > len(body):
                 raise BadField(BYTES_HEADER, f"the message's {len(message)} bytes", len(body))
             body = body[: len(message)]
             body[:] = message
-            request = read_request(body)
+            request = self.codec.read(body)
             rpc.request_id = request.id
             version = rpc.metadata.get(VERSION_KEY) or None
             if (request.model, request.version) != (rpc.model, version):
                 raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)
-            call = request.call(door.parameters)
+            call = request.call(parameters)
         except WireError as error:
             upload.refuse(error.reason, error.message)
             raise
@@ -156,4 +168,4 @@ def _settle(answered: asyncio.Future[InferReply]) -> Callable[[InferReply], None
     return settle
 
 
-__all__ = ["MODEL_KEY", "REASON_KEY", "VERSION_KEY", "Door", "ModelInfer", "refusal_of"]
+__all__ = ["MODEL_KEY", "REASON_KEY", "VERSION_KEY", "ModelInfer", "door", "refusal_of"]

@@ -27,6 +27,7 @@ import grpc.aio
 
 from slacktide.domain import Reason
 from slacktide.server.groups import Group
+from slacktide.server.grpc.bodies import Bodies
 from slacktide.server.ports import ControlError
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
@@ -94,20 +95,26 @@ class Rpc:
     """Monotonic seconds when its metadata arrived."""
     metadata: Metadata
     client: str
-    body_timeout_s: float
+    bodies: Bodies
     model: str = ""
     request_id: str = ""
 
     async def message(self) -> bytes:
         """The one message of a unary call. Raises Refusal if it does not come."""
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        bodies = self.bodies
+        bodies.expect(task, self.first_byte)
         try:
-            async with asyncio.timeout(self.body_timeout_s):
-                message = await self.next_message()
-        except TimeoutError:
+            received: object = await self.context.read()
+        except BaseException:
+            if bodies.came(task):
+                raise
+            task.uncancel()
             raise Refusal(status_of(Reason.NO_BODY), "the message did not come in time") from None
-        if message is None:
+        bodies.came(task)
+        if received is grpc.aio.EOF:
             raise Refusal(status_of(Reason.BAD_INPUT), "the call has no message")
-        return message
+        return cast(bytes, received)
 
     async def next_message(self) -> bytes | None:
         """The next message of a stream; None after the last one."""
@@ -142,7 +149,7 @@ class Frame:
     authorize: Authorize | None
     access_log: AccessLog | None
     clock: Callable[[], float]
-    body_timeout_s: float
+    bodies: Bodies
     triton_strict: bool
 
     def handler(self, name: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
@@ -151,9 +158,8 @@ class Frame:
 
         async def run(_messages: object, context: Context) -> bytes | None:
             pairs = cast("tuple[tuple[str, str], ...]", context.invocation_metadata() or ())
-            rpc = Rpc(
-                context, self.clock(), dict(pairs), peer_host(context.peer()), self.body_timeout_s
-            )
+            client = peer_host(context.peer())
+            rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies)
             status = "CANCELLED"  # unless something better is known below
             try:
                 self._admit(method.group, rpc)
@@ -177,10 +183,9 @@ class Frame:
         return grpc.stream_unary_rpc_method_handler(run)
 
     def _admit(self, group: Group, rpc: Rpc) -> None:
-        if self.authorize is not None:
-            denial = self.authorize(group, rpc.metadata)
-            if denial is not None:
-                raise Refusal(denial.status, denial.message)
+        denial = self.authorize(group, rpc.metadata) if self.authorize else None
+        if denial is not None:
+            raise Refusal(denial.status, denial.message)
 
     def _refusal(self, name: str, error: Exception) -> Refusal:
         if isinstance(error, Refusal):

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 
 from slacktide.server.groups import Group
+from slacktide.server.grpc.bodies import Bodies
 from slacktide.server.grpc.control import ControlMethods
 from slacktide.server.grpc.health import HealthMethods
 from slacktide.server.grpc.inference import ModelInfer
@@ -19,6 +20,7 @@ from slacktide.server.grpc.settings import GrpcSettings, TlsPem
 from slacktide.server.grpc.stream import ModelStreamInfer
 from slacktide.server.grpc.unsupported import unsupported_table
 from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE
 
 
@@ -38,9 +40,10 @@ class GrpcServer:
         """`authorize` None lets every call pass. `clock` gives first_byte: monotonic seconds."""
         self._settings = settings = settings or GrpcSettings()
         strict = settings.triton_strict
-        self._streams = ModelStreamInfer(data, settings.stream_in_flight, clock, strict)
+        codec = GrpcCodec()
+        self._streams = ModelStreamInfer(data, codec, settings.stream_in_flight, clock, strict)
         self._health = HealthMethods(control, settings.health_poll_s)
-        infer = ModelInfer(data, settings.max_message_bytes, strict)
+        infer = ModelInfer(data, codec, settings.max_message_bytes, strict)
         inference = {
             "ModelInfer": Method(Group.INFERENCE, infer),
             "ModelStreamInfer": Method(Group.INFERENCE, self._streams, streams=True),
@@ -54,7 +57,8 @@ class GrpcServer:
             for name, method in table.items()
         }
         """Full method name → row: every method there is, with the group its gate is asked for."""
-        frame = Frame(authorize, access_log, clock, settings.body_timeout_s, strict)
+        bodies = Bodies(settings.body_timeout_s, clock)
+        frame = Frame(authorize, access_log, clock, bodies, strict)
         self._handlers = _Handlers(
             {name: frame.handler(name, method) for name, method in self.methods.items()}
         )

@@ -21,16 +21,15 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slacktide.domain import Reason
-from slacktide.server.grpc.inference import Door, refusal_of
+from slacktide.server.grpc.inference import door, refusal_of
 from slacktide.server.grpc.rpc import Refusal, Rpc
 from slacktide.server.ports import DataPlane, Ticket
 from slacktide.wire.calls import CallContext, InferReply
 from slacktide.wire.errors import WireError
+from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.grpc_messages import (
     REASON,
     encode_stream_error,
-    encode_stream_reply,
-    read_request,
 )
 from slacktide.wire.status import status_of
 
@@ -42,6 +41,7 @@ class ModelStreamInfer:
     """The handler of ModelStreamInfer."""
 
     data: DataPlane
+    codec: GrpcCodec
     in_flight: int
     clock: Callable[[], float]
     triton_strict: bool
@@ -75,7 +75,7 @@ class _Session:
     def __init__(self, owner: ModelStreamInfer, rpc: Rpc) -> None:
         self._owner = owner
         self._rpc = rpc
-        self._door = Door.of(rpc)
+        self._context, self._parameters = door(rpc)
         self._fail_stream = rpc.metadata.get(GRPC_ERROR_KEY, "").lower() == "true"
         self._room = asyncio.Semaphore(owner.in_flight)
         self._tickets: dict[int, Ticket] = {}
@@ -127,13 +127,14 @@ class _Session:
             self._room.release()
 
     def _submit(self, number: int, message: bytes) -> None:
-        data, strict = self._owner.data, self._owner.triton_strict
+        data, codec = self._owner.data, self._owner.codec
+        strict = self._owner.triton_strict
         about = _About()
         self._unanswered += 1
         try:
-            request = read_request(message)
+            request = codec.read(message)
             about = _About(request.model, request.version, request.id)
-            call = request.call(self._door.parameters)
+            call = request.call(self._parameters)
         except WireError as error:
             if about.model:
                 data.body_refused(about.model, about.version, error.reason, error.message)
@@ -149,14 +150,14 @@ class _Session:
                 refusal = refusal_of(answer, triton_strict=strict)
                 self._refuse(refusal, answer.outcome.reason, about)
             else:
-                self._answer(encode_stream_reply(answer, wanted))
+                self._answer(codec.encode_stream_reply(answer, wanted))
 
         self._tickets[number] = data.infer(call, self._next_context(), reply)
 
     def _next_context(self) -> CallContext:
         """The stream's context for a request that is complete now."""
         now = self._owner.clock()
-        context = self._door.context
+        context = self._context
         budget = context.transport_budget_s
         if budget is not None:
             budget = max(0.0, budget - (now - context.first_byte))

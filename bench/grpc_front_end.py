@@ -1,0 +1,267 @@
+"""What the gRPC front end costs beside an empty handler of the stacks it could be built on.
+
+    python bench/grpc_front_end.py [--json] [--quick]
+
+Each row is a server in a process of its own on one core; the client, on another core, keeps 32
+unary calls in flight. Nothing runs behind the front end: its data plane answers at once.
+
+    aio empty    grpc.aio, an async handler that is given the parsed message and answers
+    sync empty   grpc with a pool of threads, the same handler
+    sync hop     the same, but each thread waits until an event loop has answered: what a pool
+                 must do before an engine that lives on a loop; one thread for each call in flight
+    slacktide    our server: metadata, conversion, data plane, answer
+
+Rows are measured in turn, several times, in the same run; the median counts. Ratios mean more than
+rates: the machine may be shared. Limit: slacktide ≥ 0.7 × aio empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from threading import Thread
+from typing import cast
+
+import grpc
+import grpc.aio
+import uvloop
+from google.protobuf.message import Message
+
+from slacktide.domain import Outcome, Reason
+from slacktide.domain.tensors import Datatype
+from slacktide.server.grpc import GrpcServer
+from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, OutputValue
+from slacktide.wire.grpc_messages import encode_call, encode_reply
+from slacktide.wire.proto.messages import (
+    INFERENCE_SERVICE,
+    ModelInferRequest,
+    ModelInferResponse,
+)
+
+ROWS = ("aio empty", "sync empty", "sync hop", "slacktide")
+PAYLOADS = {"256 B": 256, "150 KB": 150_000}
+OUTSTANDING = 32
+LIMIT = 0.7
+METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+ANSWER = InferReply(
+    Outcome(Reason.ON_TIME, 0.0),
+    "mlp",
+    "1",
+    "",
+    [OutputValue("y", Datatype.FP32, (1, 10), bytes(40))],
+)
+
+
+def request(payload_bytes: int) -> bytes:
+    """A serialized ModelInferRequest with one FP32 input of that size."""
+    tensor = InputTensor("x", Datatype.FP32, (1, payload_bytes // 4), bytes(payload_bytes))
+    return encode_call(InferCall("mlp", None, "1", [tensor], ["y"]))
+
+
+# ---- servers
+
+
+class NoTicket:
+    def cancel(self, reason: Reason) -> None:
+        pass
+
+
+class InstantPlane:
+    """A data plane that copies nothing and answers in the next turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._call_soon = loop.call_soon
+        self._ticket = NoTicket()
+
+    def infer(
+        self, call: InferCall, context: CallContext, reply: Callable[[InferReply], None]
+    ) -> NoTicket:
+        self._call_soon(reply, ANSWER)
+        return self._ticket
+
+
+class _OneMethod(grpc.GenericRpcHandler):
+    def __init__(self, handler: grpc.RpcMethodHandler[ModelInferRequest, Message]) -> None:
+        self._handler = handler
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[ModelInferRequest, Message]:
+        return self._handler
+
+
+def handlers(behaviour: Callable[..., object]) -> list[grpc.GenericRpcHandler]:
+    """ModelInfer with that behaviour, parsing and serializing as generated code does."""
+    handler = grpc.unary_unary_rpc_method_handler(
+        behaviour, ModelInferRequest.FromString, ModelInferResponse.SerializeToString
+    )
+    return [_OneMethod(handler)]
+
+
+def serve(row: str) -> None:
+    """Serve until killed; prints the port."""
+    answer = ModelInferResponse.FromString(encode_reply(ANSWER))
+    if row == "sync empty":
+        serve_pool(lambda _request, _context: answer, threads=8)
+    elif row == "sync hop":
+        loop = uvloop.new_event_loop()
+        Thread(target=loop.run_forever, daemon=True).start()
+
+        def hop(_request: Message, _context: object) -> Message:
+            answered: Future[Message] = Future()
+            loop.call_soon_threadsafe(answered.set_result, answer)
+            return answered.result()
+
+        serve_pool(hop, threads=2 * OUTSTANDING)
+    else:
+        uvloop.run(serve_loop(row, answer))
+
+
+def serve_pool(behaviour: Callable[..., object], threads: int) -> None:
+    server = grpc.server(ThreadPoolExecutor(threads), handlers(behaviour), options=OPTIONS)
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    server.start()
+    server.wait_for_termination()
+
+
+async def serve_loop(row: str, answer: Message) -> None:
+    if row == "slacktide":
+        # Only ModelInfer is called, so that neither plane needs its other methods.
+        data = cast(DataPlane, InstantPlane(asyncio.get_running_loop()))
+        ours = GrpcServer(data, cast(ControlPlane, None))
+        await ours.start("127.0.0.1", 0)
+        print(ours.port, flush=True)
+        await asyncio.Event().wait()
+
+    async def empty(_request: Message, _context: object) -> Message:
+        return answer
+
+    server = grpc.aio.server(handlers=handlers(empty), options=OPTIONS)
+    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+# ---- client
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One row, once."""
+
+    calls_per_s: float
+    server_us: float
+    """CPU time of the server per call; below 1e6 / calls_per_s where the client was the limit."""
+
+
+async def drive(port: int, message: bytes, seconds: float) -> tuple[int, float]:
+    """(calls answered, seconds taken) with OUTSTANDING calls in flight."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS) as channel:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(METHOD)
+        await call(message)
+        start = time.perf_counter()
+        answered = 0
+
+        async def one_after_another() -> None:
+            nonlocal answered
+            while time.perf_counter() - start < seconds:
+                await call(message)
+                answered += 1
+
+        await asyncio.gather(*(one_after_another() for _ in range(OUTSTANDING)))
+        return answered, time.perf_counter() - start
+
+
+def measure(row: str, payload_bytes: int, seconds: float, server_core: int) -> Sample:
+    command = [sys.executable, __file__, "--serve", row, "--core", str(server_core)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        message = request(payload_bytes)
+        uvloop.run(drive(port, message, seconds / 5))
+        before = cpu_seconds(server.pid)
+        answered, taken = uvloop.run(drive(port, message, seconds))
+        used = cpu_seconds(server.pid) - before
+    finally:
+        server.kill()
+        server.wait()
+    return Sample(answered / taken, used / answered * 1e6)
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def compare(seconds: float, rounds: int) -> dict[str, dict[str, Sample]]:
+    """Payload → row → median sample. The client is pinned here, servers pin themselves."""
+    server_core, *others = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {others[-1] if others else server_core})
+    table: dict[str, dict[str, Sample]] = {}
+    for payload, size in PAYLOADS.items():
+        samples: dict[str, list[Sample]] = {row: [] for row in ROWS}
+        for _ in range(rounds):
+            for row in ROWS:
+                samples[row].append(measure(row, size, seconds, server_core))
+        table[payload] = {
+            row: Sample(median(s.calls_per_s for s in got), median(s.server_us for s in got))
+            for row, got in samples.items()
+        }
+    return table
+
+
+def show(table: Mapping[str, Mapping[str, Sample]]) -> None:
+    for payload, rows in table.items():
+        base = rows["aio empty"].calls_per_s
+        print(f"{payload} per call, {OUTSTANDING} in flight, server on one core")
+        for row, sample in rows.items():
+            print(
+                f"  {row:<12}{sample.calls_per_s:>9,.0f} calls/s{sample.server_us:>7.0f} µs/call"
+                f"{sample.calls_per_s / base:>8.2f} × aio empty"
+            )
+
+
+def main() -> int:
+    """Exit code 1 if ours is below its limit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--quick", action="store_true", help="one short round")
+    parser.add_argument("--serve", choices=ROWS, help=argparse.SUPPRESS)
+    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        os.sched_setaffinity(0, {arguments.core})
+        serve(arguments.serve)
+        return 0
+    table = compare(seconds=1.0, rounds=1) if arguments.quick else compare(seconds=3.0, rounds=5)
+    ratios = {
+        payload: rows["slacktide"].calls_per_s / rows["aio empty"].calls_per_s
+        for payload, rows in table.items()
+    }
+    if arguments.json:
+        rows = {
+            payload: {row: vars(sample) for row, sample in rows.items()}
+            for payload, rows in table.items()
+        }
+        print(json.dumps({"rows": rows, "ratio": ratios, "limit": LIMIT}))
+    else:
+        show(table)
+    return 0 if min(ratios.values()) >= LIMIT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

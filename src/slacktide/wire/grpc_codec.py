@@ -1,0 +1,187 @@
+"""The same conversions as `grpc_messages`, made cheap for messages that resemble earlier ones.
+
+A client's requests to a model differ in their tensors' bytes and their id, and in nothing else. So
+we keep what a request's *head* (all but those two) was found to mean, under the head's own bytes,
+and what the head of an answer looks like, under its model and shapes. A hit saves parsing,
+checking and building of protobuf messages: half the time of a small call, which matters because a
+server's core is cold again by the time the next call comes. A miss costs a dictionary entry.
+
+Bounded: heads longer than a limit are not kept, and a full table is cleared (as `re` does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Reason
+from slacktide.domain.tensors import Datatype
+from slacktide.wire.bulk_fields import encode_varint, split
+from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Parameter
+from slacktide.wire.errors import WireError
+from slacktide.wire.grpc_messages import (
+    FINAL_RESPONSE,
+    ID,
+    RAW_INPUT_CONTENTS,
+    RAW_OUTPUT_CONTENTS,
+    RequestMessage,
+    encode_reply,
+    encode_stream_reply,
+    in_order,
+    in_stream,
+    parse_head,
+    read_parameters,
+    reply_head,
+)
+from slacktide.wire.oip_json import MAX_ID
+from slacktide.wire.raw_tensors import check_raw
+
+MAX_ENTRIES = 1024
+MAX_HEAD = 2048
+"""Bytes of a head that is worth keeping; with the entries, what an adversary can make us hold."""
+
+_ID_TAG = encode_varint(ID << 3 | 2)
+_RAW_TAG = encode_varint(RAW_OUTPUT_CONTENTS << 3 | 2)
+
+
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What a head was found to mean. The last part of an input is its size, None for BYTES."""
+
+    model: str
+    version: str | None
+    inputs: tuple[tuple[str, Datatype, tuple[int, ...], int | None], ...]
+    outputs: tuple[str, ...]
+    parameters: Mapping[str, Parameter]
+
+
+class GrpcCodec:
+    """Reads requests and writes answers; one for each server, since it remembers."""
+
+    def __init__(self) -> None:
+        self._meanings: dict[bytes, _Meaning] = {}
+        self._reply_heads: dict[tuple[object, ...], tuple[bytes, tuple[bytes, ...]]] = {}
+
+    @property
+    def remembered(self) -> tuple[int, int]:
+        """How many heads of requests and of answers are kept."""
+        return len(self._meanings), len(self._reply_heads)
+
+    def read(self, message: Buffer) -> IncomingRequest:
+        """A serialized ModelInferRequest. Raises WireError if it is not one."""
+        head, raw, id_bytes = split(message, RAW_INPUT_CONTENTS, ID)
+        id = "" if id_bytes is None else _text(id_bytes)
+        known = self._meanings.get(head)
+        if known is not None:
+            return IncomingRequest(known.model, known.version, id, raw, head, known, self)
+        parsed = parse_head(head, raw)
+        parsed.head.id = id
+        return IncomingRequest(parsed.model, parsed.version, id, raw, head, parsed, self)
+
+    def encode_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
+        """See grpc_messages.encode_reply."""
+        if reply.parameters:  # timing: never the same twice
+            return encode_reply(reply, wanted)
+        return b"".join(self._pieces(reply, wanted, {}))
+
+    def encode_stream_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
+        """See grpc_messages.encode_stream_reply."""
+        if reply.parameters:
+            return encode_stream_reply(reply, wanted)
+        return b"".join(in_stream(self._pieces(reply, wanted, {FINAL_RESPONSE: True})))
+
+    def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
+        """Keep what `head` means. Typed contents are part of the head: never the same twice."""
+        if len(head) <= MAX_HEAD and len(request.raw) == len(call.inputs):
+            meaning = _Meaning(
+                call.model,
+                call.version,
+                tuple(
+                    (
+                        tensor.name,
+                        tensor.datatype,
+                        tensor.shape,
+                        None if tensor.datatype is Datatype.BYTES else len(tensor.data),
+                    )
+                    for tensor in call.inputs
+                ),
+                tuple(call.outputs),
+                read_parameters(request.head.parameters),
+            )
+            if len(self._meanings) >= MAX_ENTRIES:
+                self._meanings.clear()
+            self._meanings[head] = meaning
+
+    def _pieces(
+        self, reply: InferReply, wanted: Sequence[str], parameters: Mapping[str, Parameter]
+    ) -> list[Buffer]:
+        outputs = in_order(reply, wanted)
+        key: list[object] = [reply.model, reply.version, len(parameters)]
+        for output in outputs:
+            key += output.name, output.datatype.wire_name, output.shape, len(output.data)
+        kept = self._reply_heads.get(tuple(key))
+        if kept is None:
+            head = reply_head(replace(reply, id=""), outputs, parameters)
+            tags = tuple(_RAW_TAG + encode_varint(len(output.data)) for output in outputs)
+            if len(self._reply_heads) >= MAX_ENTRIES:
+                self._reply_heads.clear()
+            self._reply_heads[tuple(key)] = kept = head, tags
+        head, tags = kept
+        pieces: list[Buffer] = [head]
+        if reply.id:
+            id = reply.id.encode()
+            pieces += _ID_TAG, encode_varint(len(id)), id
+        for tag, output in zip(tags, outputs, strict=True):
+            pieces += tag, output.data
+        return pieces
+
+
+@dataclass(slots=True)
+class IncomingRequest:
+    """A request whose model and id are known; `call` says the rest."""
+
+    model: str
+    version: str | None
+    id: str
+    _raw: list[memoryview]
+    _head: bytes
+    _meaning: _Meaning | RequestMessage
+    _codec: GrpcCodec
+
+    def call(self, from_metadata: Mapping[str, Parameter]) -> InferCall:
+        """See RequestMessage.call. Raises BadField."""
+        meaning, raw = self._meaning, self._raw
+        if isinstance(meaning, RequestMessage):
+            call = meaning.call(from_metadata)
+            self._codec.learn(self._head, meaning, call)
+            return call
+        if len(raw) != len(meaning.inputs) or len(self.id) > MAX_ID:
+            return self._parsed().call(from_metadata)  # will say what is wrong
+        inputs: list[InputTensor] = []
+        for (name, datatype, shape, size), data in zip(meaning.inputs, raw, strict=True):
+            if len(data) != size:
+                check_raw(data, datatype, shape, f"raw_input_contents[{len(inputs)}]")
+            inputs.append(InputTensor(name, datatype, shape, data))
+        return InferCall(
+            meaning.model,
+            meaning.version,
+            self.id,
+            inputs,
+            list(meaning.outputs),
+            {**from_metadata, **meaning.parameters},
+        )
+
+    def _parsed(self) -> RequestMessage:
+        parsed = parse_head(self._head, self._raw)
+        parsed.head.id = self.id
+        return parsed
+
+
+def _text(data: memoryview) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise WireError(Reason.BAD_INPUT, "message: not a ModelInferRequest") from None
+
+
+__all__ = ["GrpcCodec", "IncomingRequest"]
