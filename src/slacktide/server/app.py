@@ -32,7 +32,7 @@ from slacktide.server.profiled import profiled_executor
 from slacktide.server.security import Gate, read_token
 from slacktide.server.settings import ServerSettings
 from slacktide.server.shelf import ProfileShelf
-from slacktide.server.tracing import RequestTracer, otlp_processor
+from slacktide.server.tracing import RequestTracer, open_tracer
 from slacktide.server.versions import Catalog
 
 log = logging.getLogger("slacktide.server")
@@ -42,16 +42,17 @@ class App:
     """One server on the running event loop: `start`, then `drain` and `close`."""
 
     def __init__(self, repository: Path, settings: ServerSettings) -> None:
-        """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be
-        used."""
+        """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be used,
+        and RepositoryError if there is no such repository."""
         self.settings = settings
         self.repository = Repository(repository)
+        self.repository.names()  # before anything listens
         self.gate = Gate(None if settings.token_file is None else read_token(settings.token_file))
         self._folder = contextlib.ExitStack()
         self._tracer: RequestTracer | None = None
         if settings.trace_endpoint is not None:
-            self._tracer = RequestTracer(
-                otlp_processor(settings.trace_endpoint), triton_strict=settings.triton_strict
+            self._tracer = open_tracer(
+                settings.trace_endpoint, triton_strict=settings.triton_strict
             )
 
     async def start(self) -> None:
