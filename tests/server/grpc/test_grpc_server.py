@@ -238,3 +238,76 @@ def test_many_clients_at_once(fakes):
     answers = uvloop.run(main())
     assert sum(map(len, answers)) == 160
     assert len({answer for row in answers for answer in row}) == 160
+
+
+# ---- limits that grpc-core keeps for us
+
+
+def separate_channel(server: GrpcServer, **options: object) -> grpc.aio.Channel:
+    """A channel with a connection of its own; by default, channels of one process share."""
+    pool = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", pool, **options)
+
+
+def test_connections_beyond_the_limit_are_closed(fakes):
+    async def main():
+        settings = GrpcSettings(max_connections=1)
+        async with (
+            fakes.serving(settings=settings) as server,
+            separate_channel(server) as first,
+            separate_channel(server) as second,
+        ):
+            answer = await fakes.infer_method(first)(message())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(second)(message())
+            return answer, caught.value.code()
+
+    answer, code = uvloop.run(main())
+    assert answer
+    assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_calls_beyond_the_limit_of_a_connection_wait_on_the_clients_side(fakes):
+    async def main():
+        data = fakes.FakeDataPlane(hold=True)
+        settings = GrpcSettings(max_concurrent_calls=2)
+        async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
+            method = fakes.infer_method(ch)
+            calls = [asyncio.ensure_future(method(message(str(n)))) for n in range(6)]
+            most = 0
+            while not all(call.done() for call in calls):
+                await data.until(lambda: bool(data.held))
+                most = max(most, len(data.held))
+                data.release(next(iter(data.held)))
+                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                calls = [call for call in calls if not call.done()]
+            return most, len(data.calls)
+
+    most, answered = uvloop.run(main())
+    assert 1 <= most <= 2
+    assert answered == 6
+
+
+def test_metadata_beyond_the_limit_is_refused(fakes):
+    async def main():
+        settings = GrpcSettings(max_metadata_bytes=2048)
+        async with fakes.serving(settings=settings) as server, fakes.channel(server) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(channel)(message(), metadata=(("x-long", "y" * 5000),))
+            return caught.value.code()
+
+    assert uvloop.run(main()) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_compressed_message_is_limited_by_what_it_inflates_to(fakes):
+    async def main():
+        settings = GrpcSettings(max_message_bytes=100_000)
+        async with (
+            fakes.serving(settings=settings) as server,
+            separate_channel(server, compression=grpc.Compression.Gzip) as channel,
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(channel)(bytes(3_000_000))
+            return caught.value.code()
+
+    assert uvloop.run(main()) is grpc.StatusCode.RESOURCE_EXHAUSTED
