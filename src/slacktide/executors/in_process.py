@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from slacktide.domain import BatchTiming, Replica
 from slacktide.executors.arena import map_read_only
+from slacktide.executors.details import client_detail
 from slacktide.executors.ports import (
     Aborted,
     Failed,
@@ -66,8 +67,8 @@ class InProcessExecutor:
             handle.opened(await asyncio.to_thread(_open_warm, source))
         except ModelError as error:
             handle.lost(Lost(str(error), permanent=True))
-        except MemoryError:
-            handle.lost(Lost("out of memory"))
+        except Exception as error:  # out of memory, a disk error: another try may do better
+            handle.lost(Lost(client_detail(error, source.path, source.root)))
 
 
 class InProcessReplica:

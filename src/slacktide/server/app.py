@@ -58,7 +58,9 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when they serve or have failed to.
 
-        Raises OSError if a port cannot be had; then nothing is left running.
+        Raises OSError if a port cannot be had, SecurityError for certificates and
+        RepositoryError for a repository that cannot be used; then nothing is left running. If it
+        is cancelled, `close` is still to be called.
         """
         settings = self.settings
         limit = settings.memory_limit
@@ -110,10 +112,10 @@ class App:
             )
         try:
             await self.front_ends.start()
-        except BaseException:
+            await self.fleet.load_all(self.repository)
+        except Exception:
             await self.close()
             raise
-        await self.fleet.load_all(self.repository)
         self.control.started = True
         log.info("ready: %s", self.front_ends.addresses())
 

@@ -407,9 +407,6 @@ class InferTicket:
             self.plane.release_client(self.context.client)
             assert self.version is not None
             self.version.leave()
-        if self.extra is not None:
-            self.extra()
-            self.extra = None
 
     def _answer(
         self, version: LoadedVersion, outcome: Outcome, outputs: Outputs | None
@@ -423,7 +420,7 @@ class InferTicket:
         ):
             reply.message = message_for(outcome, version.name)
             if outcome.reason in (Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT):
-                reply.retry_after_s = version.times.expected(1, 1)
+                reply.retry_after_s = version.expected_alone
             return reply
         specs = version.interface.outputs
         reply.outputs = [
@@ -458,6 +455,9 @@ class ServerUpload:
     def released(self) -> None:
         """The engine names the payload no more."""
         self._released = True
+        if self._ticket.extra is not None:
+            self._ticket.extra()
+            self._ticket.extra = None
         self._free_if_done()
 
     def end(self) -> None:

@@ -238,7 +238,9 @@ class Driver:
             case RunBatch():
                 self._run(command.batch)
             case AbortBatch():
-                self._handles[command.batch.replica.id].abort(command.batch.id)
+                handle = self._handles.get(command.batch.replica.id)
+                if handle is not None:  # else it was lost in the same breath
+                    handle.abort(command.batch.id)
             case StartReplica():
                 self._start(command.replica)
             case StopReplica():

@@ -13,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slacktide.domain import (
     Batch,
@@ -93,6 +94,7 @@ class Fleet:
         self._deployed: list[LoadedVersion] = []
         self._layout = Layout((), {})
         self._starting: dict[PoolId, asyncio.Future[str | None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def attach(self, driver: Driver) -> None:
         """The driver that this fleet serves; once, before anything is loaded."""
@@ -116,11 +118,15 @@ class Fleet:
 
         Raises ControlError; then what served before still serves.
         """
-        async with self._lock:
-            try:
-                await self._load(repository, name, config_override)
-            except (RepositoryError, LaneError, MeasuringError) as error:
-                raise self._failed(name, str(error), kind=_kind_of(error)) from error
+
+        async def work() -> None:
+            async with self._lock:
+                try:
+                    await self._load(repository, name, config_override)
+                except (RepositoryError, LaneError, MeasuringError) as error:
+                    raise self._failed(name, str(error), kind=_kind_of(error)) from error
+
+        await self._to_its_end(work())
 
     async def load_all(self, repository: Repository) -> None:
         """Load every model; one that cannot be loaded is unavailable, with the reason."""
@@ -137,17 +143,28 @@ class Fleet:
 
     async def unload(self, name: str) -> None:
         """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
-        async with self._lock:
-            old = tuple(self._catalog.serving(name).values())
-            if not old:
-                raise ControlError("not_found", f"model {name!r} is not loaded")
-            self._catalog.serve(name, {})
-            for version in old:
-                version.state = VersionState.UNLOADING
-                self._catalog.mark_absent(
-                    name, version.version, VersionState.UNAVAILABLE, "unloaded"
-                )
-            await self._retire(old)
+
+        async def work() -> None:
+            async with self._lock:
+                old = tuple(self._catalog.serving(name).values())
+                if not old:
+                    raise ControlError("not_found", f"model {name!r} is not loaded")
+                self._catalog.serve(name, {})
+                for version in old:
+                    version.state = VersionState.UNLOADING
+                    self._catalog.mark_absent(
+                        name, version.version, VersionState.UNAVAILABLE, "unloaded"
+                    )
+                await self._retire(old)
+
+        await self._to_its_end(work())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do all of it, even if whoever asked has gone: half a load would never be undone."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
 
     async def _load(self, repository: Repository, name: str, config_override: str | None) -> None:
         begin = time.monotonic()
@@ -157,7 +174,14 @@ class Fleet:
         for warning in definitions[0].warnings:
             log.warning("%s: %s", name, warning)
         layout = self._lay_out(name, definitions[0].settings)
-        new = [await self._prepare(definition, layout) for definition in definitions]
+        new: list[LoadedVersion] = []
+        try:
+            for definition in definitions:
+                new.append(await self._prepare(definition, layout))
+        except BaseException:
+            for version in new:
+                version.arena.close()
+            raise
         try:
             await self._bring_up(new, layout)
         except ControlError as error:
@@ -201,6 +225,7 @@ class Fleet:
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.tally if before is not None else Tally(),
+            cores=len(lane.cores) or 1,
         )
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
@@ -258,7 +283,8 @@ class Fleet:
     def _failed(self, name: str, reason: str, *, kind: str = "unavailable") -> ControlError:
         """Log and index why `name` could not be loaded; the error to raise."""
         log.error("%s could not be loaded: %s", name, reason)
-        if not self._catalog.serving(name):
+        # A name that is no model's is not kept: clients may ask for any.
+        if not self._catalog.serving(name) and kind != "not_found":
             self._catalog.mark_absent(name, "1", VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")
 

@@ -41,6 +41,8 @@ class LoadedVersion:
     state: VersionState = VersionState.LOADING
     reason: str = ""
     """Why it is unavailable."""
+    cores: int = 1
+    """Of a lane it serves on; 1 on an accelerator."""
     replicas_up: set[int] = field(default_factory=set)
     in_flight: int = 0
     """Calls that have not been answered."""
@@ -75,7 +77,12 @@ class LoadedVersion:
     @property
     def p99_alone(self) -> float:
         """Seconds that one row takes, 99 times in 100."""
-        return self.times.p99(1, 1)
+        return self.times.p99(1, self.cores)
+
+    @property
+    def expected_alone(self) -> float:
+        """Seconds that one row takes, as a rule."""
+        return self.times.expected(1, self.cores)
 
     @property
     def penalty(self) -> float:

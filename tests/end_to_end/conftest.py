@@ -1,0 +1,513 @@
+"""A zoo of tiny ONNX models, a server that serves them, and clients that know no library.
+
+The servers here are whole ones: real sockets, real worker processes. Fixtures hand out a `House`,
+which at the end of every test checks that nothing of it is left behind: no request in flight, no
+byte of shared memory, no client counted, and an engine that does not contradict itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import http.client
+import json
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import slacktide
+from slacktide.engine.invariants import check_invariants
+from slacktide.server.app import App
+
+PATIENCE = 30.0
+"""Seconds that anything may take before a test gives up on it."""
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3) / 7
+
+value = helper.make_tensor_value_info
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Zoo:
+    """Writes model folders of a repository; each method is one model."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def save(
+        self,
+        name: str,
+        nodes: Sequence[Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        weights: Sequence[Any] = (),
+        *,
+        version: str = "1",
+        settings: str = "",
+    ) -> Path:
+        graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+        path = self.root / name / version / "model.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        onnx.save(model, str(path))
+        if settings:
+            (self.root / name / "slacktide.yaml").write_text(settings)
+        return path
+
+    def matmul(
+        self, name: str = "matmul", *, scale: float = 1.0, version: str = "1", settings: str = ""
+    ) -> Path:
+        """y = scale · x W; [rows, 4] → [rows, 3]."""
+        return self.save(
+            name,
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            [value("x", TensorProto.FLOAT, ["n", 4])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            [numpy_helper.from_array(WEIGHT * np.float32(scale), "w")],
+            version=version,
+            settings=settings,
+        )
+
+    def text(self) -> Path:
+        """y = x, strings; [rows, 1]."""
+        return self.save(
+            "text",
+            [helper.make_node("Identity", ["x"], ["y"])],
+            [value("x", TensorProto.STRING, ["n", 1])],
+            [value("y", TensorProto.STRING, ["n", 1])],
+        )
+
+    def total(self) -> Path:
+        """A scalar from a vector of any length: no batch axis."""
+        return self.save(
+            "total",
+            [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+            [value("x", TensorProto.FLOAT, ["length"])],
+            [value("y", TensorProto.FLOAT, [])],
+        )
+
+    def pair(self) -> Path:
+        """Two inputs, two outputs: sum and difference; [rows, 2]."""
+        return self.save(
+            "pair",
+            [
+                helper.make_node("Add", ["a", "b"], ["sum"]),
+                helper.make_node("Sub", ["a", "b"], ["difference"]),
+            ],
+            [value("a", TensorProto.FLOAT, ["n", 2]), value("b", TensorProto.FLOAT, ["n", 2])],
+            [
+                value("sum", TensorProto.FLOAT, ["n", 2]),
+                value("difference", TensorProto.FLOAT, ["n", 2]),
+            ],
+        )
+
+    def gather(self) -> Path:
+        """Rows of a table of four; an index out of range raises."""
+        return self.save(
+            "gather",
+            [helper.make_node("Gather", ["w", "i"], ["y"])],
+            [value("i", TensorProto.INT64, ["n"])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            [numpy_helper.from_array(WEIGHT, "w")],
+        )
+
+    def spin(self, name: str = "spin", *, settings: str = "") -> Path:
+        """y = x after max(times) turns of an empty loop: takes as long as its request says."""
+        return self.save(
+            name,
+            [
+                helper.make_node("ReduceMax", ["times"], ["turns"], keepdims=0),
+                helper.make_node("Loop", ["turns", "", "x"], ["y"], body=_turn()),
+            ],
+            [value("x", TensorProto.FLOAT, ["n", 2]), value("times", TensorProto.INT64, ["n"])],
+            [value("y", TensorProto.FLOAT, ["n", 2])],
+            settings=settings,
+        )
+
+    def slow(self, name: str = "slow", *, turns: int = 6000, settings: str = "") -> Path:
+        """y = x after so many turns: always as slow, so that its profile knows it."""
+        return self.save(
+            name,
+            [helper.make_node("Loop", ["turns", "", "x"], ["y"], body=_turn())],
+            [value("x", TensorProto.FLOAT, ["n", 2])],
+            [value("y", TensorProto.FLOAT, ["n", 2])],
+            [numpy_helper.from_array(np.int64(turns), "turns")],
+            settings=settings,
+        )
+
+    def greedy(self) -> Path:
+        """A tensor as long as its request says: asks for more memory than there is."""
+        fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.0])
+        return self.save(
+            "greedy",
+            [
+                helper.make_node("ConstantOfShape", ["size"], ["much"], value=fill),
+                helper.make_node("ReduceMax", ["much"], ["y"], keepdims=0),
+            ],
+            [value("size", TensorProto.INT64, [1])],
+            [value("y", TensorProto.FLOAT, [])],
+        )
+
+    def broken(self, name: str = "broken", *, version: str = "1") -> Path:
+        """A file that is no model."""
+        path = self.root / name / version / "model.onnx"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"this is no model")
+        return path
+
+
+def _turn() -> Any:
+    """One turn of a loop that carries s along."""
+    return helper.make_graph(
+        [
+            *[
+                helper.make_node("Relu", [f"s{i}" if i else "s_in"], [f"s{i + 1}"])
+                for i in range(12)
+            ],
+            helper.make_node("Identity", ["s12"], ["s_out"]),
+            helper.make_node("Identity", ["c_in"], ["c_out"]),
+        ],
+        "body",
+        [
+            value("i", TensorProto.INT64, []),
+            value("c_in", TensorProto.BOOL, []),
+            value("s_in", TensorProto.FLOAT, ["n", 2]),
+        ],
+        [value("c_out", TensorProto.BOOL, []), value("s_out", TensorProto.FLOAT, ["n", 2])],
+    )
+
+
+# ── clients ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back over HTTP."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The text of the protocol's own error form."""
+        document = self.json
+        assert list(document) == ["error"], document
+        assert isinstance(document["error"], str)
+        return document["error"]
+
+
+def ask(
+    port: int,
+    method: str,
+    path: str,
+    body: bytes | str | None = None,
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """One HTTP request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        names = {name.lower(): text for name, text in response.getheaders()}
+        return Answer(response.status, names, response.read())
+    finally:
+        connection.close()
+
+
+def call_of(
+    inputs: dict[str, tuple[str, Sequence[int], Sequence[Any]]], **parameters: Any
+) -> dict[str, Any]:
+    """An inference request in JSON; inputs are name → (datatype, shape, flat data)."""
+    document: dict[str, Any] = {
+        "inputs": [
+            {"name": name, "datatype": datatype, "shape": list(shape), "data": list(data)}
+            for name, (datatype, shape, data) in inputs.items()
+        ]
+    }
+    if parameters:
+        document["parameters"] = parameters
+    return document
+
+
+def infer(
+    port: int,
+    model: str,
+    document: dict[str, Any],
+    headers: dict[str, str] | None = None,
+) -> Answer:
+    """POST an inference request in JSON."""
+    return ask(port, "POST", f"/v2/models/{model}/infer", json.dumps(document), headers)
+
+
+def spin_call(turns: int, **parameters: Any) -> dict[str, Any]:
+    """A request of one row that keeps `spin` busy for so many turns."""
+    return call_of({"x": ("FP32", [1, 2], [1, 2]), "times": ("INT64", [1], [turns])}, **parameters)
+
+
+def slow_call(**parameters: Any) -> dict[str, Any]:
+    """A request of one row for `slow`."""
+    return call_of({"x": ("FP32", [1, 2], [1, 2])}, **parameters)
+
+
+def matmul_call(**parameters: Any) -> dict[str, Any]:
+    """A request of one row for `matmul`."""
+    return call_of({"x": ("FP32", [1, 4], [1, 0, 0, 0])}, **parameters)
+
+
+FOREVER = 10**12
+"""Turns of `spin` that no test lives to see the end of."""
+
+
+# ── servers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class House:
+    """A running server, and what tests ask of it."""
+
+    FOREVER = FOREVER
+    PATIENCE = PATIENCE
+    WEIGHT = WEIGHT
+    ask = staticmethod(ask)
+    call_of = staticmethod(call_of)
+    spin_call = staticmethod(spin_call)
+    slow_call = staticmethod(slow_call)
+    matmul_call = staticmethod(matmul_call)
+
+    def __init__(self, server: slacktide.Server, zoo: Zoo) -> None:
+        self.server = server
+        self.zoo = zoo
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def http(self) -> str:
+        return f"127.0.0.1:{self.server.http_port}"
+
+    @property
+    def grpc(self) -> str:
+        return f"127.0.0.1:{self.server.grpc_port}"
+
+    def get(self, path: str) -> Answer:
+        return ask(self.server.http_port, "GET", path)
+
+    def post(self, path: str, document: Any = None) -> Answer:
+        body = None if document is None else json.dumps(document)
+        return ask(self.server.http_port, "POST", path, body)
+
+    def infer(
+        self, model: str, document: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> Answer:
+        return infer(self.server.http_port, model, document, headers)
+
+    def spawn(self, work: Callable[..., Any], *args: Any, **named: Any) -> Future[Any]:
+        """Do this in the background."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(64)
+        return self._pool.submit(work, *args, **named)
+
+    def later(
+        self, model: str, document: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> Future[Answer]:
+        """`infer` in the background."""
+        return self.spawn(self.infer, model, document, headers)
+
+    def good(self) -> None:
+        """A plain request is served, whatever happened before."""
+        answer = self.infer("matmul", matmul_call())
+        assert answer.status == 200, answer
+        assert answer.json["outputs"][0]["data"] == pytest.approx(WEIGHT[0].tolist())
+
+    def until(self, condition: Callable[[App], bool], what: str) -> None:
+        """Wait until something is so, as seen on the server's own loop."""
+
+        async def wait(app: App) -> None:
+            async with asyncio.timeout(PATIENCE):
+                while not condition(app):
+                    await asyncio.sleep(0.002)
+
+        try:
+            self.server.call(wait)
+        except TimeoutError:
+            pytest.fail(f"it never came to pass that {what}")
+
+    def look(self, read: Callable[[App], Any]) -> Any:
+        """What `read` says, on the server's loop."""
+
+        async def looked(app: App) -> Any:
+            return read(app)
+
+        return self.server.call(looked)
+
+    def running(self, model: str, *, rows: int = 1) -> None:
+        """Wait until a batch of so many rows of `model` is running."""
+        self.until(
+            lambda app: any(
+                running.batch.replica.pool.model == model and running.batch.rows >= rows
+                for running in app.engine.state.running.values()
+            ),
+            f"a batch of {rows} of {model!r} runs",
+        )
+
+    def queued(self, model: str, count: int) -> None:
+        """Wait until so many requests of `model` wait."""
+        self.until(
+            lambda app: (
+                sum(
+                    len(pool.scheduler) + len(pool.suspects)
+                    for id, pool in app.engine.state.pools.items()
+                    if id.model == model
+                )
+                >= count
+            ),
+            f"{count} requests of {model!r} wait",
+        )
+
+    def counts(self, model: str) -> dict[str, int]:
+        """Outcomes of `model` so far, by the label of their reason."""
+
+        def read(app: App) -> dict[str, int]:
+            counts = app.engine.state.ledger.counts.get(model)
+            return {} if counts is None else {r.label: n for r, n in counts.by_reason.items() if n}
+
+        return dict(self.look(read))
+
+    def alone(self, model: str) -> float:
+        """Seconds that the server expects one row of `model` to take."""
+
+        def read(app: App) -> float:
+            version = app.catalog.find(model, None)
+            assert version is not None
+            return version.expected_alone
+
+        return float(self.look(read))
+
+    def worker(self, model: str) -> int:
+        """The process that serves `model`."""
+
+        def read(app: App) -> int:
+            driver = app.driver
+            for replica in driver._replicas.values():
+                if replica.pool.model == model:
+                    pid = driver._handles[replica.id].pid
+                    assert pid is not None
+                    return pid
+            raise AssertionError(f"{model} has no replica")
+
+        return int(self.look(read))
+
+    def index(self) -> dict[str, dict[str, str]]:
+        """The repository's index by name (the last version of each)."""
+        return {entry["name"]: entry for entry in self.post("/v2/repository/index").json}
+
+    @contextlib.contextmanager
+    def hold(self, model: str = "spin") -> Iterator[None]:
+        """Keep the lane busy with a batch of `model` that only ends because its client leaves."""
+        with self.open_call(model, spin_call(FOREVER)) as connection:
+            self.running(model)
+            yield
+            connection.close()
+            self.until(
+                lambda app: (
+                    not any(
+                        running.batch.replica.pool.model == model
+                        for running in app.engine.state.running.values()
+                    )
+                ),
+                "the batch that held the lane ends",
+            )
+
+    def open_call(self, model: str, document: dict[str, Any]) -> socket.socket:
+        """Send an inference request; whoever gets the socket may read the answer, or leave."""
+        body = json.dumps(document).encode()
+        head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        connection = socket.create_connection(("127.0.0.1", self.server.http_port), PATIENCE)
+        connection.sendall(head.encode() + b"\r\n\r\n" + body)
+        return connection
+
+    def settle(self) -> None:
+        """Wait until nothing is in flight; then nothing may be left behind."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+        self.until(lambda app: app.driver.in_flight == 0, "all requests have ended")
+        self.look(_nothing_left)
+
+
+def _nothing_left(app: App) -> None:
+    check_invariants(app.engine)
+    assert app.driver._batches == {}
+    assert app.data._per_client == {}
+    for version in app.catalog.all():
+        assert version.arena.bytes_in_use == 0, version.name
+        assert version.in_flight == 0, version.name
+        version.arena.check_invariants()
+    assert app.fleet._budget.bytes_in_use == 0
+
+
+@contextlib.contextmanager
+def housed(zoo: Zoo, *, hang_floor: float = PATIENCE, **settings: Any) -> Iterator[House]:
+    """Serve `zoo`, and see that nothing is left behind.
+
+    `hang_floor`: no batch is taken to hang before (seconds). The product says 1; machines that
+    run tests may stand still for longer, and tests make models work for longer than they said.
+    """
+    with slacktide.Server(zoo.root, **{"profile_budget_s": 0.2, **settings}) as server:
+        house = House(server, zoo)
+        house.look(lambda app: _be_patient(app, hang_floor))
+        yield house
+        house.settle()
+
+
+def _be_patient(app: App, hang_floor: float) -> None:
+    state = app.engine.state
+    state.settings = dataclasses.replace(state.settings, hang_floor=hang_floor)
+
+
+@pytest.fixture(scope="session")
+def common(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """The server that most tests share. Nothing may be loaded, unloaded or broken in it."""
+    zoo = Zoo(tmp_path_factory.mktemp("common") / "repository")
+    zoo.matmul()
+    zoo.matmul("picky", settings="inputs: {x: {finite: true}}\nlimits: {rows: 2}\nmax_batch: 8\n")
+    zoo.text()
+    zoo.total()
+    zoo.pair()
+    zoo.gather()
+    zoo.spin(settings="max_batch: 8\n")
+    zoo.slow(settings="max_batch: 1\n")
+    with housed(zoo) as house:
+        yield house
+
+
+@pytest.fixture
+def house(common: House) -> Iterator[House]:
+    """The common server; nothing of a test's may be left in it."""
+    yield common
+    common.settle()
+
+
+@pytest.fixture
+def zoo(tmp_path: Path) -> Zoo:
+    """An empty repository of the test's own."""
+    return Zoo(tmp_path / "repository")
+
+
+@pytest.fixture
+def serve() -> Callable[..., contextlib.AbstractContextManager[House]]:
+    """`serve(zoo, **settings)`: a server of the test's own, for a `with` statement."""
+    return housed

@@ -1,0 +1,301 @@
+"""Deadlines and refusals, from the client's word to the status it gets, over both protocols."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from slacktide.domain import Reason
+from slacktide.wire.proto import messages
+
+GRPC_OF = {
+    200: "OK",
+    400: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+
+
+@dataclass
+class Said:
+    """An answer in words that both protocols share: HTTP's status, our parameters, the text."""
+
+    status: int
+    text: str
+    parameters: dict[str, Any]
+
+
+class Speaker:
+    """Asks for one row of a model over one protocol."""
+
+    def __init__(self, protocol: str, house: Any) -> None:
+        self.protocol = protocol
+        self._house = house
+
+    def ask(
+        self, model: str, turns: int | None = None, headers: Any = None, **parameters: Any
+    ) -> Said:
+        if self.protocol == "http":
+            house = self._house
+            call = house.slow_call if turns is None else house.spin_call
+            document = call(**parameters) if turns is None else call(turns, **parameters)
+            answer = house.infer(model, document, headers)
+            if answer.status == 200:
+                return Said(200, "", answer.json.get("parameters", {}))
+            return Said(answer.status, answer.error, {})
+        return self._over_grpc(model, turns, headers, parameters)
+
+    def _over_grpc(self, model: str, turns: Any, headers: Any, parameters: dict[str, Any]) -> Said:
+        request = messages.ModelInferRequest(model_name=model)
+        request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+        request.raw_input_contents.append(np.ones(2, "<f4").tobytes())
+        if turns is not None:
+            request.inputs.add(name="times", datatype="INT64", shape=[1])
+            request.raw_input_contents.append(np.array([turns], "<i8").tobytes())
+        kinds = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
+        for name, given in parameters.items():
+            setattr(request.parameters[name], kinds[type(given)], given)
+        with grpc.insecure_channel(self._house.grpc) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            metadata = tuple((headers or {}).items())
+            try:
+                raw = method(
+                    request.SerializeToString(), metadata=metadata, timeout=self._house.PATIENCE
+                )
+            except grpc.RpcError as error:
+                http = {name: status for status, name in GRPC_OF.items()}
+                return Said(http[error.code().name], error.details() or "", {})
+        answer = messages.ModelInferResponse.FromString(raw)
+        told = {
+            name: getattr(value, value.WhichOneof("parameter_choice"))
+            for name, value in answer.parameters.items()
+        }
+        return Said(200, "", told)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def speaker(request: pytest.FixtureRequest, house: Any) -> Speaker:
+    return Speaker(request.param, house)
+
+
+@pytest.fixture
+def busy(house: Any) -> Iterator[Callable[[], None]]:
+    """The lane is taken, until the test ends or calls this."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(house.hold())
+        yield stack.close
+
+
+def risen(house: Any, model: str, before: dict[str, int], reason: Reason) -> int:
+    return int(house.counts(model).get(reason.label, 0) - before.get(reason.label, 0))
+
+
+# ── what cannot be on time ───────────────────────────────────────────────────────────────────────
+
+
+def test_a_deadline_shorter_than_the_model_alone(speaker: Speaker, house: Any) -> None:
+    before = house.counts("slow")
+    said = speaker.ask("slow", timeout=round(0.5e6 * house.alone("slow")))
+    assert said.status == 504
+    # On a machine that stands still meanwhile, it may have passed before anybody looked.
+    reasons = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
+    assert sum(risen(house, "slow", before, reason) for reason in reasons) == 1
+
+
+def test_a_deadline_that_has_passed_on_arrival(speaker: Speaker, house: Any) -> None:
+    before = house.counts("slow")
+    said = speaker.ask("slow", timeout=1)
+    assert (said.status, "deadline has passed" in said.text) == (504, True)
+    assert risen(house, "slow", before, Reason.EXPIRED) == 1
+
+
+def test_network_time_is_taken_off_the_deadline(speaker: Speaker) -> None:
+    assert speaker.ask("slow", timeout=10_000_000).status == 200
+    said = speaker.ask("slow", timeout=10_000_000, network_us=9_999_000)
+    assert said.status == 504
+
+
+def test_a_deadline_that_passes_while_the_request_waits(
+    speaker: Speaker, house: Any, busy: Callable[[], None]
+) -> None:
+    """It could be met when it came, as far as anybody knew; the batch before it took longer."""
+    before = house.counts("slow")
+    assert speaker.ask("slow", timeout=300_000).status == 504
+    given_up = (Reason.HOPELESS, Reason.EXPIRED)
+    assert sum(risen(house, "slow", before, reason) for reason in given_up) == 1
+
+
+def test_the_transports_own_deadline_counts(house: Any) -> None:
+    """A client's gRPC deadline is ours, without any parameter."""
+    with triton.InferenceServerClient(house.grpc) as client:
+        given = triton.InferInput("x", [1, 2], "FP32")
+        given.set_data_from_numpy(np.ones((1, 2), np.float32))
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            client.infer("slow", [given], client_timeout=0.004)
+        result = client.infer(
+            "slow", [given], client_timeout=house.PATIENCE, parameters={"report_timing": True}
+        )
+    budget = result.get_response().parameters["budget_us"].int64_param
+    # grpc-core rounds what it sends up, to a coarse unit.
+    assert 0 < budget < 1.1 * house.PATIENCE * 1e6
+
+
+@pytest.mark.parametrize(
+    ("header", "short", "long"),
+    [
+        ("x-request-timeout-seconds", "0.004", "20"),
+        ("x-envoy-expected-rq-timeout-ms", "4", "20000"),
+    ],
+)
+def test_timeout_headers_count(speaker: Speaker, header: str, short: str, long: str) -> None:
+    assert speaker.ask("slow", headers={header: short}).status == 504
+    said = speaker.ask("slow", headers={header: long}, report_timing=True)
+    assert 0 < said.parameters["budget_us"] < 20e6
+
+
+def test_the_smallest_deadline_holds(speaker: Speaker) -> None:
+    headers = {"x-request-timeout-seconds": "20"}
+    assert speaker.ask("slow", headers=headers, timeout=4_000).status == 504
+    headers = {"x-request-timeout-seconds": "0.004"}
+    assert speaker.ask("slow", headers=headers, timeout=20_000_000).status == 504
+
+
+@pytest.mark.parametrize(
+    ("headers", "parameters", "field"),
+    [
+        ({}, {"timeout": -1}, "parameters.timeout"),
+        ({}, {"timeout": "soon"}, "parameters.timeout"),
+        ({}, {"priority": 6}, "parameters.priority"),
+        ({}, {"late": "perhaps"}, "parameters.late"),
+        ({}, {"network_us": -5}, "parameters.network_us"),
+        ({"x-request-timeout-seconds": "0"}, {}, "x-request-timeout-seconds"),
+        ({"x-request-timeout-seconds": "nan"}, {}, "x-request-timeout-seconds"),
+        ({"slacktide-late": "perhaps"}, {}, "slacktide-late"),
+    ],
+)
+def test_deadlines_that_are_none_are_refused_by_name(
+    speaker: Speaker, headers: Any, parameters: Any, field: str
+) -> None:
+    said = speaker.ask("slow", headers=headers, **parameters)
+    assert said.status == 400
+    assert field in said.text
+
+
+# ── what is served, and what is told of it ───────────────────────────────────────────────────────
+
+
+def test_without_a_deadline_everything_is_served(house: Any) -> None:
+    waiting = [house.later("slow", house.slow_call()) for _ in range(20)]
+    assert [one.result().status for one in waiting] == [200] * 20
+
+
+def test_timing_is_reported_when_asked_for(speaker: Speaker) -> None:
+    assert "queue_us" not in speaker.ask("slow").parameters
+    told = speaker.ask("slow", report_timing=True, timeout=20_000_000).parameters
+    assert told["batch_size"] == 1
+    assert told["compute_us"] > 0
+    assert 0 < told["budget_us"] < 20_000_000
+    assert told["late"] is False
+    assert speaker.ask("slow", headers={"slacktide-report-timing": "true"}).parameters
+
+
+def test_a_late_result_is_delivered_or_discarded_as_asked(speaker: Speaker, house: Any) -> None:
+    """The profile of `spin` says microseconds: nobody foresees that this one takes so long."""
+    before = house.counts("spin")
+    said = speaker.ask("spin", turns=300_000, timeout=300_000, report_timing=True)
+    assert said.status == 200
+    assert said.parameters["late"] is True
+    assert said.parameters["budget_us"] < 0
+    said = speaker.ask("spin", turns=300_000, timeout=300_000, late="discard")
+    assert (said.status, "discarded" in said.text) == (504, True)
+    assert risen(house, "spin", before, Reason.AFTER_DEADLINE) == 2
+
+
+def test_the_urgent_go_first(house: Any, busy: Callable[[], None]) -> None:
+    """Behind a busy lane, best effort waits for those with deadlines."""
+    patient = [house.later("slow", house.slow_call(report_timing=True)) for _ in range(6)]
+    house.queued("slow", 6)
+    urgent = house.later("slow", house.slow_call(report_timing=True, timeout=20_000_000))
+    house.queued("slow", 7)
+    busy()
+    waited = [one.result().json["parameters"]["queue_us"] for one in patient]
+    # It came last and was not the last to start.
+    assert urgent.result().json["parameters"]["queue_us"] < max(waited)
+
+
+# ── overload ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_cannot_be_met_behind_present_work_is_refused(
+    speaker: Speaker, house: Any, busy: Callable[[], None]
+) -> None:
+    """Sixty requests, and time for thirty: some must hear no at the door, and nobody nothing."""
+    timeout = round(30e6 * house.alone("slow"))
+    before = house.counts("slow")
+    waiting = [house.spawn(speaker.ask, "slow", timeout=timeout) for _ in range(60)]
+    statuses = [one.result().status for one in waiting]
+    assert 429 in statuses
+    assert set(statuses) <= {200, 429, 504}
+    assert risen(house, "slow", before, Reason.BEHIND_WORK) == statuses.count(429)
+
+
+def test_triton_strict_answers_as_triton(zoo: Any, serve: Any) -> None:
+    zoo.slow(settings="max_batch: 1\nlimits: {queue: 1}\n")
+    with serve(zoo, triton_strict=True) as house:
+        for protocol in ("http", "grpc"):
+            assert Speaker(protocol, house).ask("slow", timeout=4_000).status == 503
+
+
+# ── limits ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_limits_of_the_queue_of_a_client_and_of_memory(zoo: Any, serve: Any) -> None:
+    zoo.matmul()
+    zoo.slow(settings="max_batch: 1\nlimits: {queue: 2}\n")
+    zoo.spin("spin", settings="max_batch: 1\n")
+    with serve(zoo, max_in_flight_per_client=40) as house, contextlib.ExitStack() as stack:
+        stack.enter_context(house.hold())
+        # The model's own queue.
+        waiting = [house.later("slow", house.slow_call()) for _ in range(2)]
+        house.queued("slow", 2)
+        full = house.infer("slow", house.slow_call())
+        assert (full.status, "queue is full" in full.error) == (429, True)
+        assert int(full.headers["retry-after"]) >= 1
+        # The requests of one client.
+        more = [house.later("spin", house.spin_call(1)) for _ in range(37)]
+        house.queued("spin", 37)
+        for answer in (
+            house.infer("matmul", house.matmul_call()),
+            Speaker("grpc", house).ask("slow"),
+        ):
+            assert answer.status == 429
+        stack.close()
+        for one in [*waiting, *more]:
+            assert one.result().status == 200
+        house.good()
+
+
+def test_memory_of_one_client_and_of_all(zoo: Any, serve: Any) -> None:
+    """Bodies are charged as they come, to their client first."""
+    zoo.matmul()
+    zoo.spin(settings="max_batch: 8\n")
+    with serve(zoo, memory_limit=1 << 20, client_memory_limit=256 << 10) as house:
+        body = b"\x00" * (300 << 10)
+        answer = house.ask(house.server.http_port, "POST", "/v2/models/matmul/infer", body)
+        assert answer.status == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert "one client" in answer.error
+        house.good()
+    with serve(zoo, memory_limit=256 << 10, client_memory_limit=1 << 20) as house:
+        answer = house.ask(house.server.http_port, "POST", "/v2/models/matmul/infer", body)
+        assert answer.status == 429
+        house.good()
