@@ -269,19 +269,19 @@ def test_connections_beyond_the_limit_are_closed(fakes):
 
 def test_calls_beyond_the_limit_of_a_connection_wait_on_the_clients_side(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane()
         settings = GrpcSettings(max_concurrent_calls=2)
         async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
             method = fakes.infer_method(ch)
+            await method(message())  # from here on the client knows the limit
+            data.hold = True
             calls = [asyncio.ensure_future(method(message(str(n)))) for n in range(6)]
             most = 0
-            while not all(call.done() for call in calls):
+            for _ in calls:
                 await data.until(lambda: bool(data.held))
                 most = max(most, len(data.held))
                 data.release(next(iter(data.held)))
-                await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                calls = [call for call in calls if not call.done()]
-            return most, len(data.calls)
+            return most, len(await asyncio.gather(*calls))
 
     most, answered = uvloop.run(main())
     assert 1 <= most <= 2
