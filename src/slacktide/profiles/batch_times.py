@@ -4,7 +4,7 @@ It is what the engine and the schedulers ask (`BatchTimes` in engine/ports.py): 
 moved by a `Correction`, with a `TimeDistribution` at each (rows, cores).
 
 Learning and answering are apart. Every observation changes the correction; the *published*
-predictions follow only once one of them would move by more than `NOTICEABLE`, and then `revision`
+predictions follow only once one of them would move noticeably, and then `revision`
 rises. In between predictions stand still, so callers may build tables from them and this class
 may keep its answers: on a hit `expected` is one dictionary look-up.
 """
@@ -21,7 +21,11 @@ from slacktide.profiles.surface import Place, Surface
 from slacktide.profiles.time_distribution import TimeDistribution
 
 NOTICEABLE = 0.01
-"""A prediction moving by this share is worth a new revision."""
+"""A prediction moving by this share is worth a new revision, in the long run."""
+PATIENCE = 12.0
+"""n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
+4 % after four, 2 % after twelve. Those who build tables from predictions pay some 0.2 ms for each
+revision; the batches of a tiny model are shorter than that, and their times jitter."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)
@@ -106,7 +110,7 @@ class CorrectedTimes:
 
     @property
     def revision(self) -> int:
-        """Rises whenever a prediction has moved by more than about 1 %."""
+        """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
         return self._revision
 
     # For people, logs and metrics
@@ -179,14 +183,15 @@ class CorrectedTimes:
         compared when they last moved.
         """
         correction, column = self._correction, place.column
+        noticeable = NOTICEABLE * (1.0 + PATIENCE / (correction.batches - self._published_at))
         return (
-            abs(correction.overall - self._overall) > NOTICEABLE
+            abs(correction.overall - self._overall) > noticeable
             or abs(correction.shift(place.low, column) - self._shifts[place.low][column])
-            > NOTICEABLE
+            > noticeable
             or abs(correction.shift(place.high, column) - self._shifts[place.high][column])
-            > NOTICEABLE
-            or abs(correction.upper - self._upper) * self._spread > NOTICEABLE
-            or abs(correction.lower - self._lower) > NOTICEABLE + _NOTICEABLE_LOWER * self._lower
+            > noticeable
+            or abs(correction.upper - self._upper) * self._spread > noticeable
+            or abs(correction.lower - self._lower) > noticeable + _NOTICEABLE_LOWER * self._lower
         )
 
     def _publish(self) -> None:
@@ -194,6 +199,7 @@ class CorrectedTimes:
         self._shifts = self._correction.shifts()
         self._upper = self._correction.upper
         self._lower = self._correction.lower
+        self._published_at = self._correction.batches
         self._surfaces = None
         self._answers.clear()
         self._revision += 1
