@@ -25,7 +25,8 @@ class GrpcSettings:
     is too small for images in batches. Larger ones end in RESOURCE_EXHAUSTED. Answers are not
     limited."""
     max_concurrent_calls: int = 1024
-    """Calls at a time on one connection; a client's further calls wait on its side."""
+    """Calls at a time on one connection; a client's further calls wait on its side (grpc-core
+    refuses, as UNAVAILABLE, those that cross with the limit)."""
     max_connections: int = 1024
     max_metadata_bytes: int = 16 * 1024
     stream_in_flight: int = 256
