@@ -152,11 +152,13 @@ class Zoo:
         return self.save(
             "greedy",
             [
-                helper.make_node("ConstantOfShape", ["size"], ["much"], value=fill),
+                helper.make_node("Add", ["size", "one"], ["more"]),  # warm-up may ask for nothing
+                helper.make_node("ConstantOfShape", ["more"], ["much"], value=fill),
                 helper.make_node("ReduceMax", ["much"], ["y"], keepdims=0),
             ],
             [value("size", TensorProto.INT64, [1])],
             [value("y", TensorProto.FLOAT, [])],
+            [numpy_helper.from_array(np.ones(1, np.int64), "one")],
         )
 
     def broken(self, name: str = "broken", *, version: str = "1") -> Path:
@@ -386,6 +388,13 @@ class House:
 
         return dict(self.look(read))
 
+    @contextlib.contextmanager
+    def taken_to_hang_after(self, seconds: float) -> Iterator[None]:
+        """Lower the hang limit for a while."""
+        self.look(lambda app: _be_patient(app, seconds))
+        yield
+        self.look(lambda app: _be_patient(app, PATIENCE))
+
     def alone(self, model: str) -> float:
         """Seconds that the server expects one row of `model` to take."""
 
@@ -507,7 +516,13 @@ def zoo(tmp_path: Path) -> Zoo:
     return Zoo(tmp_path / "repository")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def zoo_at() -> type[Zoo]:
+    """`zoo_at(folder)`: an empty repository there."""
+    return Zoo
+
+
+@pytest.fixture(scope="session")
 def serve() -> Callable[..., contextlib.AbstractContextManager[House]]:
     """`serve(zoo, **settings)`: a server of the test's own, for a `with` statement."""
     return housed

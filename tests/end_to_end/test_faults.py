@@ -1,0 +1,300 @@
+"""What breaks, and who notices: real worker processes, killed, hung, starved and refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from slacktide.domain import Reason
+from slacktide.executors import available_cores
+from slacktide.wire.proto import messages
+
+A_WHILE = 150_000
+"""Turns of `spin`: about half a second of work."""
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    """One server for all that is survived; a model for each way to break."""
+    zoo = zoo_at(tmp_path_factory.mktemp("fragile") / "repository")
+    zoo.matmul()
+    zoo.gather()
+    zoo.greedy()
+    zoo.slow(settings="max_batch: 1\n")
+    own_lane = "cores: 1\n" if len(available_cores()) > 1 else ""
+    for name in ("spin", "killed", "poison", "nursery"):
+        zoo.spin(name, settings="max_batch: 8\n")
+    zoo.spin("hanging", settings=own_lane + "max_batch: 8\n")
+    zoo.matmul("five")
+    with serve(zoo) as house:
+        yield house
+
+
+@pytest.fixture
+def fragile(shared: Any) -> Iterator[Any]:
+    yield shared
+    shared.settle()
+
+
+def risen(house: Any, model: str, before: dict[str, int], reason: Reason) -> int:
+    return int(house.counts(model).get(reason.label, 0) - before.get(reason.label, 0))
+
+
+def kill(house: Any, model: str) -> None:
+    os.kill(house.worker(model), signal.SIGKILL)
+
+
+def cancelled(house: Any, model: str, before: dict[str, int], reason: Reason) -> None:
+    """Wait until one request of `model` has been cancelled for `reason`."""
+    house.until(
+        lambda app: (
+            app.engine.state.ledger.counts[model].by_reason.get(reason, 0)
+            > before.get(reason.label, 0)
+        ),
+        f"a request of {model!r} is cancelled",
+    )
+
+
+# ── workers ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_whose_worker_is_killed_is_run_again(fragile: Any) -> None:
+    waiting = fragile.later("killed", fragile.spin_call(A_WHILE))
+    fragile.running("killed")
+    before = fragile.worker("killed")
+    kill(fragile, "killed")
+    assert waiting.result().status == 200
+    assert fragile.worker("killed") != before
+    fragile.good()
+
+
+def test_members_of_a_lost_batch_run_again_one_by_one(fragile: Any) -> None:
+    with fragile.hold():
+        call = fragile.spin_call(A_WHILE, report_timing=True)
+        waiting = [fragile.later("killed", call) for _ in range(3)]
+        fragile.queued("killed", 3)
+    fragile.running("killed", rows=3)
+    kill(fragile, "killed")
+    answers = [one.result() for one in waiting]
+    assert [answer.status for answer in answers] == [200] * 3
+    assert [answer.json["parameters"]["batch_size"] for answer in answers] == [1] * 3
+
+
+def test_a_request_that_kills_two_workers_is_not_tried_a_third_time(fragile: Any) -> None:
+    before = fragile.counts("poison")
+    waiting = fragile.later("poison", fragile.spin_call(fragile.FOREVER))
+    for _ in range(2):
+        fragile.running("poison")
+        kill(fragile, "poison")
+        fragile.good()
+    answer = waiting.result()
+    assert answer.status == 500
+    assert "crashed on this request, twice" in answer.error
+    assert risen(fragile, "poison", before, Reason.CRASHED) == 1
+    assert fragile.infer("poison", fragile.spin_call(1)).status == 200
+
+
+def test_a_model_that_hangs_is_killed_and_others_are_served_meanwhile(fragile: Any) -> None:
+    before = fragile.worker("hanging")
+    with fragile.taken_to_hang_after(0.5):
+        waiting = fragile.later("hanging", fragile.spin_call(fragile.FOREVER))
+        fragile.running("hanging")
+        fragile.good()
+        answer = waiting.result()
+    assert answer.status == 500
+    assert "it hung and was killed" in answer.error
+    assert fragile.infer("hanging", fragile.spin_call(1)).status == 200
+    assert fragile.worker("hanging") != before
+
+
+def test_workers_are_replaced_when_their_nursery_dies(fragile: Any) -> None:
+    waiting = fragile.later("nursery", fragile.spin_call(A_WHILE))
+    fragile.running("nursery")
+    os.kill(fragile.look(lambda app: app._executors["worker"].nursery_pid), signal.SIGKILL)
+    assert waiting.result().status == 200
+    fragile.good()
+
+
+def test_five_crashes_make_a_model_unavailable_until_it_is_loaded_again(fragile: Any) -> None:
+    def given_up(app: Any) -> bool:
+        return bool(app.catalog.find("five", None).reason)
+
+    kills = 0
+    while not fragile.look(given_up):  # the death of the nursery may have counted as one
+        kill(fragile, "five")
+        kills += 1
+        fragile.until(lambda app: not app.control.model_ready("five", None), "the loss is noticed")
+        fragile.until(
+            lambda app: given_up(app) or app.control.model_ready("five", None),
+            "the model is up again, or given up",
+        )
+    assert 4 <= kills <= 5
+    entry = fragile.index()["five"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert "5 crashes within 60 s" in entry["reason"]
+    answer = fragile.infer("five", fragile.matmul_call())
+    assert answer.status == 503
+    assert "5 crashes" in answer.error
+    assert fragile.get("/v2/health/ready").status == 503
+    assert fragile.get("/v2/health/live").status == 200
+    fragile.good()
+    fragile.server.load("five")
+    assert fragile.infer("five", fragile.matmul_call()).status == 200
+    assert fragile.get("/v2/health/ready").status == 200
+
+
+# ── models ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def rows_of(house: Any, *indices: int) -> dict[str, Any]:
+    return dict(house.call_of({"i": ("INT64", [len(indices)], indices)}))
+
+
+def test_a_model_that_raises_fails_its_request_alone(fragile: Any) -> None:
+    before = fragile.counts("gather")
+    pid = fragile.worker("gather")
+    with fragile.hold():
+        good = [fragile.later("gather", rows_of(fragile, i)) for i in (1, 2)]
+        bad = fragile.later("gather", rows_of(fragile, 99))
+        fragile.queued("gather", 3)
+    assert [one.result().status for one in good] == [200, 200]
+    answer = bad.result()
+    assert answer.status == 500
+    assert "out of data bounds" in answer.error
+    assert risen(fragile, "gather", before, Reason.RUNTIME_ERROR) == 1
+    assert fragile.worker("gather") == pid
+
+
+def test_a_model_that_asks_for_too_much_memory_fails_its_request(fragile: Any) -> None:
+    answer = fragile.infer("greedy", fragile.call_of({"size": ("INT64", [1], [10**15])}))
+    assert answer.status == 500
+    answer = fragile.infer("greedy", fragile.call_of({"size": ("INT64", [1], [10])}))
+    assert answer.status == 200
+    fragile.good()
+
+
+def test_a_broken_file_makes_its_model_unavailable_and_no_other(zoo: Any, serve: Any) -> None:
+    zoo.matmul()
+    zoo.broken()
+    with serve(zoo) as house:
+        entry = house.index()["broken"]
+        assert entry["state"] == "UNAVAILABLE"
+        assert entry["reason"]
+        answer = house.infer("broken", house.matmul_call())
+        assert (answer.status, "is unavailable" in answer.error) == (503, True)
+        assert str(zoo.root) not in entry["reason"] + answer.error
+        assert house.get("/v2/health/ready").status == 503
+        assert house.get("/v2/models/matmul/ready").status == 200
+        house.good()
+        # Once it is whole it can be loaded.
+        zoo.matmul("broken")
+        house.server.load("broken")
+        assert house.infer("broken", house.matmul_call()).status == 200
+        assert house.get("/v2/health/ready").status == 200
+
+
+# ── clients that leave ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_client_that_leaves_the_queue_over_http(fragile: Any) -> None:
+    before = fragile.counts("slow")
+    with fragile.hold():
+        with fragile.open_call("slow", fragile.slow_call()):
+            fragile.queued("slow", 1)
+        cancelled(fragile, "slow", before, Reason.DISCONNECTED)
+        assert fragile.look(lambda app: app.driver.in_flight) == 1
+
+
+def test_a_batch_that_nobody_waits_for_is_stopped(fragile: Any) -> None:
+    """It would run for ever, and its worker would be killed for it: it is stopped instead."""
+    before = fragile.counts("spin")
+    pid = fragile.worker("spin")
+    with fragile.hold():
+        pass
+    assert risen(fragile, "spin", before, Reason.DISCONNECTED) == 1
+    assert fragile.worker("spin") == pid
+    fragile.good()
+
+
+def test_a_batch_that_somebody_waits_for_runs_on(fragile: Any) -> None:
+    with fragile.hold():
+        leaving = fragile.open_call("killed", fragile.spin_call(1))
+        staying = fragile.later("killed", fragile.spin_call(A_WHILE))
+        fragile.queued("killed", 2)
+    fragile.running("killed", rows=2)
+    before = fragile.counts("killed")
+    leaving.close()
+    cancelled(fragile, "killed", before, Reason.DISCONNECTED)
+    assert staying.result().status == 200
+
+
+@pytest.mark.parametrize("queued", [True, False], ids=["queued", "running"])
+def test_a_call_cancelled_over_grpc(fragile: Any, queued: bool) -> None:
+    model = "slow" if queued else "spin"
+    before = fragile.counts(model)
+    request = messages.ModelInferRequest(model_name=model)
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    request.raw_input_contents.append(bytes(8))
+    if not queued:
+        request.inputs.add(name="times", datatype="INT64", shape=[1])
+        request.raw_input_contents.append(fragile.FOREVER.to_bytes(8, "little"))
+    with grpc.insecure_channel(fragile.grpc) as channel:
+        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        if queued:
+            with fragile.hold():
+                call = method.future(request.SerializeToString())
+                fragile.queued("slow", 1)
+                call.cancel()
+                cancelled(fragile, "slow", before, Reason.CLIENT_CANCELLED)
+        else:
+            call = method.future(request.SerializeToString())
+            fragile.running("spin")
+            call.cancel()
+            cancelled(fragile, "spin", before, Reason.CLIENT_CANCELLED)
+    assert call.cancelled()
+
+
+def test_a_stream_that_ends_cancels_what_is_on_it(fragile: Any) -> None:
+    before = fragile.counts("spin")
+    request = messages.ModelInferRequest(model_name="spin")
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 2])
+    request.inputs.add(name="times", datatype="INT64", shape=[1])
+    request.raw_input_contents.extend([bytes(8), fragile.FOREVER.to_bytes(8, "little")])
+    with grpc.insecure_channel(fragile.grpc) as channel:
+        method = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        call = method(iter([request.SerializeToString()]))
+        fragile.running("spin")
+        call.cancel()
+        cancelled(fragile, "spin", before, Reason.CLIENT_CANCELLED)
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body(fragile: Any) -> None:
+    before = fragile.counts("matmul")
+    with fragile.open_call("matmul", fragile.matmul_call()) as connection:
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        head = (
+            b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n"
+        )
+        connection.sendall(head + b"{" * 1000)
+        fragile.until(lambda app: app.driver.in_flight == 1, "the body is announced")
+        assert fragile.look(lambda app: app.fleet._budget.bytes_in_use) >= 9999999
+    cancelled(fragile, "matmul", before, Reason.DISCONNECTED)
+
+
+def test_a_body_that_does_not_come_in_time(fragile: Any) -> None:
+    """Its deadline runs from the first byte, body or no body."""
+    before = fragile.counts("matmul")
+    with fragile.open_call("matmul", fragile.matmul_call()) as connection:
+        connection.recv(1 << 16)
+        connection.sendall(
+            b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
+            b"x-request-timeout-seconds: 0.2\r\n\r\n{"
+        )
+        fragile.until(lambda app: app.driver.in_flight == 1, "the body is announced")
+        fragile.until(lambda app: app.driver.in_flight == 0, "it is given up")
+    assert risen(fragile, "matmul", before, Reason.EXPIRED) == 1
