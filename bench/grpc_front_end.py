@@ -1,7 +1,5 @@
 """What the gRPC front end costs beside an empty handler of the stacks it could be built on.
 
-    python bench/grpc_front_end.py [--json] [--quick]
-
 Each row is a server in a process of its own on one core; the client, on another core, keeps 32
 unary calls in flight. Nothing runs behind the front end: its data plane answers at once.
 
@@ -12,19 +10,18 @@ unary calls in flight. Nothing runs behind the front end: its data plane answers
     slacktide    our server: metadata, conversion, data plane, answer
 
 Rows are measured in turn, several times, in the same run; the median counts. Ratios mean more than
-rates: the machine may be shared. Limit: slacktide ≥ 0.7 × aio empty.
+rates: the machine may be shared. Goal: slacktide ≥ 0.7 × aio empty.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +34,8 @@ import grpc.aio
 import uvloop
 from google.protobuf.message import Message
 
+from bench.machine import ROOT, cores, pin, pinned
+from bench.measurement import Figure, Options, Result, Table, at_least, format_number
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.server.grpc import GrpcServer
@@ -185,8 +184,11 @@ async def drive(port: int, message: bytes, seconds: float) -> tuple[int, float]:
 
 
 def measure(row: str, payload_bytes: int, seconds: float, server_core: int) -> Sample:
-    command = [sys.executable, __file__, "--serve", row, "--core", str(server_core)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "bench.grpc_front_end"]
+    command += ["--serve", row, "--core", str(server_core)]
+    server = subprocess.Popen(
+        pinned(server_core, command), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
@@ -209,14 +211,14 @@ def cpu_seconds(pid: int) -> float:
 
 def compare(seconds: float, rounds: int) -> dict[str, dict[str, Sample]]:
     """Payload → row → median sample. The client is pinned here, servers pin themselves."""
-    server_core, *others = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {others[-1] if others else server_core})
+    where = cores()
+    pin(where.client)
     table: dict[str, dict[str, Sample]] = {}
     for payload, size in PAYLOADS.items():
         samples: dict[str, list[Sample]] = {row: [] for row in ROWS}
         for _ in range(rounds):
             for row in ROWS:
-                samples[row].append(measure(row, size, seconds, server_core))
+                samples[row].append(measure(row, size, seconds, where.server))
         table[payload] = {
             row: Sample(median(s.calls_per_s for s in got), median(s.server_us for s in got))
             for row, got in samples.items()
@@ -224,44 +226,35 @@ def compare(seconds: float, rounds: int) -> dict[str, dict[str, Sample]]:
     return table
 
 
-def show(table: Mapping[str, Mapping[str, Sample]]) -> None:
+def run(options: Options) -> Result:
+    """Five rounds (one short one when quick)."""
+    quick = options.quick
+    table = compare(seconds=1.0, rounds=1) if quick else compare(seconds=3.0, rounds=5)
+    result = Result("grpc_front_end")
     for payload, rows in table.items():
         base = rows["aio empty"].calls_per_s
-        print(f"{payload} per call, {OUTSTANDING} in flight, server on one core")
-        for row, sample in rows.items():
-            print(
-                f"  {row:<12}{sample.calls_per_s:>9,.0f} calls/s{sample.server_us:>7.0f} µs/call"
-                f"{sample.calls_per_s / base:>8.2f} × aio empty"
+        ratio = rows["slacktide"].calls_per_s / base
+        name = f"front end ÷ empty aio handler, {payload} per call"
+        result.figures.append(Figure(name, ratio, "×", at_least(LIMIT)))
+        lines = [
+            (
+                row,
+                format_number(sample.calls_per_s),
+                format_number(sample.server_us),
+                f"{sample.calls_per_s / base:.2f}",
             )
-
-
-def main() -> int:
-    """Exit code 1 if ours is below its limit."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--serve", choices=ROWS, help=argparse.SUPPRESS)
-    parser.add_argument("--core", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        os.sched_setaffinity(0, {arguments.core})
-        serve(arguments.serve)
-        return 0
-    table = compare(seconds=1.0, rounds=1) if arguments.quick else compare(seconds=3.0, rounds=5)
-    ratios = {
-        payload: rows["slacktide"].calls_per_s / rows["aio empty"].calls_per_s
-        for payload, rows in table.items()
-    }
-    if arguments.json:
-        rows = {
-            payload: {row: vars(sample) for row, sample in rows.items()}
-            for payload, rows in table.items()
-        }
-        print(json.dumps({"rows": rows, "ratio": ratios, "limit": LIMIT}))
-    else:
-        show(table)
-    return 0 if min(ratios.values()) >= LIMIT else 1
+            for row, sample in rows.items()
+        ]
+        title = f"{payload} per call, {OUTSTANDING} in flight, server on one core"
+        columns = ("server", "calls/s", "server µs/call", "× aio empty")
+        result.tables.append(Table(title, columns, tuple(lines)))
+    return result
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description="One server, until killed; prints its port.")
+    parser.add_argument("--serve", choices=ROWS, required=True)
+    parser.add_argument("--core", type=int, required=True)
+    arguments = parser.parse_args()
+    pin(arguments.core)
+    serve(arguments.serve)

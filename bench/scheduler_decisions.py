@@ -1,16 +1,12 @@
 """How long the schedulers themselves take: decisions, insertions, add and take. Pure, no server.
 
-    python bench/scheduler_decisions.py [--json] [--quick]
-
-Prints microseconds, the median of several runs. Limits (issue-level numbers): a `slack` decision
-≤ 100 µs with 1,000 pending; an insertion ≤ 20 µs with 10,000 pending; add and take together ≤ 3 µs
-per request at batch 8 with `fifo` and `edf`.
+Microseconds, medians of many calls. Goals: a `slack` decision ≤ 100 µs with 1,000 pending; an
+insertion ≤ 20 µs with 10,000 pending; add and take together ≤ 3 µs per request at batch 8 with
+`fifo` and `edf`.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from math import exp, log
 from statistics import NormalDist, median
@@ -19,6 +15,8 @@ from time import perf_counter
 import numpy as np
 from sortedcontainers import SortedKeyList
 
+from bench.machine import cores, pin
+from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
 from slacktide.scheduling import DeadlineQueue, make_scheduler
@@ -170,18 +168,22 @@ def measure(quick: bool) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    arguments = parser.parse_args()
-    found = measure(arguments.quick)
-    if arguments.json:
-        print(json.dumps({"unit": "us", "figures": found}, indent=2))
-        return
-    for name, value in found.items():
-        print(f"{value:9.2f} µs  {name}")
+def run(options: Options) -> Result:
+    """Every figure once, itself a median; ten times fewer repeats when quick."""
+    pin(cores().server)
+    result = Result("scheduler_decisions")
+    for name, value in measure(options.quick).items():
+        if options.wants(name):
+            result.figures.append(Figure(name, value, "µs", goal_of(name)))
+    return result
 
 
-if __name__ == "__main__":
-    main()
+def goal_of(name: str) -> Goal | None:
+    """What a figure of `measure` should be."""
+    if name.startswith("slack decision") and ", 1000 pending" in name:
+        return at_most(100.0)
+    if name.startswith("insertion, DeadlineQueue") and name.endswith(", 10000 pending"):
+        return at_most(20.0)
+    if name.endswith("add + take per request at batch 8") and not name.startswith("slack"):
+        return at_most(3.0)
+    return None

@@ -1,0 +1,92 @@
+"""`python -m bench [NAME …] [--quick] [--rows TEXT] [--json FILE] [--list]`.
+
+Without a name every benchmark runs, the longest last. Exit codes: 0 every goal met, 1 some goal
+missed or a benchmark failed, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import traceback
+from pathlib import Path
+
+from rich.console import Console
+
+from bench.machine import cores, cpu_model, load_average
+from bench.measurement import Benchmark, Options, Result, write_json
+
+BENCHMARKS = {
+    "engine_cost": "engine and scheduler alone: µs per request at batch 8",
+    "scheduler_decisions": "one decision, one insertion, add and take",
+    "startup": "start to ready, import time, size of the core install",
+    "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
+    "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",
+    "throughput": "residual classifier, saturated, beside a bare onnxruntime loop",
+    "shared_lane": "three models on one core: goodput and CPU time per batch",
+    "goodput": "answers in time under load and overload, beside yardsticks and other servers",
+}
+"""Modules of this package with a `run`, in the order they run, and what they measure."""
+
+
+def benchmark(name: str) -> Benchmark:
+    """The `run` of one benchmark."""
+    run: Benchmark = importlib.import_module(f"bench.{name}").run
+    return run
+
+
+def main() -> int:
+    """Run what was asked for; see the module docstring."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure; README.md in this folder explains each."
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which; default: all")
+    parser.add_argument("--quick", action="store_true", help="short rounds, not for quoting")
+    parser.add_argument("--rows", default="", metavar="TEXT", help="only rows that contain TEXT")
+    parser.add_argument("--no-peers", action="store_true", help="leave other servers out")
+    parser.add_argument("--fresh", action="store_true", help="measure stored rows anew")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
+    parser.add_argument("--list", action="store_true", help="list the benchmarks")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for name, summary in BENCHMARKS.items():
+            print(f"{name:<22}{summary}")
+        return 0
+    for name in arguments.names:
+        if name not in BENCHMARKS:
+            parser.error(f"no benchmark is called {name!r}; there are: {', '.join(BENCHMARKS)}")
+    options = Options(arguments.quick, arguments.rows, not arguments.no_peers, arguments.fresh)
+    return _run(arguments.names or list(BENCHMARKS), options, arguments.json)
+
+
+def _run(names: list[str], options: Options, json_path: Path | None) -> int:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    where = cores()
+    console.print(
+        f"{cpu_model()}; servers on core {where.server}, clients on core {where.client}; "
+        f"load average {load_average():.2f}"
+    )
+    if where.shared:
+        console.print("only one core: servers and clients take each other's time", style="yellow")
+    done: list[tuple[Result, Options]] = []
+    failed = False
+    for name in names:
+        try:
+            result = benchmark(name)(options)
+        except Exception:  # one that cannot run must not hide the others' figures
+            traceback.print_exc()
+            failed = True
+            continue
+        result.show(console)
+        done.append((result, options))
+        if json_path is not None:
+            write_json(json_path, done)
+    missed = [(result.name, figure) for result, _ in done for figure in result.missed]
+    for name, figure in missed:
+        console.print(f"missed: {name}: {figure.name}", style="red", markup=False)
+    return 1 if missed or failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""The open loop: the same arrivals to any server, judged by the client's clock.
+
+A thin cover of `slacktide.load`: servers of the Open Inference Protocol are told each deadline, the
+others are sent raw bodies; both are judged alike, from the intended send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import uvloop
+
+from bench.clients import settle
+from bench.models import Body, npz_files, oip_body, raw_body, requests
+from bench.servers import Serving
+from bench.yardstick import Arrivals as YardstickArrivals
+from slacktide.load import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
+from slacktide.load.generate import carry_out
+from slacktide.load.prepare import prepare
+from slacktide.load.results import ENDING_OF, ENDINGS, Result
+from slacktide.load.schedule import Purpose, generator
+from slacktide.workloads import Arrivals, Deadlines
+
+BODIES = 16
+"""Different inputs per model."""
+CONNECTIONS = 1024
+PATIENCE = 2.0
+"""Seconds after its deadline at which a request is given up by its client."""
+
+_REFUSALS = tuple(ENDING_OF[result] for result in (Result.OVERLOADED, Result.UNAVAILABLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """One model's load."""
+
+    model: str
+    arrivals: Arrivals
+    deadlines: Deadlines
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of one model's requests, warm-up left out."""
+
+    submitted: int
+    goodput: float
+    endings: Mapping[str, int]
+    latency_p50_ms: float
+    """Of answers, late ones included."""
+    latency_p99_ms: float
+    refusals: int
+    refusal_p99_ms: float
+    """From the intended send to a refusal (429, 503); 0 without any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run against one server."""
+
+    models: Mapping[str, Answered]
+    lateness_p99_ms: float
+    """Of the client itself."""
+    complaints: Mapping[str, int] = field(default_factory=dict)
+
+
+def offer(
+    serving: Serving,
+    load: Sequence[Offered],
+    *,
+    duration: float,
+    warmup: float,
+    seed: int,
+) -> Run:
+    """Send `load` to `serving` on time and wait for every answer. Raises LoadError."""
+    oip = serving.name == "slacktide"
+    streams = []
+    for each in load:
+        if oip:
+            payload: FilePayload | RawPayload = FilePayload(npz_files(each.model, BODIES))
+        else:
+            bodies = tuple(raw_body(tensors) for tensors in requests(each.model, BODIES))
+            payload = RawPayload(
+                serving.path_of(each.model), bodies, {"Content-Type": "application/octet-stream"}
+            )
+        streams.append(Stream(each.model, each.arrivals, each.deadlines, payload=payload))
+    spec = LoadSpec(
+        target=Target(Transport.HTTP, "127.0.0.1", serving.port),
+        streams=tuple(streams),
+        duration=duration,
+        warmup=warmup,
+        seed=seed,
+        connections=CONNECTIONS,
+        patience=PATIENCE,
+    )
+    return uvloop.run(_carry_out(spec))
+
+
+def rest(serving: Serving, models: Sequence[str], alone: float) -> None:
+    """Wait until `serving` has nothing left of an earlier run: single requests are as fast as
+    they should be, `alone` seconds and a little. Raises RuntimeError."""
+    for model in models:
+        tensors = requests(model, 1)[0]
+        if serving.name == "slacktide":
+            body = oip_body(tensors)
+        else:
+            body = Body(raw_body(tensors), {"Content-Type": "application/octet-stream"})
+        settle(serving, serving.path_of(model), body, within=3.0 * alone + 0.02)
+
+
+def planned(load: Offered, *, length: float, seed: int, number: int = 0) -> YardstickArrivals:
+    """The arrivals that `offer` sends for stream `number` of a run, for the yardstick."""
+    due = load.arrivals.times(length, generator(seed, Purpose.ARRIVALS, number))
+    allowance = load.deadlines.draw(due.size, generator(seed, Purpose.DEADLINES, number))
+    return YardstickArrivals(due, allowance)
+
+
+async def _carry_out(spec: LoadSpec) -> Run:
+    prepared = await prepare(spec)
+    _, ledger = await carry_out(prepared)
+    schedule = prepared.schedule
+    endings, latency = ledger.endings(), ledger.latency()
+    scored = schedule.due >= spec.warmup
+    found = {}
+    for number, stream in enumerate(spec.streams):
+        mine = scored & (schedule.stream == number)
+        ended, took = endings[mine], latency[mine]
+        answers = took[ended <= 1]
+        refusals = took[np.isin(ended, _REFUSALS)]
+        found[stream.model] = Answered(
+            submitted=int(mine.sum()),
+            goodput=float((ended == 0).mean()) if mine.any() else 1.0,
+            endings={ENDINGS[i].label: int((ended == i).sum()) for i in np.unique(ended)},
+            latency_p50_ms=_percentile_ms(answers, 50),
+            latency_p99_ms=_percentile_ms(answers, 99),
+            refusals=refusals.size,
+            refusal_p99_ms=_percentile_ms(refusals, 99),
+        )
+    lateness = _percentile_ms(ledger.lateness()[scored], 99)
+    return Run(found, lateness, ledger.complaints())
+
+
+def _percentile_ms(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> float:
+    return float(np.percentile(seconds, level)) * 1e3 if seconds.size else 0.0

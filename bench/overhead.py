@@ -1,0 +1,218 @@
+"""What serving costs beside the model: a tiny MLP, everything of a server on one core.
+
+    requests/s   32 outstanding, driven by h2load from another core. Ours and MLServer speak the
+                 Open Inference Protocol (ours with binary tensors; MLServer reads only JSON over
+                 HTTP), mosec and the plain server raw bodies, which is less to parse.
+    gRPC         the same over gRPC, beside an empty grpc.aio handler: what the stack itself costs.
+    hop          one request at a time with 150 KB to a model that does nothing: p50 through a
+                 worker process less p50 inside the server's own.
+    p50          one request at a time to the MLP, beside the plain server without batching.
+
+All servers are up at once and idle but one; contenders take turns within each round, and ratios are
+formed within a round before the median is taken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from bench import models, servers
+from bench.clients import Rate, grpc_body, h2load, latencies
+from bench.measurement import Figure, Goal, Options, Result, Table, at_least, at_most, format_number
+from bench.models import Body
+from bench.peers import PeerMissingError
+from bench.servers import Serving
+from slacktide.examples import example
+
+MAX_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who is driven, and with what."""
+
+    name: str
+    serving: Serving
+    model: str
+    body: Body
+    grpc: bool = False
+
+
+def run(options: Options) -> Result:
+    """Five rounds (three short ones when quick)."""
+    rounds, seconds, count = (3, 1.0, 200) if options.quick else (5, 5.0, 2_000)
+    result = Result("overhead")
+    repository = _repository()
+    mlp = models.requests("mlp", 1)[0]
+    hop = models.oip_body({"values": np.zeros((1, models.HOP_FLOATS), np.float32)})
+    with contextlib.ExitStack() as stack:
+        ours = stack.enter_context(servers.slacktide(repository))
+        beside = _peers(stack, options, result)
+        http, grpc = _contenders(ours, beside, mlp)
+        if options.wants("http"):
+            _throughput(http, rounds, seconds, result, "HTTP", _HTTP_GOALS)
+        if options.wants("grpc"):
+            _throughput(grpc, rounds, seconds, result, "gRPC", _GRPC_GOALS)
+        if options.wants("hop"):
+            pairs = {
+                "worker process": lambda: _p50_ms(ours, "hop", hop, count),
+                "in process": lambda: _p50_ms(ours, "hop_in_process", hop, count),
+            }
+            _difference(
+                pairs, rounds, result, "hop of 150 KB to a worker, added p50", "µs", 1e3, 150.0
+            )
+        if options.wants("p50") and "plain" in beside:
+            oip, raw = models.oip_body(mlp), _raw(mlp)
+            pairs = {
+                "ours": lambda: _p50_ms(ours, "mlp", oip, count),
+                "plain": lambda: _p50_ms(beside["plain"], "mlp", raw, count),
+            }
+            _difference(
+                pairs, rounds, result, "p50 over a plain server without batching", "ms", 1.0, 0.5
+            )
+    return result
+
+
+_HTTP_GOALS: Mapping[tuple[str, str], Goal | None] = {
+    ("ours", "mlserver"): at_least(5.0),
+    ("ours", "mosec"): at_least(0.5),
+    ("ours", "plain"): None,
+    ("ours, in process", "mosec"): None,
+}
+_GRPC_GOALS: Mapping[tuple[str, str], Goal | None] = {
+    ("ours", "empty aio handler"): at_least(0.7),
+    ("ours", "mlserver"): None,
+}
+
+
+def _repository() -> Path:
+    """The MLP and a model that does nothing, each in a worker and in the server's process."""
+    mlp = example("mlp").onnx()
+    settings = f"max_batch: {MAX_BATCH}\n"
+    inside = settings + "executor: in_process\n"
+    return models.variant_repository(
+        "overhead",
+        {
+            "mlp": (mlp, settings),
+            "mlp_in_process": (mlp, inside),
+            "hop": (models.hop_model(), "max_batch: 4\n"),
+            "hop_in_process": (models.hop_model(), "max_batch: 4\nexecutor: in_process\n"),
+        },
+    )
+
+
+def _peers(stack: contextlib.ExitStack, options: Options, result: Result) -> dict[str, Serving]:
+    """Whichever of the other servers can be had, by name."""
+    file = models.model_file("mlp")
+    starts: dict[str, Callable[[], contextlib.AbstractContextManager[Serving]]] = {
+        "empty aio handler": servers.empty_grpc
+    }
+    if options.peers:
+        starts |= {
+            "mosec": lambda: servers.mosec("mlp", file),
+            "mlserver": lambda: servers.mlserver("mlp", file),
+            "plain": lambda: servers.plain({"mlp": file}),
+        }
+    up = {}
+    for name, start in starts.items():
+        try:
+            up[name] = stack.enter_context(start())
+        except (PeerMissingError, servers.ServerFailedError) as error:
+            result.remarks.append(str(error))
+    return up
+
+
+def _contenders(
+    ours: Serving, beside: Mapping[str, Serving], mlp: models.Tensors
+) -> tuple[list[Contender], list[Contender]]:
+    """Over HTTP and over gRPC."""
+    oip, raw, text = models.oip_body(mlp), _raw(mlp), models.json_body(mlp)
+    message = grpc_body(models.grpc_message("mlp", mlp))
+    http = [
+        Contender("ours", ours, "mlp", oip),
+        Contender("ours, in process", ours, "mlp_in_process", oip),
+    ]
+    http += [
+        Contender(name, beside[name], "mlp", body)
+        for name, body in (("mosec", raw), ("plain", raw), ("mlserver", text))
+        if name in beside
+    ]
+    inside = grpc_body(models.grpc_message("mlp_in_process", mlp))
+    grpc = [
+        Contender("ours", ours, "mlp", message, grpc=True),
+        Contender("ours, in process", ours, "mlp_in_process", inside, grpc=True),
+    ]
+    grpc += [
+        Contender(name, beside[name], "mlp", message, grpc=True)
+        for name in ("empty aio handler", "mlserver")
+        if name in beside
+    ]
+    return http, grpc
+
+
+def _throughput(
+    contenders: list[Contender],
+    rounds: int,
+    seconds: float,
+    result: Result,
+    protocol: str,
+    goals: Mapping[tuple[str, str], Goal | None],
+) -> None:
+    found: dict[str, list[Rate]] = {each.name: [] for each in contenders}
+    for _ in range(rounds):
+        for each in contenders:
+            rate = h2load(each.serving, each.model, each.body, seconds=seconds, grpc=each.grpc)
+            found[each.name].append(rate)
+    rates = {name: [rate.per_second for rate in got] for name, got in found.items()}
+    rows = []
+    for name, got in found.items():
+        failed = sum(rate.failed for rate in got)
+        figures = (median(rates[name]), min(rates[name]), max(rates[name]))
+        rows.append((name, *map(format_number, figures), str(failed)))
+    columns = ("server", "median", "least", "most", "without a 2xx")
+    result.tables.append(
+        Table(f"tiny MLP over {protocol}, 32 outstanding: requests/s", columns, tuple(rows))
+    )
+    result.details[protocol] = rates
+    for (one, other), goal in goals.items():
+        if one in rates and other in rates:
+            ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
+            name = f"{protocol}: {one} ÷ {other}"
+            result.figures.append(Figure(name, median(ratios), "×", goal, samples=tuple(ratios)))
+
+
+def _difference(
+    pairs: Mapping[str, Callable[[], float]],
+    rounds: int,
+    result: Result,
+    name: str,
+    unit: str,
+    scale: float,
+    limit: float,
+) -> None:
+    """The first less the second, milliseconds times `scale`, as the median over rounds."""
+    found: dict[str, list[float]] = {who: [] for who in pairs}
+    for _ in range(rounds):
+        for who, measure in pairs.items():
+            found[who].append(measure())
+    one, other = found.values()
+    differences = [(a - b) * scale for a, b in zip(one, other, strict=True)]
+    note = ", ".join(f"{who} {median(got):.3f} ms" for who, got in found.items())
+    result.figures.append(
+        Figure(name, median(differences), unit, at_most(limit), note, tuple(differences))
+    )
+
+
+def _p50_ms(serving: Serving, model: str, body: Body, count: int) -> float:
+    latencies(serving, serving.path_of(model), body, count=max(10, count // 10))
+    return float(np.median(latencies(serving, serving.path_of(model), body, count=count))) * 1e3
+
+
+def _raw(tensors: models.Tensors) -> Body:
+    return Body(models.raw_body(tensors), {"Content-Type": "application/octet-stream"})
