@@ -64,6 +64,8 @@ def check(
     """
     from slacktide.repository import RepositoryError, Severity, check_repository
 
+    if not repository.is_dir():
+        fail(f"{repository}: no such folder")
     try:
         findings = check_repository(repository)
     except RepositoryError as error:

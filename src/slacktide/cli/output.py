@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import NoReturn
 
 import orjson
@@ -25,6 +26,12 @@ def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
     """Say what is wrong on stderr, and end."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(code)
+
+
+def require_plots(what: str) -> None:
+    """Fail before any work is done if `what` (a page) could not be drawn after it."""
+    if find_spec("matplotlib") is None:
+        fail(f"{what} needs matplotlib; install it with: pip install 'slacktide[report]'")
 
 
 def print_json(document: object) -> None:

@@ -38,7 +38,8 @@ def summary(report: Report) -> str:
 
 def outcome_table(report: Report) -> Table:
     """Streams × outcomes."""
-    table = Table(title="Outcomes", title_justify="left", box=SIMPLE)
+    # Tight, so that eight columns fit a terminal of 80.
+    table = Table(title="Outcomes", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("stream")
     for heading in ("submitted", "goodput", *OUTCOME_COLUMNS):
         table.add_column(heading, justify="right")

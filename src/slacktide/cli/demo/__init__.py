@@ -1,0 +1,10 @@
+"""`slacktide demo`: Slacktide on this machine in about a minute, ending in a report.
+
+Not a benchmark (those are in `bench/`): short runs, few seeds, one machine shared by server and
+client. Everything it uses a user has too: the example models, `slacktide profile`,
+`slacktide serve` as a process of its own, and the load generator.
+"""
+
+from slacktide.cli.demo.command import demo
+
+__all__ = ["demo"]

@@ -1,0 +1,151 @@
+"""What the demo prints and writes: figures, and beside them what they rest on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from slacktide.cli.demo.conduct import CALIBRATION_LOAD, Limit, Result
+from slacktide.cli.demo.scenario import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, Measured
+from slacktide.domain import OutcomeKind
+from slacktide.reports import StreamReport, comparison_page, render_comparison
+from slacktide.reports.table import percent
+
+JSON_NAME = "demo-report.json"
+HTML_NAME = "demo-report.html"
+
+
+def notes(result: Result) -> list[str]:
+    """What was measured, and what the figures rest on: one sentence each."""
+    scenario = result.scenario
+    models = scenario.measured
+    shared = set(result.server_cores) & set(result.client_cores)
+    client = "the same, which costs goodput" if shared else _cores(result.client_cores)
+    found = [
+        f"Server, with its models, on {_cores(result.server_cores)}; client on {client}.",
+        *map(_peak, models),
+    ]
+    if len(models) > 1:
+        found.append(f"At load 1 × each model is sent 1/{len(models)} of its peak.")
+    found += [
+        f"Arrivals: gamma gaps, cv {CV:g}, seed {scenario.seed}, the same for every policy; "
+        f"{scenario.seconds:g} s a run, one row a request.",
+        f"Deadlines: {scenario.deadlines.describe()}, drawn evenly and sent along. Judged by the "
+        "client's clock from the moment a request should have left; given up "
+        f"{PATIENCE:g} s after its deadline.",
+        "fifo: dynamic batching, no delay, no limit on the queue. fifo + limit: the best of "
+        f"{len(result.limits)} limits on other arrivals at {CALIBRATION_LOAD:g} × "
+        f"({', '.join(map(_limit, result.limits))}), here "
+        f"{_settings(result.chosen)}. slack: the default, as it comes.",
+        f"slack over gRPC, {LOADS[0]:g} ×, {scenario.seconds / 2:g} s: "
+        f"{percent(result.grpc.goodput)} of {result.grpc.total.submitted} in time.",
+        f"The client sent at most {_worst_lateness(result) * 1e3:.1f} ms late (p99 of the worst "
+        "run), which counts against the policy.",
+        "Short runs on one machine: a few points are chance. `make bench` measures properly.",
+    ]
+    return found
+
+
+def _peak(model: Measured) -> str:
+    return (
+        f"{model.model}: {model.alone_s * 1e3:.1f} ms for one row alone, at best "
+        f"{model.profile_peak_rps:,.0f} rows/s (batch {model.best_batch}) by its profile. Peak: "
+        f"{model.served_peak_rps:,.0f} requests/s, measured as fifo works a backlog off over HTTP, "
+        f"{BACKLOG_CONNECTIONS} at once."
+    )
+
+
+def _worst_lateness(result: Result) -> float:
+    late = [entry.report.lateness for entry in result.comparison]
+    return max((one.p99 for one in late if one is not None), default=0.0)
+
+
+def show(result: Result, out: Console) -> None:
+    """The tables and the notes."""
+    out.print()
+    out.print(render_comparison(result.comparison))
+    out.print(_outcomes(result))
+    for note in notes(result):
+        out.print(Padding(Text(f"- {note}"), (0, 0, 0, 2)))
+    out.print()
+
+
+def write_json(result: Result, folder: Path) -> Path:
+    """The document: every run in full, with all that it rests on. Raises OSError."""
+    document = {
+        **result.comparison.to_dict(),
+        "kind": "demo",
+        "notes": notes(result),
+        "models": [asdict(model) for model in result.scenario.measured],
+        "limits": [
+            {"wait_s": limit.wait_s, "settings": limit.policy.settings, "goodput": limit.goodput}
+            for limit in result.limits
+        ],
+        "grpc": result.grpc.to_dict(),
+    }
+    path = folder / JSON_NAME
+    path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return path
+
+
+def write_page(result: Result, folder: Path) -> Path:
+    """The same as a page. Raises OSError, ReportError."""
+    path = folder / HTML_NAME
+    path.write_text(comparison_page(result.comparison, notes=notes(result)), encoding="utf-8")
+    return path
+
+
+def _outcomes(result: Result) -> Table:
+    """What became of the requests of each run, in percent; in time also by model."""
+    models = [model.model for model in result.scenario.measured]
+    models = models if len(models) > 1 else []
+    table = Table(
+        title="Of 100 requests (by model: of 100 of its own, in time)",
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+    )
+    for heading in ("policy", "load"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("sent", "in time", *models, "late", "refused", "failed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in result.comparison:
+        report = entry.report
+        streams = {stream.model: stream for stream in report.streams}
+        table.add_row(
+            entry.policy,
+            entry.load.removesuffix(" peak"),
+            str(report.total.submitted),
+            _part(report.total, OutcomeKind.SERVED),
+            *(_part(streams[model], OutcomeKind.SERVED) for model in models),
+            # Given up is late too: the client waited until well after the deadline.
+            _part(report.total, OutcomeKind.LATE, OutcomeKind.CANCELLED),
+            _part(report.total, OutcomeKind.REJECTED, OutcomeKind.DROPPED),
+            _part(report.total, OutcomeKind.FAILED),
+        )
+    return table
+
+
+def _part(stream: StreamReport, *kinds: OutcomeKind) -> str:
+    """How many of 100 ended so."""
+    count = sum(stream.outcomes.get(kind.value, 0) for kind in kinds)
+    return f"{100 * count / stream.submitted:.1f}" if stream.submitted else "–"
+
+
+def _limit(limit: Limit) -> str:
+    return f"{limit.wait_s * 1e3:.0f} ms: {percent(limit.goodput)}"
+
+
+def _settings(limit: Limit) -> str:
+    return " and ".join(f"{model} {text}" for model, text in limit.policy.settings.items())
+
+
+def _cores(cores: tuple[int, ...]) -> str:
+    return f"core {cores[0]}" if len(cores) == 1 else f"cores {', '.join(map(str, cores))}"

@@ -1,0 +1,279 @@
+"""`slacktide load TARGET`: flags for `slacktide.load`, whose texts they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.load import LoadError, Progress, build_spec, run_load_sync
+from slacktide.reports import Report, ReportError, page, render
+from slacktide.reports.table import percent
+
+_TRAFFIC = "What to send, and when"
+_JUDGE = "How it is judged"
+_WIRE = "How it travels"
+_REPORT = "What comes of it"
+
+
+def load(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="HOST, HOST:PORT or a URL: http://, https://, grpc:// or grpcs:// chooses the "
+            "protocol.",
+            metavar="TARGET",
+        ),
+    ],
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Model to ask.", rich_help_panel=_TRAFFIC, show_default=False
+        ),
+    ] = "",
+    version: Annotated[
+        str,
+        typer.Option(
+            metavar="N",
+            help="Its version; default: the latest.",
+            rich_help_panel=_TRAFFIC,
+            show_default=False,
+        ),
+    ] = "",
+    arrivals: Annotated[
+        str,
+        typer.Option(
+            metavar="PROCESS",
+            help="poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
+            "constant:RATE or trace:FILE; rates per second.",
+            rich_help_panel=_TRAFFIC,
+        ),
+    ] = "poisson:10",
+    duration: Annotated[
+        str, typer.Option(metavar="TIME", help="What is scored.", rich_help_panel=_TRAFFIC)
+    ] = "10s",
+    warmup: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="The same load before that, not scored.", rich_help_panel=_TRAFFIC
+        ),
+    ] = "0s",
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORDS",
+            help="One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags "
+            "of a single stream, which give what it leaves out. May be given several times.",
+            rich_help_panel=_TRAFFIC,
+        ),
+    ] = None,
+    rows: Annotated[
+        str,
+        typer.Option(
+            metavar="N,…",
+            help="Rows of a request; of a list (1,2,4) one is drawn.",
+            rich_help_panel=_TRAFFIC,
+        ),
+    ] = "1",
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT=DIMS",
+            help="INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list one is "
+            "drawn. May be given several times.",
+            rich_help_panel=_TRAFFIC,
+        ),
+    ] = None,
+    payload: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="random, random:integers=N, or files (.npy, .npz, .json), separated by commas.",
+            rich_help_panel=_TRAFFIC,
+        ),
+    ] = "random",
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Of arrivals, deadlines and payloads alike.", rich_help_panel=_TRAFFIC
+        ),
+    ] = 0,
+    deadline: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
+            rich_help_panel=_JUDGE,
+        ),
+    ] = "none",
+    send_deadlines: Annotated[
+        bool,
+        typer.Option(
+            "--send-deadlines/--no-send-deadlines",
+            help="Whether the server is told the deadline.",
+            rich_help_panel=_JUDGE,
+        ),
+    ] = True,
+    patience: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="How long after its deadline to wait.", rich_help_panel=_JUDGE
+        ),
+    ] = "10s",
+    application: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Whom the requests are from.",
+            rich_help_panel=_WIRE,
+            show_default=False,
+        ),
+    ] = "",
+    priority: Annotated[
+        int,
+        typer.Option(metavar="N", help="1 (highest) to 5; 0 says nothing.", rich_help_panel=_WIRE),
+    ] = 0,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="NAME=VALUE, a further request parameter. May be given several times.",
+            rich_help_panel=_WIRE,
+        ),
+    ] = None,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="HTTP: most open at once (512); gRPC: channels (1).",
+            rich_help_panel=_WIRE,
+            show_default=False,
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the bearer token.", rich_help_panel=_WIRE),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Certificates (PEM) to trust over TLS.", rich_help_panel=_WIRE
+        ),
+    ] = None,
+    spin: Annotated[
+        bool,
+        typer.Option(
+            "--spin", help="Never sleep between sends; takes a core.", rich_help_panel=_WIRE
+        ),
+    ] = False,
+    lateness_warning: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Own lateness (p99) above which the report warns.",
+            rich_help_panel=_REPORT,
+        ),
+    ] = "5ms",
+    min_goodput: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="Exit 1 if a smaller share is answered in time.",
+            rich_help_panel=_REPORT,
+        ),
+    ] = None,
+    title: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="Of the report.", rich_help_panel=_REPORT, show_default=False
+        ),
+    ] = "",
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the report as a page too.", rich_help_panel=_REPORT
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_REPORT)
+    ] = False,
+) -> None:
+    """Send open-loop load with deadlines to a server, and report what was answered in time.
+
+    Requests leave when they are due, whatever became of those before; latency counts from then.
+    Ctrl-C ends the run and reports what was done.
+
+    Example: slacktide load 127.0.0.1:8000 --model mlp --arrivals poisson:200 --deadline 50ms
+
+    Example: slacktide load grpc://127.0.0.1:8001 --duration 30s --deadline 100ms
+    --stream 'model=residual arrivals=gamma:40:cv=3' --stream 'model=dense arrivals=poisson:300'
+    """
+    if html is not None:
+        _can_write_page(html)
+    try:
+        spec = build_spec(
+            target,
+            model=model,
+            version=version,
+            application=application,
+            arrivals=arrivals,
+            deadline=deadline,
+            priority=priority,
+            rows=rows,
+            shape=shape or (),
+            payload=payload,
+            parameter=parameter or (),
+            stream=stream or (),
+            duration=duration,
+            warmup=warmup,
+            seed=seed,
+            connections=connections,
+            patience=patience,
+            send_deadlines=send_deadlines,
+            spin=spin,
+            lateness_warning=lateness_warning,
+            token_file=token_file,
+            ca_file=ca_file,
+            title=title,
+        )
+        with progress_bar(shown=not json) as move:
+            report = run_load_sync(spec, lambda at: move(_share(at), _standing(at)))
+    except LoadError as error:
+        fail(str(error))
+    if html is not None:
+        _write_page(html, report)
+    if json:
+        print_json(report.to_dict())
+    else:
+        console().print(render(report))
+    if min_goodput is not None and report.goodput < min_goodput:
+        reached, wanted = percent(report.goodput), percent(min_goodput)
+        fail(f"goodput {reached} falls short of the {wanted} of --min-goodput", FELL_SHORT)
+
+
+def _share(at: Progress) -> float:
+    return at.elapsed_s / at.length_s
+
+
+def _standing(at: Progress) -> str:
+    """What has come of the run so far, in a few words."""
+    judged = percent(at.on_time / at.ended) if at.ended else "–"
+    return f"{at.submitted} of {at.planned} sent, {judged} of {at.ended} on time"
+
+
+def _can_write_page(path: Path) -> None:
+    """Fail before the run rather than after it."""
+    require_plots("--html")
+    if not path.parent.is_dir():
+        fail(f"--html: no such folder: {path.parent}")
+
+
+def _write_page(path: Path, report: Report) -> None:
+    try:
+        path.write_text(page(report), encoding="utf-8")
+    except (OSError, ReportError) as error:
+        fail(f"--html: {error}", FELL_SHORT)

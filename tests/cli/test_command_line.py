@@ -1,0 +1,119 @@
+"""What every verb has: help with an example, exit codes, errors that name the flag."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from slacktide import __version__
+from slacktide.cli.main import app
+from slacktide.load import build_spec
+
+Run = Any
+
+VERBS = (
+    ("serve",),
+    ("profile",),
+    ("load",),
+    ("demo",),
+    ("models", "make"),
+    ("models", "check"),
+)
+
+
+def invoke(*words: str, **env: str) -> Any:
+    """The program in this process; `output` is everything it wrote."""
+    return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1", **env})
+
+
+def test_the_verbs_are_these():
+    found = {(command.callback.__name__,) for command in app.registered_commands}
+    for group in app.registered_groups:
+        for command in group.typer_instance.registered_commands:
+            found.add((group.typer_instance.info.name, command.callback.__name__))
+    assert found == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_help_has_an_example(verb: tuple[str, ...]):
+    result = invoke(*verb, "--help")
+    assert result.exit_code == 0
+    assert f"Example: slacktide {' '.join(verb)}" in result.output
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tuple[str, ...]):
+    command: Any = typer.main.get_command(app)
+    for word in verb:
+        command = command.commands[word]
+    text = invoke(*verb, "--help", COLUMNS="300").output
+    for parameter in command.params:
+        if parameter.param_type_name != "option" or parameter.name == "print_config":
+            continue
+        assert parameter.help, parameter.name
+        name = parameter.envvar or "_".join(("SLACKTIDE", *verb, parameter.name)).upper()
+        assert f"env var: {name}" in text
+
+
+def test_version():
+    result = invoke("--version")
+    assert (result.exit_code, result.output) == (0, f"slacktide {__version__}\n")
+
+
+def test_it_is_a_program(run: Run):
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"slacktide {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["serve"], "repository"),
+        (["serve", "x", "--http-port", "many"], "--http-port"),
+        (["serve", "x", "--memory-limit", "much"], "--memory-limit"),
+        (["serve", "x", "--log-level", "loud"], "--log-level"),
+        (["serve", "x", "--tls-cert", "a.pem"], "--tls-key"),
+        (["serve", "x", "--scheduler-option", "max_queue"], "--scheduler-option"),
+        (["profile", "x", "--budget", "long"], "--budget"),
+        (["load"], "TARGET"),
+        (["load", "ftp://x", "--model", "m"], "TARGET"),
+        (["load", "x"], "--model"),
+        (["load", "x", "--model", "m", "--arrivals", "poisson:fast"], "--arrivals"),
+        (["load", "x", "--model", "m", "--deadline", "soon"], "--deadline"),
+        (["load", "x", "--model", "m", "--rows", "a"], "--rows"),
+        (["load", "x", "--stream", "model=m rows=a"], "--stream 1, rows"),
+        (["load", "x", "--model", "m", "--min-goodput", "2"], "--min-goodput"),
+        (["load", "x", "--model", "m", "--html", "/no/such/folder/a.html"], "--html"),
+        (["demo", "--seconds", "0"], "--seconds"),
+        (["demo", "--models", "mpl"], "mpl"),
+        (["models", "make", "x", "--only", "mpl"], "mpl"),
+        (["models", "check", "/no/such/folder"], "/no/such/folder"),
+        (["frobnicate"], "frobnicate"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_usage_ends_with_2_and_names_what_is_wrong(
+    words: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert not result.stdout
+
+
+def test_a_flag_can_come_from_the_environment():
+    result = invoke("load", "x", "--model", "m", SLACKTIDE_LOAD_ROWS="a")
+    assert result.exit_code == 2
+    assert "--rows: expected a whole number, got 'a'" in result.stderr
+
+
+def test_the_flags_of_load_are_those_of_build_spec():
+    flags = set(importlib.import_module("slacktide.cli.load").load.__annotations__)
+    assert flags - set(build_spec.__annotations__) == {"html", "json", "min_goodput"}
+    assert set(build_spec.__annotations__) <= flags

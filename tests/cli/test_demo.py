@@ -1,0 +1,159 @@
+"""The demo: its traffic (pure), and one short run of all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slacktide.cli.demo.child import ChildError, Server, slacktide, split_cores
+from slacktide.cli.demo.scenario import (
+    LOADS,
+    Measured,
+    Scenario,
+    backlog,
+    fifo,
+    fifo_limited,
+    slack,
+    waits,
+)
+from slacktide.load import Target, Transport
+from slacktide.reports import Comparison
+
+Run = Any
+
+TARGET = Target(Transport.HTTP, "127.0.0.1", 8000)
+FAST = Measured("text", 0.003, 400.0, 16, 360.0)
+SLOW = Measured("residual", 0.010, 100.0, 8, 90.0)
+BOTH = Scenario((FAST, SLOW), 4.0, 1)
+
+
+def test_each_model_is_offered_its_part_of_its_own_peak():
+    spec = BOTH.spec(TARGET, 2.0, title="t")
+    assert [stream.arrivals.mean_rate(4.0) for stream in spec.streams] == [360.0, 90.0]
+    assert (spec.duration, spec.seed) == (4.0, 1)
+
+
+def test_deadlines_follow_the_slowest_model():
+    assert BOTH.deadlines.choices == (0.03, 0.06, 0.12)
+    assert {stream.deadlines for stream in BOTH.spec(TARGET, 1.0, title="t").streams} == {
+        BOTH.deadlines
+    }
+
+
+def test_the_limit_is_calibrated_on_other_arrivals_than_it_is_judged_by():
+    judged, calibrated = (
+        BOTH.spec(TARGET, 1.0, title="t", calibrate=calibrate) for calibrate in (False, True)
+    )
+    assert calibrated.seed != judged.seed
+    assert calibrated.streams == judged.streams
+
+
+def test_a_queue_limit_holds_what_its_model_does_in_that_time():
+    settings = fifo_limited(BOTH.measured, 0.1).settings
+    assert settings == {
+        "text": "{name: fifo, max_queue: 18}",
+        "residual": "{name: fifo, max_queue: 4}",
+    }
+    assert fifo_limited(BOTH.measured, 1e-6).settings["residual"].endswith("max_queue: 1}")
+
+
+def test_the_limits_tried_reach_from_half_the_shortest_deadline_to_the_longest():
+    assert waits(BOTH.deadlines) == pytest.approx((0.015, 0.03, 0.06, 0.12))
+
+
+def test_a_backlog_is_there_at_once_and_waits_for_ever():
+    spec = backlog(TARGET, FAST, 2.0)
+    (stream,) = spec.streams
+    assert stream.arrivals.mean_rate(2.0) == 400.0
+    assert stream.deadlines is None
+
+
+def test_policies_differ_in_nothing_but_the_scheduler():
+    assert fifo(["a"]).settings == {"a": "{name: fifo}"}
+    assert slack(["a"]).settings == {"a": "{name: slack}"}
+
+
+def test_cores_are_split_and_never_empty():
+    allowed = sorted(os.sched_getaffinity(0))
+    assert split_cores(len(allowed)) == (tuple(allowed), tuple(allowed))
+    server, client = split_cores(1)
+    assert server == (allowed[0],)
+    assert client == (tuple(allowed[1:]) or server)
+
+
+def test_a_child_that_fails_is_quoted(tmp_path: Path):
+    cores, _ = split_cores(1)
+    with pytest.raises(ChildError, match="no such folder"):
+        slacktide(["models", "check", str(tmp_path / "nothing")], cores, tmp_path / "log")
+
+
+def test_a_server_that_ends_is_quoted(tmp_path: Path):
+    cores, _ = split_cores(1)
+    with (
+        pytest.raises(ChildError, match="the server ended"),
+        Server(tmp_path / "nothing", cores, tmp_path / "log"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+def test_the_whole_of_it(run: Run, tmp_path: Path):
+    done = run("demo", "--models", "text", "--seconds", "0.3", "--dir", "work", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads((tmp_path / "demo-report.json").read_text())
+    comparison = Comparison.from_json(json.dumps(document))
+    assert comparison.policies == ("fifo", "fifo + limit", "slack")
+    assert len(comparison.loads) == len(LOADS)
+    for load in comparison.loads:
+        reports = [comparison.get(policy, load) for policy in comparison.policies]
+        submitted = {report.total.submitted for report in reports if report is not None}
+        assert len(submitted) == 1, "the same arrivals for all"
+        assert submitted.pop() > 0
+    assert document["grpc"]["configuration"]["target"].startswith("grpc://")
+    assert document["grpc"]["total"]["outcomes"]["served"] > 0
+    page = (tmp_path / "demo-report.html").read_text()
+    for note in document["notes"]:
+        assert note.split(":")[0] in page
+        assert note.split()[0] in done.stdout
+    assert "scheduler: {name: slack}" in (tmp_path / "work/models/text/slacktide.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "slacktide", "demo", "--models", "text", "--seconds", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    log = None
+    while log is None or "ready:" not in log.read_text():
+        assert child.poll() is None
+        time.sleep(0.02)
+        log = next(tmp_path.glob("slacktide-demo-*/server.log"), None)
+    servers = _children(child.pid)
+    child.send_signal(signal.SIGINT)
+    output, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert output == b""
+    assert servers
+    assert not any(Path(f"/proc/{pid}").exists() for pid in servers)
+    assert not list(tmp_path.iterdir())
+
+
+def _children(pid: int) -> list[int]:
+    """Every process below `pid`."""
+    found: list[int] = []
+    for listing in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, listing.read_text().split()):
+            found += [child, *_children(child)]
+    return found

@@ -1,0 +1,67 @@
+"""`slacktide models` and `slacktide profile`, on real models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from slacktide.examples import MODELS
+from slacktide.profiles import ProfileRecord
+
+Run = Any
+
+
+def test_make_says_what_it_made(run: Run, tmp_path: Path):
+    done = run("models", "make", tmp_path / "m", "--only", "mlp", "--only", "text", "--json")
+    assert done.returncode == 0
+    paths = [Path(path) for path in json.loads(done.stdout)]
+    assert [path.name for path in paths] == ["mlp", "text"]
+    assert all((path / "1" / "model.onnx").is_file() for path in paths)
+    assert set(MODELS) > {path.name for path in paths}
+
+
+def test_check_finds_nothing_wrong_with_the_examples(run: Run, example_models: Path):
+    done = run("models", "check", example_models)
+    assert (done.returncode, done.stdout) == (0, "no findings\n")
+
+
+def test_check_exits_1_and_names_the_key(run: Run, example_models: Path, tmp_path: Path):
+    shutil.copytree(example_models, tmp_path / "m")
+    settings = tmp_path / "m" / "mlp" / "slacktide.yaml"
+    settings.write_text(settings.read_text() + "max_bach: 3\n")
+    done = run("models", "check", tmp_path / "m", "--json")
+    assert done.returncode == 1
+    (finding,) = json.loads(done.stdout)
+    assert (finding["model"], finding["severity"]) == ("mlp", "error")
+    assert "max_bach" in finding["message"]
+    assert "max_batch" in finding["message"]
+
+
+def test_profile_measures_and_stores_beside_the_model(
+    run: Run, example_models: Path, tmp_path: Path
+):
+    shutil.copytree(example_models, tmp_path / "m")
+    folder = tmp_path / "m" / "mlp"
+    done = run("profile", folder, "--budget", "200ms", "--cores", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    record = ProfileRecord.from_dict(json.loads(done.stdout)["1"])
+    assert record.table.cores == (1,)
+    assert record.table.max_batch == 64
+    (stored,) = (folder / "1").glob("profile.*.json")
+    assert json.loads(stored.read_text())["profile"]["record"] == record.to_dict()
+
+
+def test_profile_prints_a_table(run: Run, example_models: Path, tmp_path: Path):
+    shutil.copytree(example_models, tmp_path / "m")
+    done = run("profile", tmp_path / "m" / "mlp", "--budget", "100ms", "--cores", "1")
+    assert done.returncode == 0, done.stderr
+    assert "mlp version 1" in done.stdout
+    assert "1 core: capacity" in done.stdout
+
+
+def test_profile_of_what_is_no_model(run: Run, tmp_path: Path):
+    done = run("profile", tmp_path / "nothing")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
