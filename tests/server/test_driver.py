@@ -1,0 +1,432 @@
+"""The driver on a real event loop, between a real engine and replicas that do as they are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from slacktide.domain import (
+    Batch,
+    BatchTiming,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    Refused,
+    Replica,
+    Request,
+    Route,
+)
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.engine import Engine
+from slacktide.engine.invariants import check_invariants
+from slacktide.engine.ports import PoolParts, PoolView
+from slacktide.executors.ports import (
+    Aborted,
+    Failed,
+    Finished,
+    Lost,
+    OutputTensor,
+    Payload,
+    Ready,
+    Report,
+    Resized,
+    TensorRef,
+)
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.scheduling import make_scheduler
+from slacktide.server.driver import Driver, Outputs
+
+POOL = PoolId("m", "1")
+SPEC = TensorSpec("x", Datatype.FP32, (-1, 1))
+INTERFACE = ModelInterface((SPEC,), (SPEC,), 4)
+
+
+class Puppet:
+    """A replica whose reports are the test's business; it notes what it is asked."""
+
+    pid = None
+
+    def __init__(self, replica: Replica, report: Callable[[Report], None]) -> None:
+        self.replica = replica
+        self.report = report
+        self.asked: list[tuple[Any, ...]] = []
+        self.batch = -1
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        self.batch = batch
+        self.asked.append(("run", [member.tensors[0].offset for member in members]))
+
+    def abort(self, batch: int) -> None:
+        self.asked.append(("abort", batch))
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        self.asked.append(("resize", cores))
+
+    def stop(self) -> None:
+        self.asked.append(("stop",))
+
+    def kill(self) -> None:
+        self.asked.append(("kill",))
+
+    def finish(self, *outputs: bytes | memoryview) -> None:
+        """Every member's answer."""
+        tensors = [[OutputTensor((1, 1), memoryview(data))] for data in outputs]
+        self.report(Finished(self.batch, tensors, BatchTiming(infer_s=0.001)))
+
+
+class Stage:
+    """A driver, its puppets, and what requests heard."""
+
+    def __init__(self) -> None:
+        self.puppets: list[Puppet] = []
+        self.heard: dict[int, tuple[Outcome, Outputs | None]] = {}
+        self.freed: list[int] = []
+        self.losses: list[str] = []
+        self.refusal: str | None = None
+        self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
+        self.driver = Driver(Engine(self._parts), self)
+
+    def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        scheduler = make_scheduler("edf", {}, max_batch=max_batch, times=self.times, view=view)
+        return PoolParts(scheduler, self.times)
+
+    # Launcher
+
+    def start(self, replica: Replica, report: Callable[[Report], None]) -> Puppet:
+        self.puppets.append(Puppet(replica, report))
+        return self.puppets[-1]
+
+    def ready(self, replica: Replica, report: Ready) -> str | None:
+        return self.refusal
+
+    def lost(self, replica: Replica, detail: str) -> None:
+        self.losses.append(detail)
+
+    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+        assert seconds >= 0
+
+    # what tests do
+
+    def deploy(self, *cores: int) -> None:
+        plan = Plan((LaneSpec("lane", cores),), (Deployment(POOL, "lane", 4),), (Route("m", POOL),))
+        self.driver.post(PlanChanged(plan))
+        self.driver.flush()
+
+    @property
+    def puppet(self) -> Puppet:
+        return self.puppets[-1]
+
+    def request(self, budget: float | None = None) -> Request:
+        now = self.driver.clock()
+        best_effort = budget is None
+        return Request(
+            self.driver.new_id(), "m", now, now + (budget or 1.0), best_effort=best_effort
+        )
+
+    def submit(self, budget: float | None = None) -> int:
+        request = self.request(budget)
+        payload = Payload(1, (TensorRef(64 * request.id, 4, (1, 1)),))
+        self.driver.submit(
+            request,
+            payload,
+            lambda outcome, outputs, timing: self.hear(request.id, outcome, outputs),
+            lambda: self.freed.append(request.id),
+        )
+        return request.id
+
+    def hear(self, id: int, outcome: Outcome, outputs: Outputs | None) -> None:
+        assert id not in self.heard, "answered twice"
+        self.heard[id] = (outcome, outputs)
+
+    def reason(self, id: int) -> Reason:
+        return self.heard[id][0].reason
+
+
+def staged(play: Callable[[Stage], Any]) -> None:
+    """Run a test on a stage with one replica that is up; then nothing may be left."""
+
+    async def main() -> None:
+        stage = Stage()
+        stage.deploy(0)
+        stage.puppet.report(Ready(INTERFACE))
+        await asyncio.wait_for(play(stage), 20)
+        check_invariants(stage.driver.engine)
+        stage.driver.close()
+        assert stage.driver.in_flight == 0
+
+    asyncio.run(main())
+
+
+def turn() -> Any:
+    """One turn of the loop: what was posted is delivered."""
+    return asyncio.sleep(0)
+
+
+def test_requests_of_one_turn_share_a_batch():
+    async def play(stage: Stage) -> None:
+        ids = [stage.submit() for _ in range(3)]
+        assert stage.puppet.asked == []
+        await turn()
+        assert stage.puppet.asked == [("run", [64 * id for id in ids])]
+        stage.puppet.finish(b"aaaa", b"bbbb", b"cccc")
+        assert [stage.heard[id][1] for id in ids] == [
+            (((1, 1), b"aaaa"),),
+            (((1, 1), b"bbbb"),),
+            (((1, 1), b"cccc"),),
+        ]
+        assert stage.freed == ids
+        await stage.driver.idle()
+
+    staged(play)
+
+
+def test_outputs_are_copied_before_the_next_batch_overwrites_them():
+    async def play(stage: Stage) -> None:
+        outputs = bytearray(b"1111")
+        first = stage.submit()
+        await turn()
+        second = stage.submit()
+        await turn()
+        run = stage.puppet.run
+
+        def overwrite(batch: int, members: Sequence[Payload]) -> None:
+            outputs[:] = b"2222"
+            run(batch, members)
+
+        stage.puppet.run = overwrite
+        stage.puppet.finish(memoryview(outputs))
+        assert stage.heard[first][1] == (((1, 1), b"1111"),)
+        stage.puppet.finish(memoryview(outputs))
+        assert stage.heard[second][1] == (((1, 1), b"2222"),)
+
+    staged(play)
+
+
+def test_a_lost_replica_is_started_again_and_its_request_run_again():
+    async def play(stage: Stage) -> None:
+        id = stage.submit()
+        await turn()
+        lost = stage.puppet
+        lost.report(Lost("killed by signal 9"))
+        assert stage.losses == ["killed by signal 9"]
+        lost.report(Ready(INTERFACE))  # the dead are not heard
+        while stage.puppet is lost:  # after its pause of 0.1 s
+            await asyncio.sleep(0.01)
+        stage.puppet.report(Ready(INTERFACE))
+        assert stage.puppet.asked == [("run", [64 * id])]
+        stage.puppet.finish(b"aaaa")
+        assert stage.reason(id) is Reason.ON_TIME
+        assert stage.freed == [id]
+
+    staged(play)
+
+
+def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
+    async def play(stage: Stage) -> None:
+        id = stage.submit()
+        await turn()
+        stage.driver.cancel(id, Reason.DISCONNECTED)
+        stage.puppet.report(Lost("killed by signal 9"))
+        assert stage.heard == {}
+        assert stage.freed == [id]
+        assert ("abort", 0) not in stage.puppet.asked
+        assert len(stage.puppets) == 1
+
+    staged(play)
+
+
+def test_a_replica_that_cannot_be_started_is_lost():
+    async def play(stage: Stage) -> None:
+        def fail(replica: Replica, report: Callable[[Report], None]) -> Puppet:
+            raise OSError("no more processes")
+
+        stage.start = fail
+        stage.puppet.report(Lost("killed"))
+        while len(stage.losses) < 2:
+            await asyncio.sleep(0.01)
+        assert stage.losses[1] == "could not be started: no more processes"
+
+    staged(play)
+
+
+def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
+    async def play(stage: Stage) -> None:
+        stage.refusal = "not the model that was profiled"
+        stage.puppet.report(Lost("killed"))
+        while len(stage.puppets) < 2:
+            await asyncio.sleep(0.01)
+        stage.puppet.report(Ready(INTERFACE))
+        assert stage.puppet.asked == [("stop",)]
+        id = stage.submit()
+        await turn()
+        assert stage.reason(id) is Reason.UNAVAILABLE
+        assert "not the model" in stage.heard[id][0].detail
+
+    staged(play)
+
+
+def test_a_model_that_raises_fails_its_request():
+    async def play(stage: Stage) -> None:
+        id = stage.submit()
+        await turn()
+        stage.puppet.report(Failed(stage.puppet.batch, "index out of range"))
+        assert stage.reason(id) is Reason.RUNTIME_ERROR
+        assert stage.heard[id][0].detail == "index out of range"
+        assert stage.freed == [id]
+
+    staged(play)
+
+
+def test_who_waits_is_cancelled_at_once_and_never_runs():
+    async def play(stage: Stage) -> None:
+        first = stage.submit()
+        await turn()
+        second = stage.submit()
+        await turn()
+        stage.driver.cancel(second, Reason.CLIENT_CANCELLED)
+        assert not stage.driver.is_open(second)
+        stage.driver.cancel(second, Reason.CLIENT_CANCELLED)  # twice is once
+        await turn()
+        assert stage.freed == [second]
+        stage.puppet.finish(b"aaaa")
+        assert list(stage.heard) == [first]
+        assert [asked[0] for asked in stage.puppet.asked] == ["run"]
+
+    staged(play)
+
+
+def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_that():
+    async def play(stage: Stage) -> None:
+        ids = [stage.submit(), stage.submit()]
+        await turn()
+        stage.driver.cancel(ids[0], Reason.DISCONNECTED)
+        await turn()
+        assert [asked[0] for asked in stage.puppet.asked] == ["run"]
+        stage.driver.cancel(ids[1], Reason.DISCONNECTED)
+        await turn()
+        assert stage.puppet.asked[1:] == [("abort", stage.puppet.batch)]
+        assert stage.freed == []
+        stage.puppet.report(Aborted(stage.puppet.batch))
+        assert stage.freed == ids
+        assert stage.heard == {}
+
+    staged(play)
+
+
+def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
+    async def play(stage: Stage) -> None:
+        stage.deploy(0, 1)
+        assert stage.puppet.asked == [("resize", (0, 1))]
+        lane = stage.driver.engine.state.lanes["lane"]
+        assert lane.cores == (0,)
+        stage.puppet.report(Resized((0, 1)))
+        assert lane.cores == (0, 1)
+
+    staged(play)
+
+
+def test_a_lane_is_resized_although_its_replica_dies_of_it():
+    async def play(stage: Stage) -> None:
+        stage.deploy(0, 1)
+        stage.puppet.report(Lost("killed"))
+        assert stage.driver.engine.state.lanes["lane"].cores == (0, 1)
+
+    staged(play)
+
+
+def test_a_deadline_is_kept_by_the_drivers_own_timer():
+    async def play(stage: Stage) -> None:
+        stage.submit()
+        await turn()
+        waiting = stage.submit(budget=0.05)
+        await turn()
+        while waiting not in stage.heard:
+            await asyncio.sleep(0.005)
+        assert stage.heard[waiting][0].kind is OutcomeKind.DROPPED
+        assert stage.freed == [waiting]
+        stage.puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+def test_an_announced_request_becomes_a_real_one():
+    async def play(stage: Stage) -> None:
+        now = stage.driver.clock()
+        id = stage.driver.new_id()
+        done: list[Outcome] = []
+        notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
+        stage.driver.announce(
+            notice, lambda outcome, outputs, timing: done.append(outcome), lambda: None
+        )
+        await turn()
+        assert stage.driver.is_open(id)
+        payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
+        stage.driver.submit(
+            Request(id, "m", now, now + 5),
+            payload,
+            lambda outcome, outputs, timing: stage.hear(id, outcome, outputs),
+        )
+        await turn()
+        stage.puppet.finish(b"aaaa")
+        assert stage.reason(id) is Reason.ON_TIME
+        assert done == []
+
+    staged(play)
+
+
+def test_a_refusal_is_counted_and_answered():
+    async def play(stage: Stage) -> None:
+        id = stage.driver.new_id()
+        stage.driver.refuse(
+            Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number"),
+            id,
+            lambda outcome, outputs, timing: stage.hear(id, outcome, outputs),
+        )
+        await turn()
+        assert stage.reason(id) is Reason.BAD_INPUT
+        assert stage.driver.engine.state.ledger.counts["m"].by_reason == {Reason.BAD_INPUT: 1}
+
+    staged(play)
+
+
+def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
+    async def play(stage: Stage) -> None:
+        request = stage.request()
+
+        def broken(outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None) -> None:
+            raise RuntimeError("the connection is in a strange state")
+
+        payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
+        stage.driver.submit(request, payload, broken)
+        other = stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa", b"bbbb")
+        assert stage.reason(other) is Reason.ON_TIME
+        assert "could not be delivered" in caplog.text
+
+    staged(play)
+
+
+def test_closing_answers_who_still_waits():
+    async def play(stage: Stage) -> None:
+        ids = [stage.submit()]
+        await turn()
+        ids.append(stage.submit())
+        stage.driver.close()
+        assert [stage.reason(id) for id in ids] == [Reason.DRAINING] * 2
+        assert sorted(stage.freed) == ids
+        assert stage.puppet.asked[-1] == ("stop",)
+        stage.puppet.report(Lost("stopped"))  # too late to matter
+        assert stage.losses == []
+        await stage.driver.idle()
+
+    staged(play)
