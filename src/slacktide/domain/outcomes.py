@@ -27,6 +27,8 @@ class OutcomeKind(Enum):
     CANCELLED = "cancelled"
     """Withdrawn by its client."""
 
+    __hash__ = object.__hash__  # members are single; Enum's own hashes the name, in Python
+
 
 class Reason(Enum):
     """Why a request ended as it did; `kind` says as what."""
@@ -70,6 +72,8 @@ class Reason(Enum):
     def __init__(self, label: str, kind: OutcomeKind) -> None:
         self.label = label
         self.kind = kind
+
+    __hash__ = object.__hash__
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,21 +207,26 @@ class Driver:
         self._arm()
 
     def _arm(self) -> None:
+        """See that `_fire` is called when the engine wants to be woken.
+
+        A timer that is set for earlier is left alone and looks again when it fires: what the
+        engine waits for mostly moves away (the next batch's limit), and timers cost.
+        """
         at = self.engine.next_wakeup()
-        if at == self._timer_at:
+        if at is None or (self._timer_at is not None and self._timer_at <= at):
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_at = at
-        if at is not None:
-            self._timer = self._loop.call_later(max(0.0, at - self.clock()), self._fire)
+        self._timer = self._loop.call_later(max(0.0, at - self.clock()), self._fire)
 
     def _fire(self) -> None:
-        scheduled = self._timer_at
         self._timer = self._timer_at = None
+        at = self.engine.next_wakeup()
+        if at is None:
+            return
         # The loop's clock is coarse and may fire a hair early: wait for the rest.
-        if scheduled is not None and self.clock() < scheduled:
+        if self.clock() < at:
             self._arm()
             return
         self.post(TimerFired())
