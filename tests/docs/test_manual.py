@@ -1,0 +1,132 @@
+"""The manual says what is: the files it names exist, links lead somewhere, examples run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shlex
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import slacktide
+from slacktide.cli.main import app
+from slacktide.examples import make_repository
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "slacktide"
+PAGES = sorted(
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(ROOT / "docs").rglob("*.md"),
+    ]
+)
+VERBS = ("serve", "profile", "load", "demo", "models make", "models check")
+
+
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `models/`, which holds the MLP."""
+    folder = tmp_path_factory.mktemp("manual")
+    make_repository(folder / "models", models=["mlp"])
+    return folder
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+def test_the_life_of_a_request_names_files_that_exist():
+    text = (ROOT / "docs" / "life-of-a-request.md").read_text()
+    steps = re.findall(r"^\d\. ", text, re.MULTILINE)
+    files = re.findall(r"`([a-z_/]+\.py)`", text)
+    assert len(steps) == 8
+    assert len(files) > 20
+    for file in files:
+        assert (SOURCE / file).is_file(), file
+
+
+def test_the_manual_names_every_verb():
+    names = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    assert {verb.split()[0] for verb in VERBS} == {*names, "models"}
+    text = (ROOT / "docs" / "README.md").read_text()
+    for verb in VERBS:
+        assert f"`slacktide {verb}" in text
+
+
+def test_every_page_of_the_manual_is_in_its_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name})" in index, page.name
+
+
+def test_decisions_are_numbered_and_listed():
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
+    index = (folder / "README.md").read_text()
+    assert [page[:4] for page in pages] == [f"{n:04}" for n in range(1, len(pages) + 1)]
+    assert re.findall(r"\]\(([^)]+)\)", index) == pages
+
+
+def test_every_core_dependency_earns_its_place():
+    text = (ROOT / "pyproject.toml").read_text()
+    core = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    assert core is not None
+    names = re.findall(r'"([a-z-]+)', core[1])
+    page = (ROOT / "docs" / "decisions" / "0001-dependencies.md").read_text()
+    table = re.findall(r"^\| ([a-z][a-z-]+) \|", page, re.MULTILINE)
+    assert table == ["package", *sorted(names)]
+
+
+def test_the_commands_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    commands = [
+        *blocks(ROOT / "README.md", "sh")[0].splitlines(),
+        *re.findall(r"`(make [a-z]+)`", (ROOT / "README.md").read_text()),
+        *re.findall(r"`(make [a-z]+)`", (ROOT / "CONTRIBUTING.md").read_text()),
+    ]
+    targets = {shlex.split(command, comments=True)[1] for command in commands}
+    assert {"demo", "serve", "setup", "check", "test", "bench"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_constraints_are_names_and_versions():
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)
+
+
+def test_the_request_of_the_readme_is_answered(mlp: Path):
+    (command,) = [block for block in blocks(ROOT / "README.md", "sh") if "curl" in block]
+    # A curl that prints what it would send: it is called as `curl -s URL -d BODY`.
+    shown = ["bash", "-c", f"""curl() {{ printf '%s\n%s' "$2" "$4"; }}; {command}"""]
+    printed = subprocess.run(shown, capture_output=True, text=True, check=True).stdout
+    address, _, body = printed.partition("\n")
+    with slacktide.Server(mlp / "models", profile_budget_s=0.2) as server:
+        url = "http://" + address.replace("localhost:8000", f"127.0.0.1:{server.http_port}")
+        with urllib.request.urlopen(url, body.encode()) as answer:
+            reply = json.load(answer)
+    assert reply["outputs"][0]["shape"] == [1, 10]
+    assert reply["parameters"]["budget_us"] <= 50_000
+
+
+def test_the_example_of_the_python_api_runs(mlp: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(mlp)
+    page = ROOT / "docs" / "python-api.md"
+    (example,), (expected,) = blocks(page, "python"), blocks(page, "text")
+    written = io.StringIO()
+    with contextlib.redirect_stdout(written):
+        exec(compile(example, str(page), "exec"), {"__name__": "example"})
+    assert written.getvalue() == expected
