@@ -105,17 +105,15 @@ class Engine:
 
         May lie in the past, if a scheduler's estimate has moved: then deliver it at once.
         """
-        at = self._requests.next_due()
+        at = min(self._requests.next_due(), self._replicas.next_due)
         for pool in self.state.pools.values():
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:
                 at = expiry
-            for suspect in pool.suspects:
-                if not suspect.best_effort and suspect.deadline < at:
-                    at = suspect.deadline
-            for placement in pool.placements:
-                if placement.until < at:
-                    at = placement.until
+            if pool.suspects:
+                for suspect in pool.suspects:
+                    if not suspect.best_effort and suspect.deadline < at:
+                        at = suspect.deadline
         for lane in self.state.lanes.values():
             running = lane.running
             if running is None:

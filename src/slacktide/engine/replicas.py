@@ -25,6 +25,8 @@ class Replicas:
     def __init__(self, state: EngineState, batches: Batches) -> None:
         self._state = state
         self._batches = batches
+        self.next_due = math.inf
+        """When a replica must be started again, or has taken too long to start; inf if never."""
         self._by_id: dict[int, Placement] = {}
         self._next_id = 0
 
@@ -71,6 +73,7 @@ class Replicas:
             raise ValueError(f"replica {event.replica} is up already")
         placement.state = ReplicaState.UP
         placement.until = math.inf
+        self._reckon()
         placement.pool.start_time = self._state.now - placement.since
         self._state.mark(placement.lane)
 
@@ -92,6 +95,7 @@ class Replicas:
         pause = None if event.permanent else pool.crashes.crashed(now=state.now)
         if pause is not None:
             placement.until = state.now + pause
+            self._reckon()
         elif event.permanent:
             self._give_up(pool, detail)
         else:
@@ -128,6 +132,7 @@ class Replicas:
                     else:
                         placement.until = math.inf
                         self._kill(placement)
+        self._reckon()
         for running in state.running.values():
             if running.batch.hang_at <= now and not running.placement.killed:
                 self._kill(running.placement)
@@ -137,8 +142,14 @@ class Replicas:
         placement.state = ReplicaState.STARTING
         placement.since = state.now
         placement.until = state.now + state.settings.start_limit
+        self.next_due = min(self.next_due, placement.until)
         self._by_id[replica.id] = placement
         state.commands.append(StartReplica(replica, state.cause))
+
+    def _reckon(self) -> None:
+        """Find `next_due` again; placements come and go far more rarely than requests."""
+        pools = self._state.pools.values()
+        self.next_due = min((p.until for pool in pools for p in pool.placements), default=math.inf)
 
     def _kill(self, placement: Placement) -> None:
         placement.killed = True

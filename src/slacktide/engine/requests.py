@@ -35,7 +35,10 @@ class Requests:
             self._unavailable(notice, pool)
             return
         entry = state.ledger.open(notice, pool, State.ANNOUNCED)
-        reason = self._already_past(notice) or pool.scheduler.announce(notice, now=state.now)
+        if notice.deadline <= state.now and not notice.best_effort:
+            reason: Reason | None = Reason.EXPIRED
+        else:
+            reason = pool.scheduler.announce(notice, now=state.now)
         if reason is not None:
             state.end(entry, reason)
             state.forget(notice.id)
@@ -59,14 +62,16 @@ class Requests:
             pool = routed
             entry = state.ledger.open(request, pool, State.QUEUED)
         detail = ""
+        now = state.now
         if request.rows > pool.max_batch:
             reason: Reason | None = Reason.BAD_INPUT
             detail = f"{request.rows} rows, and the model takes {pool.max_batch} at most"
             pool.scheduler.remove(request.id)
-        elif (reason := self._already_past(request)) is not None:
+        elif request.deadline <= now and not request.best_effort:
+            reason = Reason.EXPIRED
             pool.scheduler.remove(request.id)
         else:
-            reason = pool.scheduler.add(request, now=state.now)
+            reason = pool.scheduler.add(request, now=now)
         if reason is not None:
             state.end(entry, reason, detail)
             state.forget(request.id)
@@ -158,11 +163,6 @@ class Requests:
     def next_due(self) -> float:
         """When a notice may expire; inf if never."""
         return self._notices[0][0] if self._notices else math.inf
-
-    def _already_past(self, request: Request | Notice) -> Reason | None:
-        if request.best_effort or request.deadline > self._state.now:
-            return None
-        return Reason.EXPIRED
 
     def _unavailable(self, request: Request | Notice, pool: Pool | None) -> None:
         detail = "" if pool is None else pool.down_reason or ""
