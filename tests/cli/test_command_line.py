@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,9 @@ def test_it_is_a_program(run: Run):
     [
         (["serve"], "repository"),
         (["serve", "x", "--http-port", "many"], "--http-port"),
+        (["serve", "x", "--http-port", "70000"], "--http-port"),
+        (["serve", "x", "--max-request-size", "0B"], "--max-request-size"),
+        (["serve", "/no/such/folder"], "/no/such/folder"),
         (["serve", "x", "--memory-limit", "much"], "--memory-limit"),
         (["serve", "x", "--log-level", "loud"], "--log-level"),
         (["serve", "x", "--tls-cert", "a.pem"], "--tls-key"),
@@ -117,3 +121,20 @@ def test_the_flags_of_load_are_those_of_build_spec():
     flags = set(importlib.import_module("slacktide.cli.load").load.__annotations__)
     assert flags - set(build_spec.__annotations__) == {"html", "json", "min_goodput"}
     assert set(build_spec.__annotations__) <= flags
+
+
+def test_a_file_gives_defaults_that_environment_and_flags_win_over(tmp_path: Path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("http_port: 1\ngrpc-port: 2\nmetrics-port: 3\nmemory-limit: 1MiB\n")
+    words = ("serve", "x", "--config", str(path), "--metrics-port", "5", "--print-config")
+    settings = json.loads(invoke(*words, SLACKTIDE_GRPC_PORT="4").stdout)
+    ports = [settings[name] for name in ("http_port", "grpc_port", "metrics_port")]
+    assert (ports, settings["memory_limit"]) == ([1, 4, 5], 1 << 20)
+
+
+def test_a_file_with_an_unknown_key(tmp_path: Path):
+    path = tmp_path / "serve.yaml"
+    path.write_text("htp-port: 1\n")
+    result = invoke("serve", "x", "--config", str(path))
+    assert result.exit_code == 2
+    assert "--config: unknown key 'htp-port'; did you mean 'http-port'?" in result.stderr

@@ -1,54 +1,32 @@
-"""`slacktide serve REPOSITORY`."""
+"""`slacktide serve REPOSITORY`: flags for `ServerSettings`; `serving.py` does the rest."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-import os
-import signal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 import yaml
 
+from slacktide.cli.flag_file import values_from_file
 from slacktide.cli.output import fail, print_json
-from slacktide.repository.errors import RepositoryError
+from slacktide.cli.serving import run
 from slacktide.repository.units import parse_bytes, parse_seconds
 from slacktide.server.logs import LogFormat, configure
-from slacktide.server.security import SecurityError, TlsFiles
+from slacktide.server.security import TlsFiles
 from slacktide.server.settings import ServerSettings
-from slacktide.server.tracing import TracingUnavailable
 
 ENV = "SLACKTIDE_"
 
+_LISTEN = "Where it listens"
+_MODELS = "How models run"
+_LIMITS = "Limits and timeouts"
+_ACCESS = "Who may do what"
+_SEEN = "What can be seen"
 
-def _file_values(context: typer.Context, path: Path | None) -> Path | None:
-    """Take defaults from a YAML file whose keys are the flags without dashes in front."""
-    if path is None:
-        return None
-    try:
-        document = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        fail(f"--config: {error}")
-    if not isinstance(document, dict):
-        fail("--config: expected a mapping of flags to values")
-    known = {
-        name.lstrip("-"): parameter.name
-        for parameter in context.command.params
-        for name in parameter.opts
-        if name.startswith("--")
-    }
-    unknown = [key for key in document if str(key).replace("_", "-") not in known]
-    if unknown:
-        near = get_close_matches(str(unknown[0]).replace("_", "-"), known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        fail(f"--config: unknown key {unknown[0]!r}{hint}")
-    values = {known[str(key).replace("_", "-")]: value for key, value in document.items()}
-    context.default_map = {**(context.default_map or {}), **values}
-    return path
+_FLAGS = {"max_request_bytes": "max_request_size"}
+"""Flags that are not called like their setting."""
 
 
 def _seconds(text: str, flag: str) -> float:
@@ -65,6 +43,29 @@ def _bytes(text: str, flag: str) -> int:
         fail(f"--{flag}: {error}")
 
 
+def _flag(
+    env: str,
+    panel: str,
+    help: str,
+    *,
+    metavar: str | None = None,
+    min: int | None = None,
+    name: str | None = None,
+) -> Any:
+    """An option in a panel of the help, which the environment knows as SLACKTIDE_`env`.
+
+    `name` states the flag where it takes no value; otherwise it is the parameter's.
+    """
+    return typer.Option(
+        *([] if name is None else [name]),
+        envvar=f"{ENV}{env}",
+        rich_help_panel=panel,
+        help=help,
+        metavar=metavar,
+        min=min,
+    )
+
+
 def serve(
     repository: Annotated[
         Path,
@@ -75,158 +76,174 @@ def serve(
         typer.Option(
             help="YAML file with flags as keys; environment and flags win over it.",
             envvar=f"{ENV}CONFIG",
-            callback=_file_values,
+            callback=values_from_file,
             is_eager=True,
         ),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on.", envvar=f"{ENV}HOST")
+        str, _flag("HOST", _LISTEN, "Address to listen on.", metavar="ADDRESS")
     ] = "127.0.0.1",
     http_port: Annotated[
-        int, typer.Option(help="0: a free one; -1: no HTTP.", envvar=f"{ENV}HTTP_PORT")
+        int, _flag("HTTP_PORT", _LISTEN, "0: a free one; -1: no HTTP.", metavar="PORT")
     ] = 8000,
     grpc_port: Annotated[
-        int, typer.Option(help="0: a free one; -1: no gRPC.", envvar=f"{ENV}GRPC_PORT")
+        int, _flag("GRPC_PORT", _LISTEN, "0: a free one; -1: no gRPC.", metavar="PORT")
     ] = 8001,
     metrics_port: Annotated[
-        int, typer.Option(help="0: a free one; -1: no metrics.", envvar=f"{ENV}METRICS_PORT")
+        int, _flag("METRICS_PORT", _LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
     ] = 8002,
     cores: Annotated[
         int | None,
-        typer.Option(
-            help="Most cores that models use; default: all this process may use.",
-            envvar=f"{ENV}CORES",
+        _flag(
+            "CORES",
+            _MODELS,
+            "Most cores that models use; default: all this process may use.",
+            metavar="N",
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
-            help="slack, edf or fifo for every model, whatever its settings say.",
-            envvar=f"{ENV}SCHEDULER",
+        _flag(
+            "SCHEDULER",
+            _MODELS,
+            "slack, edf or fifo for every model, whatever its settings say.",
+            metavar="NAME",
         ),
     ] = None,
     scheduler_option: Annotated[
         list[str] | None,
-        typer.Option(
-            help="KEY=VALUE for --scheduler; may be given several times.",
-            envvar=f"{ENV}SCHEDULER_OPTION",
+        _flag(
+            "SCHEDULER_OPTION",
+            _MODELS,
+            "KEY=VALUE for --scheduler; may be given several times.",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Where profiles go if the repository is read-only.", envvar=f"{ENV}STATE_DIR"
+        _flag(
+            "STATE_DIR", _MODELS, "Where profiles go if the repository is read-only.", metavar="DIR"
         ),
     ] = None,
     profile_budget: Annotated[
         str,
-        typer.Option(
-            help="Time to measure a version that has no stored profile.",
-            envvar=f"{ENV}PROFILE_BUDGET",
+        _flag(
+            "PROFILE_BUDGET",
+            _MODELS,
+            "Time to measure a version that has no stored profile.",
+            metavar="TIME",
         ),
     ] = "2s",
     memory_limit: Annotated[
-        str,
-        typer.Option(help="Payloads of requests in flight.", envvar=f"{ENV}MEMORY_LIMIT"),
+        str, _flag("MEMORY_LIMIT", _LIMITS, "Payloads of requests in flight.", metavar="SIZE")
     ] = "2GiB",
     client_memory_limit: Annotated[
         str | None,
-        typer.Option(
-            help="The same for one client address; default: half of it.",
-            envvar=f"{ENV}CLIENT_MEMORY_LIMIT",
+        _flag(
+            "CLIENT_MEMORY_LIMIT",
+            _LIMITS,
+            "The same for one client address; default: half of it.",
+            metavar="SIZE",
         ),
     ] = None,
     max_in_flight_per_client: Annotated[
         int | None,
-        typer.Option(
+        _flag(
+            "MAX_IN_FLIGHT_PER_CLIENT",
+            _LIMITS,
+            "Requests in flight of one client address.",
+            metavar="N",
             min=1,
-            help="Requests in flight of one client address.",
-            envvar=f"{ENV}MAX_IN_FLIGHT_PER_CLIENT",
         ),
     ] = None,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="Connections per port.", envvar=f"{ENV}MAX_CONNECTIONS")
+        int, _flag("MAX_CONNECTIONS", _LIMITS, "Connections per port.", metavar="N", min=1)
     ] = 4096,
     max_request_size: Annotated[
-        str, typer.Option(help="Largest body.", envvar=f"{ENV}MAX_REQUEST_SIZE")
+        str, _flag("MAX_REQUEST_SIZE", _LIMITS, "Largest body.", metavar="SIZE")
     ] = "64MiB",
     header_timeout: Annotated[
-        str, typer.Option(help="For a request's headers.", envvar=f"{ENV}HEADER_TIMEOUT")
+        str, _flag("HEADER_TIMEOUT", _LIMITS, "For a request's headers.", metavar="TIME")
     ] = "10s",
     body_timeout: Annotated[
         str,
-        typer.Option(
-            help="For a request's body, beyond what its size allows.", envvar=f"{ENV}BODY_TIMEOUT"
+        _flag(
+            "BODY_TIMEOUT",
+            _LIMITS,
+            "For a request's body, beyond what its size allows.",
+            metavar="TIME",
         ),
     ] = "30s",
     idle_timeout: Annotated[
-        str, typer.Option(help="For a quiet connection.", envvar=f"{ENV}IDLE_TIMEOUT")
+        str, _flag("IDLE_TIMEOUT", _LIMITS, "For a quiet connection.", metavar="TIME")
     ] = "75s",
     drain_delay: Annotated[
         str,
-        typer.Option(
-            help="On SIGTERM: from failing readiness to closing the ports.",
-            envvar=f"{ENV}DRAIN_DELAY",
+        _flag(
+            "DRAIN_DELAY",
+            _LIMITS,
+            "On SIGTERM: from failing readiness to closing the ports.",
+            metavar="TIME",
         ),
     ] = "0s",
     drain_timeout: Annotated[
         str,
-        typer.Option(
-            help="After that: longest wait for what is in flight.", envvar=f"{ENV}DRAIN_TIMEOUT"
+        _flag(
+            "DRAIN_TIMEOUT",
+            _LIMITS,
+            "After that: longest wait for what is in flight.",
+            metavar="TIME",
         ),
     ] = "30s",
     allow_control: Annotated[
         bool,
-        typer.Option(
-            "--allow-control", help="Let clients load and unload.", envvar=f"{ENV}ALLOW_CONTROL"
-        ),
+        _flag("ALLOW_CONTROL", _ACCESS, "Let clients load and unload.", name="--allow-control"),
     ] = False,
     allow_uploads: Annotated[
         bool,
-        typer.Option(
-            "--allow-uploads",
-            help="Let the load call bring model files.",
-            envvar=f"{ENV}ALLOW_UPLOADS",
+        _flag(
+            "ALLOW_UPLOADS", _ACCESS, "Let the load call bring model files.", name="--allow-uploads"
         ),
     ] = False,
     triton_strict: Annotated[
         bool,
-        typer.Option(
-            "--triton-strict",
-            help="Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
-            envvar=f"{ENV}TRITON_STRICT",
+        _flag(
+            "TRITON_STRICT",
+            _MODELS,
+            "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
+            name="--triton-strict",
         ),
     ] = False,
     token_file: Annotated[
         Path | None,
-        typer.Option(
-            help="File with the bearer token that calls must carry.", envvar=f"{ENV}TOKEN_FILE"
+        _flag(
+            "TOKEN_FILE",
+            _ACCESS,
+            "File with the bearer token that calls must carry.",
+            metavar="FILE",
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Certificate chain (PEM).", envvar=f"{ENV}TLS_CERT")
+        Path | None, _flag("TLS_CERT", _ACCESS, "Certificate chain (PEM).", metavar="FILE")
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option(help="Its private key (PEM).", envvar=f"{ENV}TLS_KEY")
+        Path | None, _flag("TLS_KEY", _ACCESS, "Its private key (PEM).", metavar="FILE")
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
-        typer.Option(help="Require client certificates of this CA.", envvar=f"{ENV}TLS_CLIENT_CA"),
+        _flag("TLS_CLIENT_CA", _ACCESS, "Require client certificates of this CA.", metavar="FILE"),
     ] = None,
-    log_level: Annotated[
-        str, typer.Option(help="debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
-    ] = "info",
+    log_level: Annotated[str, _flag("LOG_LEVEL", _SEEN, "debug, info, warning or error.")] = "info",
     log_format: Annotated[
-        LogFormat, typer.Option(help="Lines for people or for machines.", envvar=f"{ENV}LOG_FORMAT")
+        LogFormat, _flag("LOG_FORMAT", _SEEN, "Lines for people or for machines.")
     ] = LogFormat.TEXT,
     access_log: Annotated[
-        bool,
-        typer.Option("--access-log", help="A line for each request.", envvar=f"{ENV}ACCESS_LOG"),
+        bool, _flag("ACCESS_LOG", _SEEN, "A line for each request.", name="--access-log")
     ] = False,
     trace_endpoint: Annotated[
         str | None,
-        typer.Option(
-            help="OTLP/HTTP endpoint for traces (extra 'otel').", envvar=f"{ENV}TRACE_ENDPOINT"
+        _flag(
+            "TRACE_ENDPOINT", _SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
         ),
     ] = None,
     print_config: Annotated[
@@ -277,7 +294,7 @@ def serve(
             trace_endpoint=trace_endpoint,
         )
     except ValueError as error:
-        fail(str(error))
+        fail(_naming_the_flag(str(error)))
     if print_config:
         print_json(_plain(settings))
         return
@@ -288,43 +305,13 @@ def serve(
     raise typer.Exit(run(repository, settings))
 
 
-def run(repository: Path, settings: ServerSettings) -> int:
-    """Serve until a signal comes; the exit code."""
-    import uvloop
-
-    from slacktide.server.app import App
-
-    async def main() -> None:
-        app = App(repository, settings)
-        loop = asyncio.get_running_loop()
-        stopping = asyncio.Event()
-
-        def on_signal() -> None:
-            if stopping.is_set():
-                os._exit(1)  # a second signal: at once
-            stopping.set()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
-        starting = asyncio.create_task(app.start())
-        stop = asyncio.create_task(stopping.wait())
-        await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            await stop
-            await app.drain()
-        else:
-            starting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await starting
-        stop.cancel()
-        await app.close()
-
-    try:
-        uvloop.run(main())
-    except (OSError, RepositoryError, SecurityError, TracingUnavailable, ValueError) as error:
-        fail(str(error))
-    return 0
+def _naming_the_flag(message: str) -> str:
+    """`http_port: expected …` as `--http-port: expected …`; a text of another form as it is."""
+    name, colon, rest = message.partition(": ")
+    if not colon or not name.isidentifier():
+        return message
+    flag = _FLAGS.get(name, name.removesuffix("_s"))
+    return f"--{flag.replace('_', '-')}: {rest}"
 
 
 def _port(number: int) -> int | None:

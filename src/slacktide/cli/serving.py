@@ -1,0 +1,56 @@
+"""A server from start to signal: what `slacktide serve` does once its flags are read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from slacktide.cli.output import fail
+from slacktide.repository.errors import RepositoryError
+from slacktide.server.security import SecurityError
+from slacktide.server.settings import ServerSettings
+from slacktide.server.tracing import TracingUnavailable
+
+
+def run(repository: Path, settings: ServerSettings) -> int:
+    """Serve until a signal comes; the exit code."""
+    import uvloop
+
+    from slacktide.server.app import App
+
+    async def main() -> None:
+        app = App(repository, settings)
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+
+        def on_signal() -> None:
+            if stopping.is_set():
+                os._exit(1)  # a second signal: at once
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        starting = asyncio.create_task(app.start())
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            await stop
+            await app.drain()
+        else:
+            starting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await starting
+        stop.cancel()
+        await app.close()
+
+    try:
+        uvloop.run(main())
+    except RepositoryError as error:
+        fail(f"{repository}: {error}")
+    except (OSError, SecurityError, TracingUnavailable, ValueError) as error:
+        fail(str(error))
+    return 0
