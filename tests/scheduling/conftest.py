@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import exp, log
 from statistics import NormalDist
 from types import SimpleNamespace
@@ -66,6 +67,12 @@ def residual(rows: int) -> float:
 def weight_bound(rows: int) -> float:
     """Gains sixfold from batching: 10 ms alone, 50 ms for 32."""
     return 0.010 + 0.040 * (rows - 1) / 31
+
+
+def steps(increments: Sequence[float]) -> Callable[[int], float]:
+    """Batch times that grow by `increments`, the first of which is the time alone."""
+    sums = list(accumulate(increments))
+    return lambda rows: sums[rows - 1]
 
 
 @dataclass
@@ -187,6 +194,7 @@ def lab() -> SimpleNamespace:
         request=request,
         requests=requests,
         residual=residual,
+        steps=steps,
         simulate=simulate,
         weight_bound=weight_bound,
     )

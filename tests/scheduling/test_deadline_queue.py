@@ -23,6 +23,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), fields),
         st.tuples(st.just("remove"), st.lists(st.integers(0, 40), max_size=6)),
+        st.tuples(st.just("take"), st.tuples(st.integers(0, 3), st.integers(0, 6))),
         st.tuples(st.just("expire"), st.integers(0, 12)),
     ),
     max_size=40,
@@ -47,6 +48,10 @@ def check_against(queue: DeadlineQueue, naive: list[Request]) -> None:
                 for request in naive
                 if request.deadline <= deadline and request.penalty >= penalty
             )
+    assert queue.uniform == (
+        {(request.rows, request.penalty) for request in naive} in ({(1, 1.0)}, {(1, 4.0)})
+        and len({request.signature for request in naive}) == 1
+    )
     latest_starts = [request.deadline - LEAD[request.rows] for request in naive]
     assert queue.next_expiry(LEAD) == min(latest_starts, default=None)
 
@@ -75,6 +80,14 @@ def test_it_equals_a_sorted_list(script: list[tuple[str, object]]) -> None:
             left = [request for request in naive if request.id not in ids]
             assert queue.remove(ids) == len(naive) - len(left)
             naive = left
+        elif step == "take":
+            # A run of the order, mostly its start; now and then not all of it is there.
+            naive.sort(key=lambda request: (request.deadline, request.id))
+            first, count = argument
+            gone = naive[first : first + count]
+            strangers = [Request(id=1000, model="m", arrival=0.0, deadline=5.0)][: count % 2]
+            assert queue.take([*gone, *strangers]) == len(gone)
+            naive = [request for request in naive if request not in gone]
         else:
             now = float(argument)
             naive.sort(key=lambda request: (request.deadline, request.id))

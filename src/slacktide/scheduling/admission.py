@@ -92,18 +92,24 @@ class Admission:
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is let in."""
         budget = deadline - now
-        if budget <= times.lead[rows] and self._enabled:
+        lead = times.lead[rows]
+        if budget <= lead and self._enabled:
             return Reason.SHORTER_THAN_ALONE
         if (reason := self.limit(waiting)) is not None:
             return reason
         if not self._enabled:
             return None
-        free = self._view.free_in(now=now)
-        if free + times.lead[rows] > budget:
+        view = self._view
+        free = view.free_in(now=now)
+        if free + lead > budget:
             return Reason.BEHIND_WORK
-        per_row = times.per_row / self._view.lanes
+        waiting_rows = self._queue.rows
+        # As a rule there is room even one row at a time, and the best rate need not be known.
+        if waiting_rows <= (budget - free) / (times.expected[1] / view.lanes) - rows:
+            return None
+        per_row = times.per_row / view.lanes
         room = (budget - free) / per_row - rows
-        if self._queue.rows <= room:
+        if waiting_rows <= room:
             return None
         ahead = self._queue.rows_due(deadline, penalty)
         if ahead <= room:

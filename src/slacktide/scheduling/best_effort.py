@@ -17,7 +17,7 @@ from math import inf
 
 from slacktide.domain import Request
 from slacktide.scheduling.queue import Entry, within_rows
-from slacktide.scheduling.slack_table import SlackTable
+from slacktide.scheduling.slack_table import SlackTable, up_to
 
 GOOD_ENOUGH = 0.9
 """Of the best rate: a batch of best-effort requests grows no further, since nobody is in a hurry to
@@ -46,8 +46,23 @@ def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) 
     return next(members for members, rate in zip(options, rates, strict=True) if rate >= enough)
 
 
+def size_of_single(most: int, table: SlackTable) -> int:
+    """The size that `batch_of` chooses where every request has one row and `most` can be taken.
+
+    Then it depends on nothing else, and is worked out once.
+    """
+    size = table.best_effort.get(most)
+    if size is None:
+        sizes = up_to(most, table.grid)
+        rates = [size / table.expected[size] for size in sizes]
+        enough = GOOD_ENOUGH * max(rates)
+        size = next(size for size, rate in zip(sizes, rates, strict=True) if rate >= enough)
+        table.best_effort[most] = size
+    return size
+
+
 def _rate(members: Sequence[Request], table: SlackTable) -> float:
-    return len(members) / table[sum(member.rows for member in members)].expected
+    return len(members) / table.expected[sum(member.rows for member in members)]
 
 
 class Floor:

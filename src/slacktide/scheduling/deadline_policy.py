@@ -74,7 +74,7 @@ class DeadlinePolicy(ABC):
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
-        if not self._timed:
+        if not self._timed.order:
             return ()
         return [
             (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
@@ -87,30 +87,35 @@ class DeadlinePolicy(ABC):
 
     def take(self, batch: Batch) -> None:
         """The members of `batch` leave the queue."""
-        ids = [member.id for member in batch.members]
-        if self._timed.remove(ids) < len(ids):
-            self._best_effort.remove(ids)
+        if not self._best_effort.order:
+            self._timed.take(batch.members)
+        elif not self._timed.order:
+            self._best_effort.take(batch.members)
+        else:
+            ids = [member.id for member in batch.members]
+            if self._timed.remove(ids) < len(ids):
+                self._best_effort.remove(ids)
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""
-        if not self._timed:
+        if not self._timed.order:
             return None
         return self._timed.next_expiry(self._row_times(self._view.cores).lead)
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
-        if not self._best_effort:
+        if not self._best_effort.order:
             return tuple(self._timed)
         merged = sorted(self._timed.order + self._best_effort.order)
         return tuple(entry[2] for entry in merged)
 
     def __len__(self) -> int:
-        return len(self._timed) + len(self._best_effort)
+        return len(self._timed.order) + len(self._best_effort.order)
 
     def _refuse(
         self, deadline: float, rows: int, penalty: float, best_effort: bool, now: float
     ) -> Reason | None:
-        waiting = len(self) + len(self._notices)
+        waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices)
         if best_effort:
             return self._admission.limit(waiting)
         return self._admission.refuse(

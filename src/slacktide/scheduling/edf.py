@@ -21,6 +21,7 @@ from slacktide.domain import Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.queue import Entry
+from slacktide.scheduling.tables import TimeByRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,21 @@ class Edf(DeadlinePolicy):
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The batch led by the request due first. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
-        # `lead` is the guaranteed time of a batch, by rows: the largest that fits is a bisection.
+        # `lead` is the guaranteed time of a batch, by rows.
         needs = self._row_times(max(1, len(replica.cores))).lead
+        timed = self._timed
+        if not self._best_effort.order and timed.uniform:
+            # One row each, all alike: the first ones, as many as fit.
+            fitting = max(1, _fitting(min(limit, timed.rows), needs, timed.order[0][0] - now))
+            first = tuple([entry[2] for entry in timed.order[:fitting]])
+            return Proposal(first, len(first))
         members: list[Request] = []
         rows = 0
         bound = False
         for deadline, _, request in islice(self._in_order(), 4 * limit):
             if not bound and not request.best_effort:
                 bound = True
-                limit = min(limit, bisect_right(needs, deadline - now) - 1)
+                limit = _fitting(limit, needs, deadline - now)
                 if not members:
                     limit = max(limit, request.rows)
             if rows + request.rows <= limit:
@@ -83,8 +90,18 @@ class Edf(DeadlinePolicy):
     def _in_order(self) -> Iterable[Entry]:
         """The entries that may share a batch with the one due first, in order."""
         timed, best_effort = self._timed, self._best_effort
-        if not best_effort:
-            return timed.batchable(timed.order[0][2].signature) if timed else ()
-        heads = [queue.order[0] for queue in (timed, best_effort) if queue]
+        if not best_effort.order:
+            return timed.batchable(timed.order[0][2].signature) if timed.order else ()
+        heads = [queue.order[0] for queue in (timed, best_effort) if queue.order]
         signature = min(heads)[2].signature
         return merge(timed.batchable(signature), best_effort.batchable(signature))
+
+
+def _fitting(most: int, needs: TimeByRows, left: float) -> int:
+    """The largest batch, of at most `most` rows, that needs no more than `left` seconds; 0 if none.
+
+    As a rule that is `most`, and only one time is asked for.
+    """
+    if needs[most] <= left:
+        return most
+    return bisect_right(range(1, most), left, key=needs.__getitem__)

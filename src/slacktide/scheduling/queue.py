@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from slacktide.domain import Request, Signature
+from slacktide.scheduling.tables import TimeByRows
 
 Entry = tuple[float, int, Request]
 """(deadline, id, request). Ids are unique, so two entries never compare their requests."""
@@ -32,6 +34,9 @@ K = TypeVar("K")
 
 def _cut(entries: list[Entry], gone: Sequence[Entry]) -> None:
     """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time."""
+    if entries[: len(gone)] == gone:  # As a rule they are the first ones.
+        del entries[: len(gone)]
+        return
     i = 0
     while i < len(gone):
         at = bisect_left(entries, gone[i])
@@ -105,14 +110,6 @@ class Partition(Generic[K]):
             parts.clear()
 
 
-def _signature(request: Request) -> Signature:
-    return request.signature
-
-
-def _kind(request: Request) -> Kind:
-    return request.rows, request.penalty
-
-
 class DeadlineQueue:
     """Requests waiting, earliest deadline first (ties: lower id first)."""
 
@@ -126,8 +123,9 @@ class DeadlineQueue:
         self.removals = 0
         """How many times something left; lets a cache see that it is stale."""
         self._entries: dict[int, Entry] = {}
-        self._signatures = Partition(self.order, _signature)
-        self._kinds = Partition(self.order, _kind)
+        # `attrgetter` rather than functions of our own: it runs in C, for every request.
+        self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
+        self._kinds: Partition[Kind] = Partition(self.order, attrgetter("rows", "penalty"))
 
     def __len__(self) -> int:
         return len(self.order)
@@ -139,16 +137,40 @@ class DeadlineQueue:
         """Every request in order."""
         return (request for _, _, request in self.order)
 
+    @property
+    def uniform(self) -> bool:
+        """True if all requests are alike: one signature, one row each, one penalty."""
+        return (
+            len(self._kinds.parts) == 1
+            and len(self._signatures.parts) == 1
+            and self.rows == len(self.order)
+        )
+
     def add(self, request: Request) -> None:
         """Insert a request. Raises ValueError if its id is here already."""
-        if request.id in self._entries:
-            raise ValueError(f"request {request.id} is queued already")
-        entry = (request.deadline, request.id, request)
-        self._entries[request.id] = entry
+        id = request.id
+        if id in self._entries:
+            raise ValueError(f"request {id} is queued already")
+        entry = self._entries[id] = (request.deadline, id, request)
         self._signatures.add(entry)
         self._kinds.add(entry)
         insort(self.order, entry)
         self.rows += request.rows
+
+    def take(self, members: Sequence[Request]) -> int:
+        """As `remove`, for requests that are mostly the first ones in order: then one slice."""
+        count = len(members)
+        gone = self.order[:count]
+        if len(gone) < count:
+            return self.remove([member.id for member in members])
+        for entry, member in zip(gone, members, strict=True):
+            if entry[2] is not member:
+                return self.remove([member.id for member in members])
+        entries = self._entries
+        for entry in gone:
+            del entries[entry[1]]
+        self._drop(gone)
+        return count
 
     def remove(self, ids: Iterable[int]) -> int:
         """Forget these requests; ids that are not here are passed over. Returns how many left."""
@@ -159,7 +181,7 @@ class DeadlineQueue:
             self._drop(gone)
         return len(gone)
 
-    def expire(self, lead: Sequence[float], *, now: float) -> list[Request]:
+    def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
         """Forget and return, in order, the requests whose latest start has come.
 
         `lead[rows]` is the time in seconds that a request of that many rows needs; its latest
@@ -171,19 +193,22 @@ class DeadlineQueue:
             if part[0][0] - need <= now:
                 end = bisect_right(part, now, key=lambda entry, need=need: entry[0] - need)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
                 gone += part[:end]
-        if gone:
-            gone.sort()
-            for entry in gone:
-                del self._entries[entry[1]]
-            self._drop(gone)
+        if not gone:
+            return []
+        gone.sort()
+        for entry in gone:
+            del self._entries[entry[1]]
+        self._drop(gone)
         return [entry[2] for entry in gone]
 
-    def next_expiry(self, lead: Sequence[float]) -> float | None:
+    def next_expiry(self, lead: TimeByRows) -> float | None:
         """The earliest latest start (see `expire`); None if the queue is empty."""
-        return min(
-            (part[0][0] - lead[rows] for (rows, _), part in self._kinds.parts.items()),
-            default=None,
-        )
+        earliest: float | None = None
+        for (rows, _), part in self._kinds.parts.items():
+            start = part[0][0] - lead[rows]
+            if earliest is None or start < earliest:
+                earliest = start
+        return earliest
 
     def rows_due(self, deadline: float, penalty: float) -> int:
         """Rows of the requests due no later than `deadline` that cost at least `penalty`."""
@@ -224,5 +249,6 @@ class DeadlineQueue:
         _cut(self.order, gone)
         self._signatures.discard(gone)
         self._kinds.discard(gone)
-        self.rows -= sum(entry[2].rows for entry in gone)
+        for entry in gone:
+            self.rows -= entry[2].rows
         self.removals += 1

@@ -27,11 +27,12 @@ from typing import Literal
 
 from slacktide.domain import Batch, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.scheduling.best_effort import Floor, batch_of, worth
+from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single, worth
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_candidates import Candidate, Outlook, best_candidate
-from slacktide.scheduling.slack_table import SlackTable, slack_tables
+from slacktide.scheduling.slack_prefix import clear_prefix
+from slacktide.scheduling.slack_table import SlackTable, slack_tables, up_to
 
 GROUPS = 8
 """Signatures tried per decision: those of the earliest deadlines."""
@@ -114,24 +115,48 @@ class Slack(DeadlinePolicy):
         cores = max(1, len(replica.cores))
         table = self._tables(cores)
         limit = min(self._max_batch, replica.max_batch)
-        best_effort = self._best_effort
-        if best_effort:
+        timed, best_effort = self._timed, self._best_effort
+        if best_effort.order:
             oldest = best_effort.order[0][2]
-            if not self._timed or self._floor.claims(oldest, now=now):
-                entries = best_effort.batchable(oldest.signature)
-                members = batch_of(entries, table, _up_to(limit, table.grid))
-                return _proposal(members)
-        if not self._timed:
+            if not timed.order or self._floor.claims(oldest, now=now):
+                return self._of_best_effort(oldest, limit, table)
+        elif not timed.order:
             return Idle()
-        outlook = self._outlook(cores, now)
+        elif len(timed.order) == 1:
+            return _proposal([timed.order[0][2]])
+        elif timed.uniform and (size := self._clear_prefix(limit, table, now)) is not None:
+            return _proposal([entry[2] for entry in timed.order[:size]])
+        return self._of_timed(cores, limit, table, now)
+
+    def _of_best_effort(self, oldest: Request, limit: int, table: SlackTable) -> Proposal | Idle:
+        """A batch led by `oldest`, of best-effort requests alone."""
+        entries = self._best_effort.batchable(oldest.signature)
+        if self._best_effort.rows == len(self._best_effort.order):
+            size = size_of_single(min(limit, len(entries)), table)
+            return _proposal([entry[2] for entry in entries[:size]])
+        return _proposal(batch_of(entries, table, up_to(limit, table.grid)))
+
+    def _clear_prefix(self, limit: int, table: SlackTable, now: float) -> int | None:
+        """The short cut for requests that are all alike: see slack_prefix.py."""
+        order = self._timed.order
+        return clear_prefix(
+            order,
+            table.prefixes(min(limit, len(order))),
+            now=now,
+            kappa=self._kappa,
+            tau=self._tau(table),
+            alone=table.expected[1],
+        )
+
+    def _of_timed(self, cores: int, limit: int, table: SlackTable, now: float) -> Proposal | Idle:
+        """The best of all candidates, filled up with best-effort requests where that pays."""
+        outlook = Outlook(now=now, kappa=self._kappa, tau=self._tau(table), alone=table.expected)
         best: Candidate | None = None
         single = len(self._timed) == self._timed.rows
         for among in self._choices(limit, now + table[1].needs[0]):
             # A request of many rows fits only in a size that may not pay: then all are tried.
             sizes = (
-                _up_to(min(limit, len(among)), table.paying)
-                if single
-                else _up_to(limit, table.grid)
+                table.prefixes(min(limit, len(among))).sizes if single else up_to(limit, table.grid)
             )
             found = best_candidate(among, single=single, sizes=sizes, table=table, outlook=outlook)
             if found is not None and (best is None or found.score > best.score):
@@ -139,18 +164,19 @@ class Slack(DeadlinePolicy):
         if best is None:
             return _proposal([self._timed.order[0][2]])
         members = [entry[2] for entry in best.entries]
-        if best_effort and best.rows < limit:
+        if self._best_effort.order and best.rows < limit:
             members += self._filling(best, limit, table, outlook)
         return _proposal(members)
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
+        timed = len(self._timed.order)
         super().take(batch)
-        expected = self._row_times(max(1, len(batch.replica.cores))).expected
+        expected = self._tables(max(1, len(batch.replica.cores))).expected
         seconds = expected[batch.rows]
         cost = self._cost if self._cost is not None else expected[1]
         self._cost = cost + COST_GAIN * (seconds / len(batch.members) - cost)
-        if all(member.best_effort for member in batch.members):
+        if len(self._timed.order) == timed:  # of best-effort requests alone
             self._floor.spend(seconds, now=batch.started)
 
     def _choices(self, limit: int, earliest: float) -> Iterator[Sequence[Entry]]:
@@ -170,12 +196,11 @@ class Slack(DeadlinePolicy):
                 if costliest:
                     yield costliest
 
-    def _outlook(self, cores: int, now: float) -> Outlook:
-        """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending."""
-        alone = self._row_times(cores).expected
-        cost = self._cost if self._cost is not None else alone[1]
-        tau = len(self._timed) * cost / self._view.lanes + alone[1]
-        return Outlook(now=now, kappa=self._kappa, tau=tau, alone=alone)
+    def _tau(self, table: SlackTable) -> float:
+        """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds."""
+        alone = table.expected[1]
+        cost = self._cost if self._cost is not None else alone
+        return len(self._timed.order) * cost / self._view.lanes + alone
 
     def _filling(
         self, best: Candidate, limit: int, table: SlackTable, outlook: Outlook
@@ -186,7 +211,7 @@ class Slack(DeadlinePolicy):
         score = best.score
         if not waiting:
             return chosen
-        for size in _up_to(limit, table.grid):
+        for size in up_to(limit, table.grid):
             extra = within_rows(waiting, size - best.rows) if size > best.rows else []
             rows = best.rows + sum(request.rows for request in extra)
             time = table[rows]
@@ -198,12 +223,6 @@ class Slack(DeadlinePolicy):
                 score = value / time.expected
                 chosen = extra
         return chosen
-
-
-def _up_to(rows: int, sizes: Sequence[int]) -> Sequence[int]:
-    """The `sizes` up to `rows`, and `rows` itself unless it is larger than all of them."""
-    fitting = sizes[: bisect_left(sizes, rows)]
-    return fitting if len(fitting) == len(sizes) else (*fitting, rows)
 
 
 def _proposal(members: Sequence[Request]) -> Proposal | Idle:

@@ -15,6 +15,7 @@ from math import exp
 
 from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_table import BatchTime, SlackTable
+from slacktide.scheduling.tables import TimeByRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Outlook:
     kappa: float
     tau: float
     """Likely wait of a request that is passed over."""
-    alone: Sequence[float]
+    alone: TimeByRows
     """Expected time of a request by its own, by rows."""
 
     def values(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
@@ -57,8 +58,11 @@ class Outlook:
         self, values: list[float], entries: Sequence[Entry], time: BatchTime
     ) -> list[float]:
         """`values` × P(on time), in place. `entries` are sorted, so those in doubt come first."""
+        in_doubt = bisect_left(entries, (self.now + time.high,))
+        if not in_doubt:
+            return values
         low, cdf, scale = self.now + time.low, time.cdf, time.scale
-        for i in range(bisect_left(entries, (self.now + time.high,))):
+        for i in range(in_doubt):
             x = (entries[i][0] - low) * scale
             if x > 0.0:
                 j = int(x)

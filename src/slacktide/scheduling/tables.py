@@ -1,28 +1,72 @@
-"""`PoolTimes`: a pool's predicted batch times as plain tuples, rebuilt when they change.
+"""Predicted batch times by rows, asked for once and kept until they change.
 
-A prediction costs a microsecond or more and a policy asks for dozens per decision; a tuple indexed
-by rows answers in nanoseconds. `BatchTimes.revision` says when the tuples are stale.
+A prediction costs microseconds once it has changed and a policy asks for dozens per decision; a
+dictionary answers in tens of nanoseconds. `BatchTimes.revision` says when the answers are stale.
+Everything here is filled on demand: a tiny model is often asked about one or two batch sizes
+between two revisions, and its batches are shorter than a table of all sizes takes to build.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from slacktide.engine.ports import BatchTimes
 
 
-@dataclass(frozen=True, slots=True)
-class RowTimes:
-    """Times of a batch by its rows, for one number of cores. Index 0 is 0; seconds."""
+class TimeByRows(Protocol):
+    """Seconds by rows, non-decreasing; 0 at 0."""
 
-    expected: tuple[float, ...]
-    """Median time; non-decreasing."""
-    lead: tuple[float, ...]
-    """Time that a request of so many rows must have left, or it is given up; non-decreasing."""
-    per_row: float
-    """The least that a row costs at any batch size: min over k of expected(k) / k."""
+    def __getitem__(self, rows: int, /) -> float: ...
+
+
+class Lazy(dict[int, float]):
+    """A `TimeByRows` that asks `time` once for each number of rows."""
+
+    __slots__ = ("_time",)
+
+    def __init__(self, time: Callable[[int], float]) -> None:
+        super().__init__({0: 0.0})
+        self._time = time
+
+    def __missing__(self, rows: int) -> float:
+        seconds = self[rows] = self._time(rows)
+        return seconds
+
+
+def size_grid(max_batch: int) -> tuple[int, ...]:
+    """Batch sizes worth trying: 1, 2, 3, 4, 6, 8, 12, … and `max_batch`, ascending."""
+    powers = [1 << i for i in range(max_batch.bit_length())]
+    halves = [power + power // 2 for power in powers[1:]]
+    return (*sorted(size for size in powers + halves if size < max_batch), max_batch)
+
+
+class RowTimes:
+    """Times of a batch by its rows, for one number of cores; seconds."""
+
+    __slots__ = ("_max_batch", "_per_row", "expected", "lead")
+
+    def __init__(
+        self, expected: Callable[[int], float], lead: Callable[[int], float], max_batch: int
+    ) -> None:
+        self.expected: TimeByRows = Lazy(expected)
+        """Median time."""
+        self.lead: TimeByRows = Lazy(lead)
+        """Time that a request of so many rows must have left, or it is given up."""
+        self._max_batch = max_batch
+        self._per_row: float | None = None
+
+    @property
+    def per_row(self) -> float:
+        """The least that a row costs at any batch size: min of expected(k) / k over the grid.
+
+        Profiles are measured at powers of two and `max_batch`, all of them on the grid, and are
+        linear in between, where expected(k) / k has no minimum of its own. So this is the least of
+        all sizes; with times of another shape it may be a little above that.
+        """
+        if self._per_row is None:
+            self._per_row = min(self.expected[k] / k for k in size_grid(self._max_batch))
+        return self._per_row
 
 
 Table = TypeVar("Table")
@@ -59,11 +103,10 @@ def row_times(times: BatchTimes, max_batch: int, lead: Lead) -> Cached[RowTimes]
     """Row times by number of cores, up to `max_batch` rows."""
 
     def build(cores: int) -> RowTimes:
-        expected = [times.expected(rows, cores) for rows in range(1, max_batch + 1)]
         return RowTimes(
-            expected=(0.0, *expected),
-            lead=(0.0, *(lead(times, rows, cores) for rows in range(1, max_batch + 1))),
-            per_row=min(time / rows for rows, time in enumerate(expected, start=1)),
+            expected=lambda rows: times.expected(rows, cores),
+            lead=lambda rows: lead(times, rows, cores),
+            max_batch=max_batch,
         )
 
     return Cached(times, build)
