@@ -79,6 +79,23 @@ class Zoo:
             settings=settings,
         )
 
+    def heavy(self) -> Path:
+        """`matmul` with two megabytes of weights on top."""
+        return self.save(
+            "heavy",
+            [
+                helper.make_node("MatMul", ["x", "w"], ["p"]),
+                helper.make_node("ReduceMin", ["ballast"], ["zero"], keepdims=0),
+                helper.make_node("Add", ["p", "zero"], ["y"]),
+            ],
+            [value("x", TensorProto.FLOAT, ["n", 4])],
+            [value("y", TensorProto.FLOAT, ["n", 3])],
+            [
+                numpy_helper.from_array(WEIGHT, "w"),
+                numpy_helper.from_array(np.zeros(1 << 19, np.float32), "ballast"),
+            ],
+        )
+
     def text(self) -> Path:
         """y = x, strings; [rows, 1]."""
         return self.save(

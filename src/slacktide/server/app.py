@@ -58,11 +58,13 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when they serve or have failed to.
 
-        Raises OSError if a port cannot be had, SecurityError for certificates and
-        RepositoryError for a repository that cannot be used; then nothing is left running. If it
-        is cancelled, `close` is still to be called.
+        Raises OSError if a port or the state folder cannot be had, SecurityError for certificates
+        and RepositoryError for a repository that cannot be used; then nothing is left running. If
+        it is cancelled, `close` is still to be called.
         """
         settings = self.settings
+        if settings.state_dir is not None:
+            _require_writable(settings.state_dir)
         limit = settings.memory_limit
         budget = MemoryBudget(limit, settings.client_memory_limit or limit // 2)
         self.catalog = Catalog()
@@ -144,3 +146,13 @@ class App:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown)
         self._folder.close()
+
+
+def _require_writable(folder: Path) -> None:
+    """Make the state folder if it is not there. Raises OSError naming the setting."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OSError(error.errno, f"state-dir: cannot be written: {error.strerror}") from None

@@ -116,12 +116,15 @@ async def _true(drain: object) -> bool:
 
 
 def http_settings_of(settings: ServerSettings) -> HttpSettings:
+    control = HttpSettings().max_control_bytes
     return HttpSettings(
         header_timeout_s=settings.header_timeout_s,
         body_timeout_s=settings.body_timeout_s,
         idle_timeout_s=settings.idle_timeout_s,
         max_connections=settings.max_connections,
         max_body_bytes=settings.max_request_bytes,
+        # A load call that brings files is as large as they are.
+        max_control_bytes=settings.max_request_bytes if settings.allow_uploads else control,
         triton_strict=settings.triton_strict,
     )
 

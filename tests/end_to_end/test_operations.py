@@ -1,0 +1,339 @@
+"""The server as those who run it meet it: a program, signals, ports, certificates, tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import select
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+import slacktide
+from slacktide.server.groups import Group
+from slacktide.server.security import OPEN_GROUPS, SecurityError, TlsFiles
+from slacktide.wire.proto import messages
+
+TOKEN = "correct-horse-battery-staple"
+
+
+# ── the program ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Program:
+    """`slacktide serve`, and what it says."""
+
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "slacktide", "serve", *words]
+        environment = {**os.environ, "NO_COLOR": "1"}
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.said: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "ready: " in line:
+                self._ready.set()
+        self._ready.set()
+
+    def port(self, name: str) -> int:
+        """A port it listens on; waits until it is ready."""
+        assert self._ready.wait(60)
+        found = re.search(rf"ready: .*\b{name} [^ ]*:(\d+)", "".join(self.said))
+        assert found is not None, "".join(self.said)
+        return int(found[1])
+
+    def end(self) -> int:
+        """Its exit code."""
+        code = self.process.wait(60)
+        self._reader.join(60)
+        return code
+
+    def family(self) -> list[int]:
+        """Its children and grandchildren."""
+        children = [self.process.pid]
+        for pid in children:
+            listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+            children += map(int, listed.split())
+        return children[1:]
+
+
+@pytest.fixture
+def program() -> Iterator[Any]:
+    started: list[Program] = []
+
+    def start(*words: Any) -> Program:
+        started.append(Program(*map(str, words)))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.kill()
+        one.process.wait(60)
+        for pipe in (one.process.stderr, one.process.stdout):
+            one._reader.join(60)
+            if pipe is not None:
+                pipe.close()
+
+
+FREE = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--profile-budget", "200ms")
+
+
+def status(house: Any, port: int, path: str) -> int | None:
+    """Status of a GET on a new connection; None if nobody listens."""
+    try:
+        return int(house.ask(port, "GET", path).status)
+    except ConnectionError:
+        return None
+
+
+def test_a_signal_drains_and_a_clean_end_exits_0(program: Any, zoo: Any, common: Any) -> None:
+    """Readiness fails first; what is in flight is answered; then it ends."""
+    zoo.slow(turns=40_000)
+    served = program(zoo.root, *FREE, "--drain-delay", "1s", "--access-log")
+    port = served.port("http")
+    assert status(common, port, "/v2/health/ready") == 200
+    answer = common.spawn(
+        common.ask, port, "POST", "/v2/models/slow/infer", json.dumps(common.slow_call())
+    )
+    served.process.send_signal(signal.SIGTERM)
+    seen = [status(common, port, "/v2/health/ready")]
+    while seen[-1] not in (503, None):
+        seen.append(status(common, port, "/v2/health/ready"))
+    assert seen[-1] == 503, "the port closed before readiness had failed"
+    assert status(common, port, "/v2/health/live") == 200
+    assert answer.result().status == 200
+    family = served.family() if served.process.poll() is None else []
+    assert served.end() == 0
+    assert status(common, port, "/v2/health/live") is None
+    assert not any(Path(f"/proc/{pid}/exe").exists() for pid in family)
+    assert "Traceback" not in "".join(served.said)
+
+
+def test_a_second_signal_ends_it_at_once(program: Any, zoo: Any, common: Any) -> None:
+    zoo.matmul()
+    served = program(zoo.root, *FREE, "--drain-delay", "10m")
+    port = served.port("http")
+    workers = {pid: os.pidfd_open(pid) for pid in served.family()}
+    served.process.send_signal(signal.SIGTERM)
+    while status(common, port, "/v2/health/ready") != 503:
+        pass
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end() == 1
+    for pidfd in workers.values():  # they notice by themselves
+        poll = select.poll()
+        poll.register(pidfd)
+        assert poll.poll(20_000)
+        os.close(pidfd)
+
+
+def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
+    for i in range(8):
+        zoo.matmul(f"model{i}")
+    served = program(zoo.root, *FREE, "--profile-budget", "5s")
+    while not any("measuring" in line for line in served.said):
+        assert served.process.poll() is None, served.said
+    served.process.send_signal(signal.SIGINT)
+    assert served.end() == 0
+    assert "Traceback" not in "".join(served.said)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("{missing}",), "expected a repository folder"),
+        (("{repo}", "--state-dir", "{file}"), "state-dir: cannot be written"),
+        (("{repo}", "--token-file", "{missing}"), "token-file"),
+        (("{repo}", "--tls-cert", "{missing}", "--tls-key", "{missing}"), "tls-cert"),
+        (("{repo}", "--allow-uploads"), "allow.uploads"),
+        (("{repo}", "--http-port", "70000"), "http.port"),
+        (("{repo}", "--drain-delay", "soon"), "drain-delay"),
+    ],
+)
+def test_what_cannot_be_started_says_why_and_exits_2(
+    program: Any, zoo: Any, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    zoo.matmul()
+    file = tmp_path / "file"
+    file.write_text("")
+    places = {"repo": zoo.root, "missing": tmp_path / "missing", "file": file}
+    free = [] if "--http-port" in words else [*FREE]
+    refused = program(*(word.format(**places) for word in words), *free)
+    assert refused.end() == 2
+    text = "".join(refused.said)
+    assert re.search(message, text), text
+    assert "Traceback" not in text
+
+
+def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:
+    zoo.matmul()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = program(zoo.root, *FREE, "--grpc-port", port)
+        assert refused.end() == 2
+    assert "grpc-port: Address already in use" in "".join(refused.said)
+
+
+@pytest.mark.parametrize("name", ["http_port", "grpc_port", "metrics_port"])
+def test_every_port_that_is_in_use_is_named(zoo: Any, name: str) -> None:
+    zoo.matmul()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        server = slacktide.Server(zoo.root, **{name: taken.getsockname()[1]})
+        with pytest.raises(OSError, match=name.replace("_", "-")):
+            server.start()
+    server.stop()
+
+
+def test_a_server_whose_repository_is_missing_leaves_nothing_behind(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    server = slacktide.Server(tmp_path / "nowhere")
+    with pytest.raises(Exception, match="expected a repository folder"):
+        server.start()
+    assert threading.active_count() == threads
+
+
+def test_a_warning_when_anybody_can_reach_it(
+    zoo: Any, serve: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    zoo.matmul()
+    with caplog.at_level(logging.WARNING), serve(zoo, host="0.0.0.0") as house:
+        house.good()
+    assert "without TLS and without a token" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.WARNING), serve(zoo, host="0.0.0.0", token_file=_token(tmp_path)):
+        pass
+    assert "without TLS" not in caplog.text
+
+
+# ── who may do what ──────────────────────────────────────────────────────────────────────────────
+
+
+def _token(folder: Path) -> Path:
+    path = folder / "token"
+    path.write_text(TOKEN + "\n")
+    return path
+
+
+def routes_of(node: Any) -> Iterator[Any]:
+    """Every route below a node of a router."""
+    yield from node.routes.values()
+    for child in (*node.literal.values(), *([node.parameter] if node.parameter else [])):
+        yield from routes_of(child)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    """A server that asks for a token, and allows control."""
+    folder = tmp_path_factory.mktemp("guarded")
+    zoo = zoo_at(folder / "repository")
+    zoo.matmul()
+    with serve(zoo, token_file=_token(folder), allow_control=True) as house:
+        yield house
+
+
+def test_every_route_asks_for_the_token(guarded: Any) -> None:
+    ends = guarded.server.app.front_ends
+    seen = set()
+    for server in (ends._http, ends._metrics):
+        for route in routes_of(server._hub.router._root):
+            path = re.sub(r"\{\w+\}", "matmul", route.pattern)
+            seen.add(route.group)
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
+                answer = guarded.ask(server.port, route.method, path, "{}", headers)
+                if route.group in OPEN_GROUPS:
+                    assert answer.status != 401, path
+                else:
+                    assert answer.status == 401, (route.method, path)
+                    assert answer.headers["www-authenticate"] == "Bearer"
+                    assert "token" in answer.error
+    assert seen == set(Group)
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert guarded.ask(ends._http.port, "GET", "/v2", None, right).status == 200
+    assert guarded.ask(ends._metrics.port, "GET", "/metrics", None, right).status == 200
+    answer = guarded.infer("matmul", guarded.matmul_call(), right)
+    assert answer.status == 200
+    # Nothing was done on the way: the model still serves.
+    assert guarded.get("/v2/models/matmul/ready").status == 200
+
+
+def test_every_method_asks_for_the_token(guarded: Any) -> None:
+    methods = guarded.server.app.front_ends._grpc.methods
+    assert {method.group for method in methods.values()} == set(Group) - {Group.METRICS}
+    with grpc.insecure_channel(guarded.grpc) as channel:
+        for name, method in methods.items():
+            for metadata in ((), (("authorization", "Bearer wrong"),)):
+                call = channel.stream_stream(name)(
+                    iter([b""]), metadata=metadata, timeout=0.5 if name.endswith("Watch") else 20
+                )
+                code = grpc.StatusCode.OK
+                try:
+                    list(call)
+                except grpc.RpcError as error:
+                    code = error.code()
+                refused = code is grpc.StatusCode.UNAUTHENTICATED
+                assert refused is (method.group not in OPEN_GROUPS), name
+        request = messages.ServerMetadataRequest().SerializeToString()
+        call = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
+        assert call(request, metadata=(("authorization", f"Bearer {TOKEN}"),))
+
+
+def test_tls_on_every_port(zoo: Any, serve: Any, tmp_path: Path) -> None:
+    zoo.matmul()
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    with serve(zoo, tls=TlsFiles(certificate, key)) as house:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        for port, path in (
+            (house.server.http_port, "/v2/models/matmul"),
+            (house.server.metrics_port, "/metrics"),
+        ):
+            with (
+                socket.create_connection(("127.0.0.1", port), house.PATIENCE) as raw,
+                context.wrap_socket(raw, server_hostname="localhost") as connection,
+            ):
+                connection.sendall(
+                    f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+                )
+                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        with grpc.secure_channel(f"localhost:{house.server.grpc_port}", credentials) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            answer = messages.ServerLiveResponse.FromString(method(b"", timeout=house.PATIENCE))
+        assert answer.live
+        with pytest.raises((ConnectionError, OSError)):  # plain text is not understood
+            house.get("/v2")
+
+
+def test_a_key_that_is_not_the_certificates(zoo: Any, tmp_path: Path) -> None:
+    zoo.matmul()
+    authority = trustme.CA()
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    authority.issue_cert("localhost").cert_chain_pems[0].write_to_path(certificate)
+    authority.issue_cert("localhost").private_key_pem.write_to_path(key)
+    server = slacktide.Server(zoo.root, tls=TlsFiles(certificate, key))
+    with pytest.raises(SecurityError, match="tls-cert, tls-key"):
+        server.start()
