@@ -1,0 +1,44 @@
+"""The page for those who run the server: its table of flags is that of the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+import yaml
+
+from slacktide.cli.main import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def flags() -> list[Any]:
+    """The options of `slacktide serve` that set something."""
+    command: Any = typer.main.get_command(app)
+    options = [p for p in command.commands["serve"].params if p.param_type_name == "option"]
+    return [option for option in options if option.name != "print_config"]
+
+
+def row(option: Any) -> str:
+    """A flag as the table has it."""
+    default = getattr(option.default, "value", option.default)
+    shown = "" if default in (None, False) else f"`{default}`"
+    cells = (f"`{option.opts[0]}`", f"`{option.envvar}`", shown, option.help)
+    return "| " + " | ".join(cells) + " |"
+
+
+def test_every_flag_is_in_the_table_as_it_is():
+    rows = [line for line in PAGE.read_text().splitlines() if "| `SLACKTIDE_" in line]
+    assert rows == [row(option) for option in flags()]
+
+
+def test_the_probes_are_yaml_and_ask_for_what_there_is():
+    text = PAGE.read_text().split("```yaml\n")[1].split("```")[0]
+    probes = yaml.safe_load(text)
+    paths = {probe["httpGet"]["path"] for name, probe in probes.items() if name.endswith("Probe")}
+    assert paths == {"/v2/health/live", "/v2/health/ready"}
+
+
+if __name__ == "__main__":  # prints the table, to be pasted into the page
+    print("\n".join(map(row, flags())))
