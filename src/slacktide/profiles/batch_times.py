@@ -61,7 +61,8 @@ class CorrectedTimes:
         self._profiled: dict[tuple[int, int], tuple[Place, float, float]] = {}
         self._answers: dict[tuple[int, int], TimeDistribution] = {}
         self._surfaces: tuple[Surface, Surface] | None = None
-        self._revision = -1
+        self.revision = -1
+        """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
         self._error: float | None = None
         self._beyond = 0
         self._publish()
@@ -107,11 +108,6 @@ class CorrectedTimes:
         self._beyond = self._beyond + 1 if drifting else 0
         if self._moved(place):
             self._publish()
-
-    @property
-    def revision(self) -> int:
-        """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
-        return self._revision
 
     # For people, logs and metrics
 
@@ -202,7 +198,7 @@ class CorrectedTimes:
         self._published_at = self._correction.batches
         self._surfaces = None
         self._answers.clear()
-        self._revision += 1
+        self.revision += 1
 
     def _corrected(self) -> tuple[Surface, Surface]:
         """The published p50 and p99 surfaces; made when first asked for."""
