@@ -142,9 +142,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path):
         log = next(tmp_path.glob("slacktide-demo-*/server.log"), None)
     servers = _children(child.pid)
     child.send_signal(signal.SIGINT)
-    output, _ = child.communicate(timeout=60)
-    assert child.returncode == 130
-    assert output == b""
+    output, errors = child.communicate(timeout=60)
+    assert (child.returncode, output) == (130, b""), errors
     assert servers
     assert not list(tmp_path.iterdir())
     while any(map(_runs, servers)):  # workers see that their server has gone, and go

@@ -60,7 +60,7 @@ def demo(
     names = list(dict.fromkeys(name.strip() for name in models.split(",")))
     try:
         with (
-            _ends_on_sigterm(),
+            _interruptible(),
             _folder(directory) as folder,
             progress_bar(shown=not json) as move,
         ):
@@ -97,14 +97,26 @@ def _folder(directory: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _ends_on_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: server stopped, folder removed."""
+def _interruptible() -> Iterator[None]:
+    """SIGINT and SIGTERM end the demo with KeyboardInterrupt: server stopped, folder removed.
 
-    def end(number: int, frame: FrameType | None) -> None:
+    An interrupt can strike anywhere, in the middle of an import for instance, and come out as
+    whatever that makes of it; here it becomes what it was.
+    """
+    struck = False
+
+    def strike(number: int, frame: FrameType | None) -> None:
+        nonlocal struck
+        struck = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, strike) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
+    except Exception as error:
+        if struck:
+            raise KeyboardInterrupt from error
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

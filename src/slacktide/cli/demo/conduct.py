@@ -177,11 +177,12 @@ class Conductor:
 
     def _load(self, spec: LoadSpec) -> Report:
         """Generate load; an interrupt is passed on once the run has ended."""
-        before = signal.getsignal(signal.SIGTERM)
+        before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             report = run_load_sync(spec)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+        finally:  # a run has handlers of its own, and leaves the defaults behind
+            for number, handler in before.items():
+                signal.signal(number, handler)
         if report.interrupted:
             raise KeyboardInterrupt
         return report
