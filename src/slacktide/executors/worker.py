@@ -161,6 +161,10 @@ def _settle(cores: tuple[int, ...], parent: int) -> None:
     die_with_parent(parent)
     ignore_terminal_signals()
     os.nice(NICENESS)
+    with contextlib.suppress(OSError, AttributeError):
+        # Where server and worker share a core, a woken worker must not push the loop aside: each
+        # request would get a batch of its own, and two switches between processes.
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
     if cores:
