@@ -18,6 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
+from slacktide.executors import available_cores
 from slacktide.server.ports import ControlError
 from slacktide.wire.proto import messages
 
@@ -174,6 +175,29 @@ def test_a_load_goes_on_although_its_client_leaves(open_house: Any) -> None:
         lambda app: app.control.model_ready("orphan", None), "the model is loaded all the same"
     )
     assert open_house.infer("orphan", open_house.matmul_call()).status == 200
+
+
+@pytest.mark.skipif(len(available_cores()) < 2, reason="needs two cores to move between")
+def test_models_move_to_other_lanes_without_a_lost_request(zoo: Any, serve: Any) -> None:
+    """A newcomer's wishes change where the others run; they serve all the while."""
+    zoo.matmul()
+    with serve(zoo) as house, Crowd(house, "matmul") as crowd:
+        for name, settings in (("twice", "replicas: 2\n"), ("alone", "cores: 1\n")):
+            crowd.wait_for(20)
+            zoo.matmul(name, settings=settings)
+            house.server.load(name)
+            assert house.infer(name, house.matmul_call()).status == 200
+        crowd.wait_for(20)
+        house.server.unload("alone")
+        zoo.matmul(scale=2.0, settings="cores: 1\n")
+        house.server.load("matmul")
+        crowd.wait_for(20)
+        house.until(
+            lambda app: all(len(v.replicas_up) <= 2 for v in app.catalog.all()),
+            "nobody counts replicas that have gone",
+        )
+    assert {status for status, _ in crowd.answers} == {200}
+    assert {first(answer) for _, answer in crowd.answers} == {1.0, 2.0}
 
 
 def test_versions_can_be_named(open_house: Any) -> None:

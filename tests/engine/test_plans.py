@@ -200,3 +200,53 @@ class TestSharedLane:
 def test_a_plan_that_contradicts_itself_cannot_be_made(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+class TestAPoolThatMovesToAnotherLane:
+    @pytest.fixture
+    def moving(self, world):
+        """Version 1 serves on `lane0`, and the plan wants it on `elsewhere`."""
+        pool = PoolId("m", "1")
+        world.submit(1)
+        plan = Plan(
+            (LaneSpec("elsewhere", (0,)),),
+            (Deployment(pool, "elsewhere", 4),),
+            (Route("m", pool),),
+        )
+        world.send(PlanChanged(plan))
+        return world
+
+    def test_serves_where_it_was_until_it_is_up(self, moving):
+        moving.submit(2)
+        moving.finish()
+        moving.finish()
+        assert moving.reasons() == {1: Reason.ON_TIME, 2: Reason.ON_TIME}
+        assert moving.stopped == []
+        moving.send(ReplicaUp(moving.started[-1].id))
+        assert moving.stopped == [(moving.started[0], False)]
+        assert list(moving.engine.state.lanes) == ["elsewhere"]
+        moving.submit(3)
+        assert moving.batches[-1].replica.lane == "elsewhere"
+
+    def test_finishes_what_runs_when_it_is_up(self, moving):
+        moving.send(ReplicaUp(moving.started[-1].id))
+        assert moving.stopped == []
+        moving.submit(2)
+        assert moving.batches[-1].replica.lane == "elsewhere"
+        moving.send(BatchFinished(moving.batches[0].id))
+        assert moving.stopped == [(moving.started[0], False)]
+        assert list(moving.engine.state.lanes) == ["elsewhere"]
+
+    def test_does_not_start_again_where_it_left(self, moving):
+        moving.send(ReplicaLost(moving.started[0].id, "killed"))
+        assert list(moving.engine.state.lanes) == ["elsewhere"]
+        moving.send(ReplicaUp(moving.started[-1].id))
+        assert len(moving.started) == 2
+        assert [m.id for m in moving.batches[-1].members] == [1]  # run again, elsewhere
+
+    def test_may_come_back(self, moving, one_model_plan):
+        moving.send(PlanChanged(one_model_plan("1")))
+        assert list(moving.engine.state.lanes) == ["lane0"]
+        moving.finish()
+        moving.submit(2)
+        assert moving.batches[-1].replica == moving.started[0]

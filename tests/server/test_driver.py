@@ -91,6 +91,7 @@ class Stage:
         self.heard: dict[int, tuple[Outcome, Outputs | None]] = {}
         self.freed: list[int] = []
         self.losses: list[str] = []
+        self.unwanted: list[int] = []
         self.refusal: str | None = None
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
         self.driver = Driver(Engine(self._parts), self)
@@ -110,6 +111,9 @@ class Stage:
 
     def lost(self, replica: Replica, detail: str) -> None:
         self.losses.append(detail)
+
+    def stopped(self, replica: Replica) -> None:
+        self.unwanted.append(replica.id)
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         assert seconds >= 0
@@ -330,6 +334,18 @@ def test_a_lane_is_resized_when_all_of_its_replicas_have_moved():
         assert lane.cores == (0,)
         stage.puppet.report(Resized((0, 1)))
         assert lane.cores == (0, 1)
+
+    staged(play)
+
+
+def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
+    async def play(stage: Stage) -> None:
+        stage.driver.post(PlanChanged(Plan()))
+        stage.driver.flush()
+        assert stage.puppet.asked == [("stop",)]
+        assert stage.unwanted == [stage.puppet.replica.id]
+        stage.puppet.report(Lost("ended"))
+        assert stage.losses == []
 
     staged(play)
 

@@ -2,7 +2,8 @@
 
 Order matters. New lanes and pools come first, so that routes can lead to them; then routes change
 and waiting requests follow them; only then do old placements and pools go. What runs stays where
-it is: its placement retires after the batch.
+it is: its placement retires after the batch. A pool that moves to other lanes serves on the old
+ones until it is up on a new one.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Deploying:
             return
         for placement in pool.placements:
             if placement.lane is lane:
-                placement.retiring = False
+                placement.retiring = placement.leaving = False
                 pool.count_lanes()
                 return
         self._replicas.place(pool, lane, deployment.max_batch)
@@ -89,9 +90,12 @@ class Deploying:
         kept = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
         pools = {pool for pool, _ in kept}
         for pool in state.pools.values():
+            staying = [p for p in pool.placements if (pool.id, p.lane.name) in kept]
+            moved = bool(staying) and not any(p.serves for p in staying)
             for placement in tuple(pool.placements):
-                if (pool.id, placement.lane.name) not in kept:
-                    self._replicas.detach(placement)
+                if placement not in staying:
+                    # For a moment two lanes may share cores: that is better than to serve nobody.
+                    self._replicas.leave(placement, at_once=not moved)
             if pool.id not in pools:
                 pool.removed = True
                 state.reject_waiting(pool, Reason.DRAINING, "the model is being unloaded")

@@ -17,7 +17,8 @@ class ReplicaState(Enum):
 
     STARTING → UP, or → BACKOFF when it is lost; UP → BACKOFF when it is lost; BACKOFF → STARTING
     when the pause is over. A placement that leaves the plan is stopped and forgotten, at once or,
-    if it runs a batch, after it (`retiring`).
+    if it runs a batch, after it (`retiring`); if its pool has only moved to another lane, once that
+    one is up (`leaving`).
     """
 
     STARTING = "starting"
@@ -31,6 +32,7 @@ class Placement:
     __slots__ = (
         "killed",
         "lane",
+        "leaving",
         "pool",
         "replica",
         "retiring",
@@ -50,6 +52,9 @@ class Placement:
         self.until = math.inf
         """When the engine must act: start limit (STARTING) or restart (BACKOFF)."""
         self.retiring = False
+        """No longer in the plan; goes once the batch it runs is done."""
+        self.leaving = False
+        """No longer in the plan; serves until its pool is up on a lane that is."""
         self.killed = False
         """Told to die for hanging; its ReplicaLost is on the way."""
 

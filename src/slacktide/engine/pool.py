@@ -73,6 +73,6 @@ class Pool:
 
     def count_lanes(self) -> None:
         """Call when a placement has come or gone, or a lane has changed its cores."""
-        staying = [placement for placement in self.placements if not placement.retiring]
+        staying = [p for p in self.placements if not p.retiring and not p.leaving]
         self.lanes = max(1, len(staying))
         self.cores = min((placement.lane.size for placement in staying), default=self.cores)

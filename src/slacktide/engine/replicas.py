@@ -43,6 +43,14 @@ class Replicas:
         self._next_id += 1
         return replica
 
+    def leave(self, placement: Placement, *, at_once: bool) -> None:
+        """A placement is no longer in the plan: it goes at once, or when another has come up."""
+        if at_once or not placement.serves:
+            self.detach(placement)
+        else:
+            placement.leaving = True
+            placement.pool.count_lanes()
+
     def detach(self, placement: Placement) -> None:
         """Take a placement away; if it runs a batch, as soon as that is done."""
         lane = placement.lane
@@ -76,6 +84,10 @@ class Replicas:
         self._reckon()
         placement.pool.start_time = self._state.now - placement.since
         self._state.mark(placement.lane)
+        for other in tuple(placement.pool.placements):
+            if other.leaving:
+                self.detach(other)
+                self._state.mark(other.lane)
 
     def lost(self, event: ReplicaLost) -> None:
         placement = self._by_id.pop(event.replica, None)
@@ -92,6 +104,9 @@ class Replicas:
             self._batches.lost(running.batch, detail)
         if placement.retiring:
             return  # retire_on takes it away
+        if placement.leaving:
+            self.detach(placement)
+            return
         pause = None if event.permanent else pool.crashes.crashed(now=state.now)
         if pause is not None:
             placement.until = state.now + pause

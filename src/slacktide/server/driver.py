@@ -82,6 +82,10 @@ class Launcher(Protocol):
 
     def lost(self, replica: Replica, detail: str) -> None: ...
 
+    def stopped(self, replica: Replica) -> None:
+        """A replica is no longer wanted; nothing more is heard of it."""
+        ...
+
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         """A batch is done, `seconds` after it was handed over."""
         ...
@@ -303,6 +307,7 @@ class Driver:
             handle = self._handles.pop(replica.id, None)
             if handle is not None:
                 handle.stop()
+            self._launcher.stopped(replica)
 
     def _resize(self, command: ResizeLane) -> None:
         handles = [self._handles[r.id] for r in command.replicas if r.id in self._handles]

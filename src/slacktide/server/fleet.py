@@ -345,6 +345,12 @@ class Fleet:
         # Whether the engine gives the version up is known once it has handled the loss.
         asyncio.get_running_loop().call_soon(self._note_state, version, detail)
 
+    def stopped(self, replica: Replica) -> None:
+        """See `Launcher.stopped`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is not None:
+            version.replicas_up.discard(replica.id)
+
     def _note_state(self, version: LoadedVersion, detail: str) -> None:
         pool = self.driver.engine.state.pools.get(version.pool)
         if pool is None or pool.down_reason is None:
