@@ -198,6 +198,21 @@ def test_a_broken_file_makes_its_model_unavailable_and_no_other(zoo: Any, serve:
         assert house.get("/v2/health/ready").status == 200
 
 
+def test_models_in_the_servers_own_process(zoo: Any, serve: Any) -> None:
+    """For tiny ones; what they raise, and what they are not, is told as of any other."""
+    zoo.matmul()
+    zoo.gather()
+    zoo.broken()
+    for name in ("matmul", "gather", "broken"):
+        (zoo.root / name / "slacktide.yaml").write_text("executor: in_process\n")
+    with serve(zoo) as house:
+        house.good()
+        assert house.look(lambda app: app._executors["worker"].worker_pids) == ()
+        assert house.infer("gather", rows_of(house, 99)).status == 500
+        assert house.infer("gather", rows_of(house, 1)).status == 200
+        assert house.index()["broken"]["state"] == "UNAVAILABLE"
+
+
 # ── clients that leave ───────────────────────────────────────────────────────────────────────────
 
 
@@ -231,6 +246,26 @@ def test_a_batch_that_somebody_waits_for_runs_on(fragile: Any) -> None:
     leaving.close()
     cancelled(fragile, "killed", before, Reason.DISCONNECTED)
     assert staying.result().status == 200
+
+
+def test_a_slot_is_kept_while_a_running_batch_names_it(fragile: Any) -> None:
+    """Both slots: that of the body, and that of the tensors which came as JSON."""
+
+    def used() -> int:
+        return int(fragile.look(lambda app: app.fleet._budget.bytes_in_use))
+
+    long = fragile.spin_call(1, padding="x" * 100_000)  # long enough to be announced
+    endless = fragile.spin_call(fragile.FOREVER)
+    with fragile.hold():
+        leaving = fragile.open_call("killed", long)
+        staying = fragile.open_call("killed", endless)
+        fragile.queued("killed", 2)
+    fragile.running("killed", rows=2)
+    before, counts = used(), fragile.counts("killed")
+    leaving.close()
+    cancelled(fragile, "killed", counts, Reason.DISCONNECTED)
+    assert used() == before > 100_000
+    staying.close()
 
 
 @pytest.mark.parametrize("queued", [True, False], ids=["queued", "running"])
