@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from slacktide.domain import (
     Batch,
@@ -20,7 +21,10 @@ from slacktide.engine.ledger import Entry, State
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
-from slacktide.engine.worth import worth
+from slacktide.engine.worth import standings, worth
+
+FAIRNESS_FLOOR = 0.01
+"""Seconds of lane time that do not count when models are compared."""
 
 
 class Batches:
@@ -36,20 +40,31 @@ class Batches:
         if lane.running is not None:
             return
         lane.wait_until = math.inf
-        serving = [placement for placement in lane.placements if placement.serves]
-        best: tuple[Placement, Proposal] | None = None
-        best_worth = -1.0
-        for placement in serving:
+        offers: list[tuple[Placement, Proposal]] = []
+        for placement in lane.placements:
+            if not placement.serves:
+                continue
             self._requests.expire(placement.pool)
             proposal = self._propose(placement)
             if isinstance(proposal, WaitUntil):
                 lane.wait_until = min(lane.wait_until, proposal.at)
             elif proposal is not None:
-                value = self._worth(placement, proposal) if len(serving) > 1 else 0.0
-                if value > best_worth:
-                    best, best_worth = (placement, proposal), value
-        if best is not None:
-            self._run(lane, *best)
+                offers.append((placement, proposal))
+        if offers:
+            self._run(lane, *(offers[0] if len(offers) == 1 else self._best(offers)))
+
+    def _best(self, offers: Sequence[tuple[Placement, Proposal]]) -> tuple[Placement, Proposal]:
+        """The offer worth most, given what each model has had of the lane; on ties the first."""
+        now = self._state.now
+        had = standings(
+            [placement.lane_time.had(now=now) for placement, _ in offers],
+            [placement.pool.share for placement, _ in offers],
+            floor=FAIRNESS_FLOOR,
+        )
+        values = [
+            self._worth(*offer) / standing**2 for offer, standing in zip(offers, had, strict=True)
+        ]
+        return offers[values.index(max(values))]
 
     def _propose(self, placement: Placement) -> Proposal | WaitUntil | None:
         pool = placement.pool
@@ -68,7 +83,6 @@ class Batches:
             proposal.rows,
             pool.times,
             cores=placement.lane.size,
-            share=pool.share,
             now=self._state.now,
         )
 
@@ -151,9 +165,10 @@ class Batches:
         state = self._state
         running = self._find(batch)
         del state.running[batch]
-        lane = running.placement.lane
-        lane.running = None
-        state.mark(lane)
+        placement = running.placement
+        placement.lane_time.add(state.now - running.batch.started, now=state.now)
+        placement.lane.running = None
+        state.mark(placement.lane)
         return running
 
     def _find(self, batch: int) -> Running:

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch, LaneSpec, Replica
+from slacktide.engine.worth import LaneTime
 
 if TYPE_CHECKING:
     from slacktide.engine.pool import Pool
@@ -32,6 +33,7 @@ class Placement:
     __slots__ = (
         "killed",
         "lane",
+        "lane_time",
         "leaving",
         "pool",
         "replica",
@@ -41,9 +43,10 @@ class Placement:
         "until",
     )
 
-    def __init__(self, pool: Pool, lane: Lane, replica: Replica) -> None:
+    def __init__(self, pool: Pool, lane: Lane, replica: Replica, fairness_window: float) -> None:
         self.pool = pool
         self.lane = lane
+        self.lane_time = LaneTime(fairness_window)
         self.replica = replica
         """The latest replica here."""
         self.state = ReplicaState.STARTING

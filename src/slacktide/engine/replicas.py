@@ -32,7 +32,12 @@ class Replicas:
 
     def place(self, pool: Pool, lane: Lane, max_batch: int) -> None:
         """Give `pool` a place on `lane`, and start its first replica."""
-        placement = Placement(pool, lane, self._new_replica(pool, lane, max_batch))
+        placement = Placement(
+            pool,
+            lane,
+            self._new_replica(pool, lane, max_batch),
+            self._state.settings.fairness_window,
+        )
         pool.placements.append(placement)
         lane.placements.append(placement)
         pool.count_lanes()

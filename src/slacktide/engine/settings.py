@@ -25,3 +25,5 @@ class EngineSettings:
     """A request that was running in so many crashes is failed."""
     start_guess: float = 0.5
     """Start-up time assumed of a pool whose replicas have never been up."""
+    fairness_window: float = 5.0
+    """How far back lane time counts when models compete for a lane."""

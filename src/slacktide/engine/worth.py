@@ -1,19 +1,25 @@
 """What a proposal is worth to a free lane: one function for every policy.
 
-    worth = share · alone · Σ penalty · P(on time) / batch time            (DESIGN §3, Lane)
+    worth = alone · Σ penalty · P(on time) / batch time                    (DESIGN §3, Lane)
 
 `alone`, the model's own time for one row, makes worths comparable: a request run alone and on time
-is worth `share · penalty` whatever its model's speed, so that a 20 µs model cannot starve a 200 ms
-one. A batch that serves k requests in less than k times that is worth more.
+is worth its penalty whatever its model's speed, so that a 20 µs model cannot starve a 200 ms one. A
+batch that serves k requests in less than k times that is worth more.
 
 A best-effort request has no P(on time). Its worth rises with age instead, from 0 on arrival to
 that of a certain request when its window (its artificial deadline) is used up, and on from there:
 whatever competes with it, it runs in the end.
+
+Worth alone would let a model that gains tenfold from batching starve one that gains nothing, as
+soon as there is more work than time. So where several models want a lane, a worth is divided by the
+square of how much of its fair part the model has had lately (`standings`): with worths w and shares
+s that stay as they are, lane time settles at s · √w. Efficiency counts, and nobody starves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 from slacktide.domain import Request
 from slacktide.engine.ports import BatchTimes
@@ -32,7 +38,6 @@ def worth(
     times: BatchTimes,
     *,
     cores: int,
-    share: float,
     now: float,
 ) -> float:
     """Worth of running `members` (together `rows` rows) now on `cores` cores; ≥ 0."""
@@ -42,4 +47,39 @@ def worth(
             value += best_effort_value(member, now=now)
         else:
             value += member.penalty * times.on_time(member.deadline - now, rows, cores)
-    return share * value * times.expected(1, cores) / times.expected(rows, cores)
+    return value * times.expected(1, cores) / times.expected(rows, cores)
+
+
+class LaneTime:
+    """Seconds of lane time that one model has had lately: what is `window` old counts 1/e."""
+
+    __slots__ = ("_at", "_seconds", "_window")
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._seconds = 0.0
+        self._at = -math.inf
+
+    def add(self, seconds: float, *, now: float) -> None:
+        """A batch of `seconds` has ended."""
+        self._seconds = self.had(now=now) + seconds
+        self._at = now
+
+    def had(self, *, now: float) -> float:
+        """Seconds, faded; 0 if it never ran."""
+        if self._seconds == 0.0:
+            return 0.0
+        return self._seconds * math.exp((self._at - now) / self._window)
+
+
+def standings(had: Sequence[float], shares: Sequence[float], *, floor: float) -> list[float]:
+    """How much of its fair part of the lane each model has had; 1: just that.
+
+    `had`: recent seconds of those who want the lane now; `shares`: their weights, positive.
+    `floor` seconds are added on both sides, so that a newcomer does not count infinitely much.
+    """
+    total, weights = sum(had), sum(shares)
+    return [
+        (seconds + floor) / (total * share / weights + floor)
+        for seconds, share in zip(had, shares, strict=True)
+    ]
