@@ -59,6 +59,9 @@ from slacktide.executors.ports import (
 
 log = logging.getLogger("slacktide.driver")
 
+EXPIRY_PATIENCE = 0.004
+"""Seconds that a request which has become hopeless may wait to be told so, on a busy lane."""
+
 Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
 """Shape and raw bytes of every output of one request, in the model's order."""
 
@@ -206,6 +209,10 @@ class Driver:
             return
         # Never earlier than the engine has been told: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.state.now)
+        if self._timer_at is not None and self._timer_at <= now:
+            # Due anyway: one turn for both.
+            self._disarm()
+            events = [*events, TimerFired()]
         for command in self.engine.handle_all(events, now=now):
             self._carry_out(command)
         self._arm()
@@ -219,13 +226,21 @@ class Driver:
         at = self.engine.next_wakeup()
         if at is None or (self._timer_at is not None and self._timer_at <= at):
             return
+        self._disarm()
+        self._timer_at = at
+        # While every lane is busy only expiries are due. Their answers can wait for the next
+        # arrival or the end of a batch, a moment: waking up costs more than the answer.
+        idle = any(lane.running is None for lane in self.engine.state.lanes.values())
+        delay = at - self.clock() + (0.0 if idle else EXPIRY_PATIENCE)
+        self._timer = self._loop.call_later(max(0.0, delay), self._fire)
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_later(max(0.0, at - self.clock()), self._fire)
+        self._timer = self._timer_at = None
 
     def _fire(self) -> None:
-        self._timer = self._timer_at = None
+        self._disarm()
         at = self.engine.next_wakeup()
         if at is None:
             return
