@@ -1,0 +1,130 @@
+"""What each room offers: one list for all of them, so that no name comes or goes unnoticed.
+
+A folder that is not listed offers no names of its own: its files are imported one by one.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "slacktide"
+
+EXPORTS = {
+    "slacktide": """
+        Server __version__
+    """,
+    "slacktide.cli.demo": """
+        demo
+    """,
+    "slacktide.domain": """
+        AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
+        BatchTiming Cancelled Command Deployment Event FreeSlots LaneResized LaneSpec
+        Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
+        ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
+        StartReplica StopReplica Submitted TimerFired
+    """,
+    "slacktide.engine": """
+        BatchTimes Engine EngineSettings Idle InvariantError Planner PoolFactory PoolParts
+        PoolView Proposal Scheduler WaitUntil check_invariants
+    """,
+    "slacktide.examples": """
+        MODELS ExampleModel ExamplesError Progress Samples example make_inputs
+        make_repository
+    """,
+    "slacktide.executors": """
+        Aborted Arena Executor Failed Finished HardwareFingerprint InProcessExecutor
+        InputArena Lost Measured MeasuringError MemoryBudget MemoryLimitExceeded
+        ModelError ModelSource OutputTensor OwnerLimitExceeded Payload ProcessExecutor
+        ProfiledExecutor Ready ReplicaHandle Report Resized Slot TensorRef available_cores
+        hardware_fingerprint load_onnxruntime measure move_threads
+    """,
+    "slacktide.load": """
+        FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
+        Stream Target TargetError Transport build_spec discover parse_target run_load
+        run_load_sync server_metadata
+    """,
+    "slacktide.load.report": """
+        SCHEMA Ending Percentiles Provenance Records Report ReportError StreamReport
+        Timeline merge percentiles score timeline
+    """,
+    "slacktide.profiles": """
+        ENOUGH_SAMPLES CorrectedTimes LatencyTable Peak ProfileError ProfileRecord
+        TimeDistribution batch_sizes
+    """,
+    "slacktide.reports": """
+        SCHEMA Comparison Ending Entry Percentiles Provenance Records Report ReportError
+        StreamReport Timeline comparison_page merge page percentiles render
+        render_comparison score summary timeline
+    """,
+    "slacktide.repository": """
+        Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
+        ProfileStore Repository RepositoryError Severity StagedModel Staging StoredProfile
+        UploadLimits check_interface check_repository config_json format_bytes
+        format_seconds lane_disagreements metadata_shape model_hash parse_bytes
+        parse_seconds split_parameters
+    """,
+    "slacktide.scheduling": """
+        DEFAULT_POLICY POLICIES DeadlineQueue Edf EdfOptions Fifo FifoOptions Policy
+        PolicyError Slack SlackOptions make_scheduler option_defaults policy_options
+    """,
+    "slacktide.server.grpc": """
+        AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem
+    """,
+    "slacktide.server.http": """
+        Access AccessLog Authorize Denial Group HttpServer HttpSettings Request Response
+        Route inference_routes metrics_routes
+    """,
+    "slacktide.server.metrics": """
+        CONTENT_TYPE Metrics metrics_routes
+    """,
+    "slacktide.wire": """
+        BadField Buffer CallContext CallOptions InferCall InferReply InputTensor
+        OutputValue Parameter WireError WireStatus parse_parameters status_of
+    """,
+    "slacktide.workloads": """
+        Arrivals Constant Deadlines Fixed Gamma Mix OnOff Poisson RateTrace Replay Times
+        Uniform WorkloadError parse_arrivals parse_deadlines parse_number parse_seconds
+    """,
+}
+
+
+def packages() -> dict[str, Path]:
+    """Every package of the source, by its dotted name, with its `__init__.py`."""
+    paths = sorted(SOURCE.rglob("__init__.py"))
+    return {".".join(("slacktide", *path.parent.relative_to(SOURCE).parts)): path for path in paths}
+
+
+def names_imported(path: Path) -> set[str]:
+    """What an `__init__.py` imports from `slacktide`, also where only type checkers look."""
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slacktide")
+        for alias in node.names
+    }
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_offers_what_is_listed(package: str) -> None:
+    module = importlib.import_module(package)
+    listed = EXPORTS.get(package, "").split()
+    assert list(getattr(module, "__all__", ())) == listed
+    assert [name for name in listed if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_table_of_contents_imports_nothing_else(package: str) -> None:
+    assert names_imported(packages()[package]) == set(EXPORTS.get(package, "").split())
+
+
+@pytest.mark.parametrize("package", packages())
+def test_a_package_says_what_it_is(package: str) -> None:
+    assert ast.get_docstring(ast.parse(packages()[package].read_text()))
+
+
+def test_no_package_is_listed_that_is_not_there() -> None:
+    assert set(EXPORTS) <= set(packages())
