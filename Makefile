@@ -37,8 +37,8 @@ format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## measure and print the figures of bench/README.md
-	$(BIN)/python -m bench
+bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="overhead --quick"
+	$(BIN)/python -m bench $(BENCH)
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache bench/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis
