@@ -123,17 +123,6 @@ def test_a_batch_that_ends_while_its_replica_is_killed_counts(world):
     assert [m.id for m in world.batches[-1].members] == [2]
 
 
-def test_a_replica_that_does_not_come_up_is_killed_and_started_again(make_world, one_model_plan):
-    world = make_world()
-    world.send(PlanChanged(one_model_plan("1")))
-    world.send(TimerFired(), after=world.engine.next_wakeup())
-    assert world.stopped == [(world.started[0], True)]
-    crash(world)
-    restart(world)
-    world.submit(1)
-    assert len(world.batches) == 1
-
-
 def test_suspects_are_dropped_at_their_deadline_while_the_replica_restarts(world):
     world.submit(1, slo=0.05)
     crash(world)
@@ -175,3 +164,38 @@ def test_reports_of_a_stopped_replica_are_ignored(make_world, one_model_plan):
     assert world.stopped == [(world.started[0], False)]
     assert world.send(ReplicaUp(world.started[0].id)) == []
     assert world.send(ReplicaLost(world.started[0].id, "stopped")) == []
+
+
+def test_a_version_that_never_came_up_in_time_is_given_up(make_world, one_model_plan):
+    world = make_world()
+    world.send(PlanChanged(one_model_plan("1")))
+    world.send(TimerFired(), after=300.0)
+    assert world.stopped == [(world.started[0], True)]
+    crash(world)
+    world.submit(1)
+    assert world.answers[1].reason is Reason.UNAVAILABLE
+    assert "not up within 300 s" in world.answers[1].detail
+    assert len(world.started) == 1
+
+
+def test_a_version_that_was_up_once_is_started_again_after_a_slow_start(world):
+    crash(world)
+    world.send(TimerFired(), after=0.2)
+    world.send(TimerFired(), after=300.0)
+    crash(world)
+    restart(world)
+    world.submit(1)
+    world.finish()
+    assert world.answers[1].reason is Reason.ON_TIME
+
+
+def test_a_poison_request_costs_its_version_one_crash_of_the_five(world):
+    for id in range(1, 5):
+        world.submit(id, slo=20.0)
+        for _ in range(2):
+            crash(world)
+            restart(world)
+    assert set(world.reasons().values()) == {Reason.CRASHED}
+    world.submit(5)
+    world.finish()
+    assert world.answers[5].reason is Reason.ON_TIME

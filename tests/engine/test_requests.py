@@ -230,3 +230,14 @@ def test_what_expires_in_the_queue_is_dropped_at_once(world):
     commands = world.send(TimerFired(), after=0.5)
     assert world.answers[2].reason is Reason.EXPIRED
     assert commands[-1] == FreeSlots((2,), commands[-1].cause)
+
+
+def test_notices_that_have_moved_on_do_not_pile_up(world):
+    for id in range(1, 1001):
+        world.announce(id, slo=1e6)
+        world.submit(id, slo=1e6)
+        world.finish(after=0.001)
+    assert len(world.engine._requests._notices) <= 65
+    world.announce(2000, slo=1.0)
+    world.send(TimerFired(), after=1.0)
+    assert world.answers[2000].reason is Reason.EXPIRED

@@ -95,14 +95,16 @@ class Batches:
             self._next_id, placement.replica, proposal.members, rows, now, hang_at=now + limit
         )
         self._next_id += 1
-        if pool.suspects:
+        suspect = bool(pool.suspects)
+        if suspect:
             pool.suspects.popleft()
         else:
             pool.scheduler.take(batch)
         entries = state.ledger.entries
         for member in proposal.members:
             entries[member.id].state = State.RUNNING
-        lane.running = Running(batch, placement, now + pool.times.expected(rows, lane.size))
+        expected_end = now + pool.times.expected(rows, lane.size)
+        lane.running = Running(batch, placement, expected_end, suspect=suspect)
         state.running[batch.id] = lane.running
         state.runs.append(RunBatch(batch, state.cause))
 

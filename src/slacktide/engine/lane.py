@@ -70,13 +70,17 @@ class Placement:
 class Running:
     """The batch on a lane, and how many of its members still wait for their answer."""
 
-    __slots__ = ("batch", "expected_end", "placement", "waiting")
+    __slots__ = ("batch", "expected_end", "placement", "suspect", "waiting")
 
-    def __init__(self, batch: Batch, placement: Placement, expected_end: float) -> None:
+    def __init__(
+        self, batch: Batch, placement: Placement, expected_end: float, *, suspect: bool = False
+    ) -> None:
         self.batch = batch
         self.placement = placement
         self.waiting = len(batch.members)
         self.expected_end = expected_end
+        self.suspect = suspect
+        """One request, run alone because an earlier batch with it died."""
 
 
 class Lane:

@@ -19,6 +19,7 @@ class Pool:
         "cores",
         "crashes",
         "down_reason",
+        "ever_up",
         "id",
         "lanes",
         "max_batch",
@@ -47,6 +48,8 @@ class Pool:
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None
         """Why the version is unavailable for good; None while it is not."""
+        self.ever_up = False
+        """Whether any replica of it has come up."""
         self.removed = False
         """No longer in the plan; goes once its last batch is done."""
         self.start_time = settings.start_guess

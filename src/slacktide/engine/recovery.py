@@ -16,13 +16,18 @@ class CrashHistory:
         self._settings = settings
         self._times: deque[float] = deque()
 
-    def crashed(self, *, now: float) -> float | None:
-        """Record a crash. Seconds to pause before the restart; None: give the version up."""
+    def crashed(self, *, now: float, suspect: bool = False) -> float | None:
+        """Record a crash. Seconds to pause before the restart; None: give the version up.
+
+        `suspect`: it died of one request, run alone because it had been in a crash before. The
+        request is to blame, not the version, and the first crash has been counted already.
+        """
         settings = self._settings
-        self._times.append(now)
-        while self._times[0] <= now - settings.crash_window:
+        if not suspect:
+            self._times.append(now)
+        while self._times and self._times[0] <= now - settings.crash_window:
             self._times.popleft()
-        count = len(self._times)
+        count = max(1, len(self._times))
         if count >= settings.crash_limit_count:
             return None
         # 2**63 s is past any maximum; the bound keeps the power finite for odd settings.

@@ -87,6 +87,7 @@ class Replicas:
         placement.state = ReplicaState.UP
         placement.until = math.inf
         self._reckon()
+        placement.pool.ever_up = True
         placement.pool.start_time = self._state.now - placement.since
         self._state.mark(placement.lane)
         for other in tuple(placement.pool.placements):
@@ -99,24 +100,32 @@ class Replicas:
         if placement is None:
             return  # it was stopped while this was on its way
         state, pool = self._state, placement.pool
-        detail = "it hung and was killed" if placement.killed else event.detail
+        detail, permanent = event.detail, event.permanent
+        if placement.killed and placement.state is ReplicaState.STARTING:
+            detail = f"it was not up within {state.settings.start_limit:g} s"
+            # The next try would take as long, and whoever loads the version waits for it.
+            permanent = permanent or not pool.ever_up
+        elif placement.killed:
+            detail = "it hung and was killed"
         placement.state = ReplicaState.BACKOFF
         placement.until = math.inf
         placement.killed = False
         state.mark(placement.lane)
         running = placement.lane.running
+        suspect = False
         if running is not None and running.placement is placement:
+            suspect = running.suspect
             self._batches.lost(running.batch, detail)
         if placement.retiring:
             return  # retire_on takes it away
         if placement.leaving:
             self.detach(placement)
             return
-        pause = None if event.permanent else pool.crashes.crashed(now=state.now)
+        pause = None if permanent else pool.crashes.crashed(now=state.now, suspect=suspect)
         if pause is not None:
             placement.until = state.now + pause
             self._reckon()
-        elif event.permanent:
+        elif permanent:
             self._give_up(pool, detail)
         else:
             count, window = state.settings.crash_limit_count, state.settings.crash_window

@@ -19,6 +19,9 @@ from slacktide.engine.ledger import Entry, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.state import EngineState
 
+SWEEP_FLOOR = 64
+"""Notices below which it is not worth looking for those that have moved on."""
+
 
 class Requests:
     """Handles Announced, Submitted, Refused and Cancelled."""
@@ -26,7 +29,9 @@ class Requests:
     def __init__(self, state: EngineState) -> None:
         self._state = state
         self._notices: list[tuple[float, int]] = []
-        """Heap of (deadline, id) of notices; ids that have moved on stay until they surface."""
+        """Heap of (deadline, id) of notices; ids that have moved on stay until they surface, or
+        until there are as many as those that wait."""
+        self._sweep_at = SWEEP_FLOOR
 
     def announced(self, event: Announced) -> None:
         state, notice = self._state, event.notice
@@ -44,6 +49,20 @@ class Requests:
             state.forget(notice.id)
         elif not notice.best_effort:
             heapq.heappush(self._notices, (notice.deadline, notice.id))
+            if len(self._notices) > self._sweep_at:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop notices that have moved on: a deadline may be years away, memory is not."""
+        entries = self._state.ledger.entries
+        waiting = [
+            (deadline, id)
+            for deadline, id in self._notices
+            if (entry := entries.get(id)) is not None and entry.state is State.ANNOUNCED
+        ]
+        heapq.heapify(waiting)
+        self._notices = waiting
+        self._sweep_at = 2 * len(waiting) + SWEEP_FLOOR
 
     def submitted(self, event: Submitted) -> None:
         state, request = self._state, event.request
