@@ -59,6 +59,21 @@ def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:
     asyncio.run(body())
 
 
+def test_in_process_forgets_what_was_stopped_and_lets_go_of_its_payloads(
+    models, kit, arena
+) -> None:
+    async def body() -> None:
+        executor = InProcessExecutor()
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        case.handle.stop()
+        assert executor._handles == set()
+        assert len(case.handle._arena) == 0
+        await executor.close()
+
+    asyncio.run(body())
+
+
 def test_in_process_a_broken_model_is_lost_for_good(models, kit, arena) -> None:
     async def body() -> None:
         executor = InProcessExecutor()

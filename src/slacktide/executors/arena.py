@@ -128,6 +128,8 @@ class Arena:
 
         For idle times: it costs a system call per gap, and what is used next is zeroed anew.
         """
+        if self._fd < 0:
+            return 0
         self._merge()
         page = mmap.PAGESIZE
         given = 0

@@ -38,7 +38,7 @@ class InProcessExecutor:
 
     def __init__(self) -> None:
         self._openings: set[asyncio.Task[None]] = set()
-        self._handles: list[InProcessReplica] = []
+        self._handles: set[InProcessReplica] = set()
 
     def start(
         self,
@@ -48,8 +48,10 @@ class InProcessExecutor:
         report: Callable[[Report], None],
     ) -> InProcessReplica:
         """Begin to open the model; Ready or Lost is reported later."""
-        handle = InProcessReplica(asyncio.get_running_loop(), map_read_only(arena.fd), report)
-        self._handles.append(handle)
+        handle = InProcessReplica(
+            asyncio.get_running_loop(), map_read_only(arena.fd), report, self._handles.discard
+        )
+        self._handles.add(handle)
         task = asyncio.get_running_loop().create_task(self._open(handle, source))
         self._openings.add(task)
         task.add_done_callback(self._openings.discard)
@@ -57,9 +59,8 @@ class InProcessExecutor:
 
     async def close(self) -> None:
         """Forget every model; waits for those still being opened."""
-        for handle in self._handles:
+        for handle in tuple(self._handles):
             handle.stop()
-        self._handles.clear()
         await asyncio.gather(*self._openings)
 
     async def _open(self, handle: InProcessReplica, source: ModelSource) -> None:
@@ -79,8 +80,10 @@ class InProcessReplica:
         loop: asyncio.AbstractEventLoop,
         arena: memoryview,
         report: Callable[[Report], None],
+        ended: Callable[[InProcessReplica], None],
     ) -> None:
         self._loop = loop
+        self._ended = ended
         self._arena = arena
         self._report: Callable[[Report], None] | None = report
         self._session: ModelSession | None = None
@@ -88,6 +91,10 @@ class InProcessReplica:
 
     @property
     def pid(self) -> int | None:
+        return None
+
+    @property
+    def descriptor(self) -> int | None:
         return None
 
     def opened(self, session: ModelSession) -> None:
@@ -135,6 +142,8 @@ class InProcessReplica:
             self._waiting = None
         self._session = None
         self._report = None
+        self._arena = memoryview(b"")  # the mapping would keep the memory of all payloads
+        self._ended(self)
 
     def _tell(self, report: Report) -> None:
         if self._report is not None:

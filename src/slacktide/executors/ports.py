@@ -123,6 +123,12 @@ class ReplicaHandle(Protocol):
         """Process of the replica; None if it has none of its own."""
         ...
 
+    @property
+    def descriptor(self) -> int | None:
+        """File descriptor that is readable when there is something to report; None if there is
+        none."""
+        ...
+
     def run(self, batch: int, members: Sequence[Payload]) -> None:
         """Run these members as one batch. One batch at a time."""
         ...

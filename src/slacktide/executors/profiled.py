@@ -103,6 +103,10 @@ class ProfiledReplica:
     def pid(self) -> int | None:
         return None
 
+    @property
+    def descriptor(self) -> int | None:
+        return None
+
     def ready_in(self, seconds: float) -> None:
         """Report Ready after this many seconds."""
         self._timer = self._loop.call_later(seconds, self._tell, Ready(self._interface))

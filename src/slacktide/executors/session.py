@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.details import client_detail
 from slacktide.executors.interface import read_interface
-from slacktide.executors.model_file import inspect
+from slacktide.executors.model_file import Shapes, inspect
 from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (
     ModelError,
@@ -74,6 +74,9 @@ class ModelSession:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4
+        # A pattern is kept for every combination of input shapes, for ever: where clients choose
+        # more than the number of rows, that is as much memory as they like.
+        options.enable_mem_pattern = not _is_free(declared)
         try:
             session = onnxruntime.InferenceSession(
                 str(source.path.resolve()), options, providers=list(providers)
@@ -213,3 +216,8 @@ def _from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
         return array
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     return np.frombuffer(content, np.uint16).reshape(value.shape())
+
+
+def _is_free(declared: Shapes) -> bool:
+    """Whether any tensor leaves an axis open besides the first, or does not say."""
+    return any(shape is None or -1 in shape[1:] for shape in declared.values())

@@ -129,6 +129,9 @@ class Spawner:
         if "error" in document:
             parent.not_spawned(str(document["error"]))
             return
+        if not descriptors:  # no room in our table; the worker ends when its socket closes
+            parent.not_spawned("the server has no file descriptor left")
+            return
         pid = int(str(document["pid"]))
         self._parents[pid] = parent
         parent.spawned(pid, descriptors[0])

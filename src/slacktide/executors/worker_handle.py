@@ -100,6 +100,11 @@ class WorkerHandle:
     def pid(self) -> int | None:
         return self._pid
 
+    @property
+    def descriptor(self) -> int | None:
+        number = self._control.fileno()
+        return number if number >= 0 else None
+
     def run(self, batch: int, members: Sequence[Payload]) -> None:
         """Hand a batch over. Raises ValueError if it is none."""
         if self._state is _State.STARTING:
