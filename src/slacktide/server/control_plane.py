@@ -66,13 +66,16 @@ class ServerControlPlane:
         return True
 
     def ready(self) -> bool:
-        """Every model that should serve does."""
+        """Every model that was there at the start serves, unless it was unloaded since. What
+        clients load or fail to load later is told by `model_ready` alone."""
         if not self.started or self.draining:
             return False
-        serving = [v for name in self._catalog.names() for v in self._versions(name)]
+        expected = self._catalog.expected
+        serving = [v for name in expected for v in self._versions(name)]
         failed = any(
             absent.reason != "unloaded"
-            for versions in self._catalog.absent().values()
+            for name, versions in self._catalog.absent().items()
+            if name in expected
             for absent in versions.values()
         )
         return not failed and all(_is_up(version) for version in serving)
@@ -155,11 +158,7 @@ class ServerControlPlane:
                         "bad_input", "parameter 'config': required where files are uploaded"
                     )
                 staged = await asyncio.to_thread(self._staging.stage, model, files, config)
-                try:
-                    await self._fleet.load(staged.repository(), model)
-                except ControlError:
-                    await asyncio.to_thread(staged.discard)
-                    raise
+                await self._fleet.load(staged.repository(), model, cleanup=staged.discard)
                 return
             await self._fleet.load(repository, model, config_override=config)
         except RepositoryError as error:

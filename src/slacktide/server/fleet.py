@@ -11,6 +11,7 @@ pool's scheduler and times from.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -66,6 +67,9 @@ class FleetSettings:
     """Processor numbers that lanes may use."""
     drain_s: float = 30.0
     """Longest that an unloaded version may take to answer what it has, seconds."""
+    start_s: float = 330.0
+    """Longest that a version may take to come up on all of its lanes, seconds; a little more than
+    the engine gives one replica, so that its reason is the one that is told."""
     scheduler: str | None = None
     """A policy for every model, whatever its settings say (for comparisons)."""
     scheduler_options: Mapping[str, object] | None = None
@@ -112,34 +116,42 @@ class Fleet:
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
     async def load(
-        self, repository: Repository, name: str, *, config_override: str | None = None
+        self,
+        repository: Repository,
+        name: str,
+        *,
+        config_override: str | None = None,
+        cleanup: Callable[[], None] | None = None,
     ) -> None:
         """Load a model's versions, or load them anew; the old ones serve until these are up.
 
-        Raises ControlError; then what served before still serves.
+        `cleanup` (it may block, and be called twice) deletes what the load has come with: once the
+        versions are retired, or when they cannot be loaded. Raises ControlError; then what served
+        before still serves.
         """
 
         async def work() -> None:
             async with self._lock:
                 try:
-                    await self._load(repository, name, config_override)
-                except (RepositoryError, LaneError, MeasuringError) as error:
-                    raise self._failed(name, str(error), kind=_kind_of(error)) from error
+                    await self._try(repository, name, config_override, cleanup)
+                except BaseException:
+                    if cleanup is not None:
+                        await asyncio.to_thread(cleanup)
+                    raise
 
         await self._to_its_end(work())
 
     async def load_all(self, repository: Repository) -> None:
         """Load every model; one that cannot be loaded is unavailable, with the reason."""
         async with self._lock:
-            for listed in await asyncio.to_thread(repository.scan):
-                try:
-                    if listed.problem is not None:
-                        raise listed.problem
-                    await self._load(repository, listed.name, None)
-                except (RepositoryError, LaneError, MeasuringError) as error:
-                    self._failed(listed.name, str(error))
-                except ControlError:
-                    pass  # logged, and in the index
+            models = await asyncio.to_thread(repository.scan)
+            self._catalog.expected = frozenset(listed.name for listed in models)
+            for listed in models:
+                if listed.problem is not None:
+                    self._failed(listed.name, str(listed.problem))
+                    continue
+                with contextlib.suppress(ControlError):  # logged, and in the index
+                    await self._try(repository, listed.name)
 
     async def unload(self, name: str) -> None:
         """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
@@ -166,11 +178,36 @@ class Fleet:
         task.add_done_callback(self._tasks.discard)
         await asyncio.shield(task)
 
-    async def _load(self, repository: Repository, name: str, config_override: str | None) -> None:
+    async def _try(
+        self,
+        repository: Repository,
+        name: str,
+        config_override: str | None = None,
+        cleanup: Callable[[], None] | None = None,
+    ) -> None:
+        """Load, and log and index why if that fails. Raises ControlError, nothing else."""
+        definitions: Sequence[ModelDefinition] = ()
+        try:
+            definitions = await asyncio.to_thread(
+                repository.read, name, config_override=config_override
+            )
+            await self._load(name, definitions, cleanup)
+        except (RepositoryError, LaneError, MeasuringError) as error:
+            raise self._failed(name, str(error), definitions, kind=_kind_of(error)) from error
+        except ControlError as error:
+            raise self._failed(name, str(error), definitions, kind=error.kind) from error
+        except Exception as error:  # a fault of ours: the other models shall serve all the same
+            log.exception("loading %s", name)
+            reason = f"unexpected {type(error).__name__}; the log says more"
+            raise self._failed(name, reason, definitions) from error
+
+    async def _load(
+        self,
+        name: str,
+        definitions: Sequence[ModelDefinition],
+        cleanup: Callable[[], None] | None,
+    ) -> None:
         begin = time.monotonic()
-        definitions = await asyncio.to_thread(
-            repository.read, name, config_override=config_override
-        )
         for warning in definitions[0].warnings:
             log.warning("%s: %s", name, warning)
         layout = self._lay_out(name, definitions[0].settings)
@@ -184,14 +221,15 @@ class Fleet:
             raise
         try:
             await self._bring_up(new, layout)
-        except ControlError as error:
+        except BaseException:
             await self._retire(new)
-            raise self._failed(name, str(error), kind=error.kind) from error
+            raise
         seconds = time.monotonic() - begin
         old = tuple(self._catalog.serving(name).values())
         for version in new:
             version.state = VersionState.READY
             version.tally.load_s = seconds
+            version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})
         versions = ", ".join(version.version for version in new)
         log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
@@ -236,12 +274,16 @@ class Fleet:
             self._starting[version.pool] = loop.create_future()
         self._layout = layout
         self._deployed.extend(new)
-        self._apply()
         try:
-            for version in new:
-                problem = await self._starting[version.pool]
-                if problem is not None:
-                    raise ControlError("unavailable", problem)
+            self._apply()
+            async with asyncio.timeout(self._settings.start_s):
+                for version in new:
+                    problem = await self._starting[version.pool]
+                    if problem is not None:
+                        raise ControlError("unavailable", problem)
+        except TimeoutError:
+            reason = f"it was not up within {self._settings.start_s:g} s"
+            raise ControlError("unavailable", reason) from None
         finally:
             for version in new:
                 self._starting.pop(version.pool, None)
@@ -264,7 +306,9 @@ class Fleet:
         for version in old:
             self._catalog.forget(version)
             # Running batches may still read the payloads; the mapping goes with its last view.
-            version.arena.close()
+            version.retire()
+        for cleanup in {version.cleanup for version in old if version.cleanup is not None}:
+            await asyncio.to_thread(cleanup)
 
     def _apply(self) -> None:
         """Tell the engine what is deployed now."""
@@ -280,12 +324,21 @@ class Fleet:
         self.driver.post(PlanChanged(plan))
         self.driver.flush()
 
-    def _failed(self, name: str, reason: str, *, kind: str = "unavailable") -> ControlError:
+    def _failed(
+        self,
+        name: str,
+        reason: str,
+        definitions: Sequence[ModelDefinition] = (),
+        *,
+        kind: str = "unavailable",
+    ) -> ControlError:
         """Log and index why `name` could not be loaded; the error to raise."""
         log.error("%s could not be loaded: %s", name, reason)
         # A name that is no model's is not kept: clients may ask for any.
         if not self._catalog.serving(name) and kind != "not_found":
-            self._catalog.mark_absent(name, "1", VersionState.UNAVAILABLE, reason)
+            # Versions are known once the settings could be read; else the first stands for all.
+            for version in [definition.version for definition in definitions] or ["1"]:
+                self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")
 
     def _executor(self, definition: ModelDefinition) -> Executor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,6 +15,9 @@ from slacktide.profiles.batch_times import CorrectedTimes
 from slacktide.repository.definition import ModelDefinition
 from slacktide.server.inputs import InputCheck
 from slacktide.server.tally import Tally
+
+IDLE_S = 5.0
+"""Seconds without a call after which a version's payload memory is given back."""
 
 
 class VersionState(Enum):
@@ -46,7 +49,12 @@ class LoadedVersion:
     replicas_up: set[int] = field(default_factory=set)
     in_flight: int = 0
     """Calls that have not been answered."""
+    cleanup: Callable[[], None] | None = None
+    """Deletes files that are here for this load only; blocks. Other versions may share it."""
     _drained: list[asyncio.Future[None]] = field(default_factory=list)
+    _retired: bool = False
+    _left_at: float = 0.0
+    _idle: asyncio.TimerHandle | None = None
 
     def enter(self) -> None:
         """One more call is in flight."""
@@ -60,6 +68,40 @@ class LoadedVersion:
                 if not waiter.done():
                     waiter.set_result(None)
             self._drained.clear()
+            if self._retired:
+                self._close()
+            else:
+                self._wait_for_idleness()
+
+    def _wait_for_idleness(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._left_at = loop.time()
+        if self._idle is None:  # one timer for many calls: it looks again when it fires
+            self._idle = loop.call_later(IDLE_S, self._maybe_trim)
+
+    def _maybe_trim(self) -> None:
+        self._idle = None
+        if self.in_flight:
+            return  # the last of these calls sets it again
+        loop = asyncio.get_running_loop()
+        due = self._left_at + IDLE_S
+        if due > loop.time():
+            self._idle = loop.call_at(due, self._maybe_trim)
+        else:
+            self.arena.trim()
+
+    def retire(self) -> None:
+        """Let go of the payloads: now, or when the last call has left. Uploads that are still
+        coming in write there."""
+        self._retired = True
+        if not self.in_flight:
+            self._close()
+
+    def _close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self.arena.close()
 
     async def drained(self) -> None:
         """Return once no call is in flight."""
@@ -114,6 +156,8 @@ class Catalog:
         self._latest: dict[str, LoadedVersion] = {}
         self._by_pool: dict[PoolId, LoadedVersion] = {}
         self._absent: dict[str, dict[str, Absent]] = {}
+        self.expected: frozenset[str] = frozenset()
+        """Models that were there at the start: without them the server is not ready."""
 
     def add(self, version: LoadedVersion) -> None:
         """Known to its replicas from now on; not answering yet."""
@@ -145,9 +189,6 @@ class Catalog:
         if version is None:
             return self._latest.get(name)
         return self._serving.get(name, {}).get(version)
-
-    def knows(self, name: str) -> bool:
-        return name in self._serving or name in self._absent
 
     def absence(self, name: str, version: str | None) -> str | None:
         """Why a version that was tried does not serve; None if it never was tried."""
