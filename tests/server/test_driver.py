@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from slacktide.domain import (
     Replica,
     Request,
     Route,
+    Submitted,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine
@@ -43,6 +45,7 @@ from slacktide.executors.ports import (
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
+from slacktide.server import driver as driver_module
 from slacktide.server.driver import Driver, Outputs
 
 POOL = PoolId("m", "1")
@@ -446,3 +449,44 @@ def test_closing_answers_who_still_waits():
         await stage.driver.idle()
 
     staged(play)
+
+
+def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
+    async def play(stage: Stage) -> None:
+        first = stage.submit()
+        again = stage.request()
+        doubled = Request(first, "m", again.arrival, again.deadline)
+        stage.driver.post(Submitted(doubled))  # the id is in use
+        second = stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa", b"bbbb")
+        assert {stage.reason(first), stage.reason(second)} == {Reason.ON_TIME}
+        assert "could not handle" in caplog.text
+        caplog.clear()
+
+    staged(play)
+
+
+def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch):
+    monkeypatch.setattr(driver_module, "START_AGAIN_S", 0.0)
+
+    async def main() -> None:
+        stage = Stage()
+        works, tries = stage.start, []
+
+        def start(replica: Replica, report: Callable[[Report], None]) -> Puppet:
+            tries.append(replica.id)
+            if len(tries) <= 6:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return works(replica, report)
+
+        stage.start = start  # type: ignore[method-assign]  # a launcher that fails at first
+        stage.deploy(0)
+        async with asyncio.timeout(20):
+            while not stage.puppets:
+                await turn()
+        assert stage.losses == []
+        assert tries == [tries[0]] * 7
+        stage.driver.close()
+
+    asyncio.run(main())

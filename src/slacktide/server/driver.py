@@ -10,6 +10,7 @@ Payloads and answers stay here, by request id: the engine sees descriptors only.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -30,7 +31,6 @@ from slacktide.domain import (
     LaneResized,
     Notice,
     Outcome,
-    OutcomeKind,
     Reason,
     Replica,
     ReplicaLost,
@@ -61,6 +61,9 @@ log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE = 0.004
 """Seconds that a request which has become hopeless may wait to be told so, on a busy lane."""
+
+START_AGAIN_S = 1.0
+"""Seconds until a replica that found no free file descriptor is tried again."""
 
 Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
 """Shape and raw bytes of every output of one request, in the model's order."""
@@ -213,9 +216,26 @@ class Driver:
             # Due anyway: one turn for both.
             self._disarm()
             events = [*events, TimerFired()]
-        for command in self.engine.handle_all(events, now=now):
+        for command in self._handled(events, now):
             self._carry_out(command)
         self._arm()
+
+    def _handled(self, events: Sequence[Event], now: float) -> list[Command]:
+        """The engine's commands. Should an event be beyond it, those of all the others are carried
+        out nevertheless: they hold the answers of other clients."""
+        engine = self.engine
+        commands: list[Command] = []
+        while True:
+            before = engine.events_seen
+            try:
+                return [*commands, *engine.handle_all(events, now=now)]
+            except Exception:
+                log.exception("the engine could not handle an event")
+                commands += engine.state.runs + engine.state.commands
+                handled = engine.events_seen - before
+                if not handled:  # nothing but lanes to be filled was left
+                    return commands
+                events = events[handled:]
 
     def _arm(self) -> None:
         """See that `_fire` is called when the engine wants to be woken.
@@ -308,8 +328,17 @@ class Driver:
         try:
             self._handles[replica.id] = self._launcher.start(replica, report)
         except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                # Clients hold them all: no fault of the model's, so none of its five crashes.
+                log.warning("no file descriptor for a replica of %s; it waits", replica.pool)
+                self._loop.call_later(START_AGAIN_S, self._start_again, replica)
+                return
             log.exception("replica %d of %s could not be started", replica.id, replica.pool)
             self._loop.call_soon(report, Lost(f"could not be started: {error}"))
+
+    def _start_again(self, replica: Replica) -> None:
+        if replica.id in self._replicas and not self._closed:
+            self._start(replica)
 
     def _stop(self, command: StopReplica) -> None:
         replica = command.replica
@@ -317,6 +346,9 @@ class Driver:
             handle = self._handles.get(replica.id)
             if handle is not None:
                 handle.kill()
+            elif replica.id in self._replicas:  # it waits for a file descriptor
+                lost = Lost("the server has no file descriptor left")
+                self._loop.call_soon(self._reported, replica, lost)
         else:
             self._replicas.pop(replica.id, None)
             handle = self._handles.pop(replica.id, None)
@@ -408,8 +440,3 @@ class Driver:
                 done, work.done = work.done, None
                 done(Outcome(Reason.DRAINING, self.clock()), None, None)
         self._free(tuple(self._work))
-
-
-def succeeded(outcome: Outcome) -> bool:
-    """Whether a result was computed."""
-    return outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
