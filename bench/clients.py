@@ -88,22 +88,27 @@ def latencies(
 
     A blocking socket: nothing on this side adds to what is measured but the system calls.
     """
-    headers: Mapping[str, str] = {
-        "Host": f"{host}:{serving.port}",
-        **body.headers,
-        "Content-Length": str(len(body.content)),
-    }
-    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    request = f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body.content
+    request = request_bytes(serving, path, body, host=host)
     found = np.empty(count)
     with socket.create_connection((host, serving.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for index in range(count):
             begin = time.perf_counter()
             connection.sendall(request)
-            _read_answer(connection, serving.name)
+            read_answer(connection, serving.name)
             found[index] = time.perf_counter() - begin
     return found
+
+
+def request_bytes(serving: Serving, path: str, body: Body, *, host: str = "127.0.0.1") -> bytes:
+    """A whole POST, as it goes over the wire."""
+    headers: Mapping[str, str] = {
+        "Host": f"{host}:{serving.port}",
+        **body.headers,
+        "Content-Length": str(len(body.content)),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body.content
 
 
 def settle(serving: Serving, path: str, body: Body, *, within: float, limit: float = 60.0) -> None:
@@ -120,7 +125,7 @@ def settle(serving: Serving, path: str, body: Body, *, within: float, limit: flo
     raise RuntimeError(f"{serving.name} has not come to rest within {limit:g} s")
 
 
-def _read_answer(connection: socket.socket, name: str) -> None:
+def read_answer(connection: socket.socket, name: str) -> None:
     """Read one whole answer. Raises RuntimeError unless it is 200 with a stated length."""
     received = b""
     while b"\r\n\r\n" not in received:

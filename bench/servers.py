@@ -40,6 +40,8 @@ class Serving:
     """Where inference is asked for; `{model}` stands for the model."""
     grpc_port: int = 0
     seconds_to_ready: float = 0.0
+    pid: int = 0
+    """Of the process that was started; the others are its children."""
 
     def url(self, model: str) -> str:
         return f"http://127.0.0.1:{self.port}{self.path_of(model)}"
@@ -71,8 +73,8 @@ def slacktide(
     code = f"from {module} import main; main()"
     command = [sys.executable, "-c", code, "serve", str(repository)]
     command += ["--http-port", str(http), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
-    with process("slacktide", [*command, *flags], http, "/v2/health/ready") as seconds:
-        yield Serving("slacktide", http, "/v2/models/{model}/infer", grpc, seconds)
+    with process("slacktide", [*command, *flags], http, "/v2/health/ready") as up:
+        yield Serving("slacktide", http, "/v2/models/{model}/infer", grpc, up.seconds, up.pid)
 
 
 @contextlib.contextmanager
@@ -80,8 +82,8 @@ def mosec(model: str, file: Path) -> Iterator[Serving]:
     """mosec with one model. Raises PeerMissingError."""
     (port,) = free_ports(1)
     command = peers.mosec_command(port, file)
-    with process("mosec", command, port, "/") as seconds:
-        yield Serving("mosec", port, "/inference", 0, seconds)
+    with process("mosec", command, port, "/") as up:
+        yield Serving("mosec", port, "/inference", 0, up.seconds, up.pid)
 
 
 @contextlib.contextmanager
@@ -89,8 +91,8 @@ def plain(models: Mapping[str, Path], cap: int | None = None) -> Iterator[Servin
     """The plain server, or the capped one. Raises PeerMissingError."""
     (port,) = free_ports(1)
     name = "plain" if cap is None else "capped"
-    with process(name, peers.plain_command(port, models, cap), port, "/health") as seconds:
-        yield Serving(name, port, "/{model}", 0, seconds)
+    with process(name, peers.plain_command(port, models, cap), port, "/health") as up:
+        yield Serving(name, port, "/{model}", 0, up.seconds, up.pid)
 
 
 @contextlib.contextmanager
@@ -98,8 +100,8 @@ def mlserver(model: str, file: Path) -> Iterator[Serving]:
     """MLServer with one model. Raises PeerMissingError."""
     port, grpc = free_ports(2)
     command = peers.mlserver_command(port, grpc, model, file, CACHE / "mlserver")
-    with process("mlserver", command, port, "/v2/health/ready") as seconds:
-        yield Serving("mlserver", port, "/v2/models/{model}/infer", grpc, seconds)
+    with process("mlserver", command, port, "/v2/health/ready") as up:
+        yield Serving("mlserver", port, "/v2/models/{model}/infer", grpc, up.seconds, up.pid)
 
 
 @contextlib.contextmanager
@@ -120,10 +122,19 @@ def empty_grpc() -> Iterator[Serving]:
             running.stdout.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A process that is ready."""
+
+    pid: int
+    seconds: float
+    """Until then."""
+
+
 @contextlib.contextmanager
-def process(name: str, command: list[str], port: int, ready: str) -> Iterator[float]:
-    """Run `command` on the servers' core until the block ends; yields the seconds until
-    `ready` (a path) answered 200. Raises ServerFailedError."""
+def process(name: str, command: list[str], port: int, ready: str) -> Iterator[Up]:
+    """Run `command` on the servers' core until the block ends, which begins when `ready` (a path)
+    has answered 200. Raises ServerFailedError."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         # A session of its own, so that whatever it starts can be ended with it.
@@ -141,7 +152,7 @@ def process(name: str, command: list[str], port: int, ready: str) -> Iterator[fl
                     tail = output.read().decode(errors="replace").splitlines()[-12:]
                     raise ServerFailedError(f"{name} did not come up:\n" + "\n".join(tail))
                 time.sleep(0.005)
-            yield time.monotonic() - begin
+            yield Up(running.pid, time.monotonic() - begin)
         finally:
             _end(running)
 
