@@ -26,6 +26,8 @@ from slacktide.workloads import Arrivals, Deadlines
 BODIES = 16
 """Different inputs per model."""
 CONNECTIONS = 1024
+CHANNELS = 4
+"""Over gRPC, each with as many calls at once as the server lets it have."""
 PATIENCE = 2.0
 """Seconds after its deadline at which a request is given up by its client."""
 
@@ -73,9 +75,11 @@ def offer(
     duration: float,
     warmup: float,
     seed: int,
+    transport: Transport = Transport.HTTP,
 ) -> Run:
     """Send `load` to `serving` on time and wait for every answer. Raises LoadError."""
     oip = serving.name == "slacktide"
+    grpc = transport is Transport.GRPC
     streams = []
     for each in load:
         if oip:
@@ -87,12 +91,12 @@ def offer(
             )
         streams.append(Stream(each.model, each.arrivals, each.deadlines, payload=payload))
     spec = LoadSpec(
-        target=Target(Transport.HTTP, "127.0.0.1", serving.port),
+        target=Target(transport, "127.0.0.1", serving.grpc_port if grpc else serving.port),
         streams=tuple(streams),
         duration=duration,
         warmup=warmup,
         seed=seed,
-        connections=CONNECTIONS,
+        connections=CHANNELS if grpc else CONNECTIONS,
         patience=PATIENCE,
     )
     return uvloop.run(_carry_out(spec))
