@@ -226,3 +226,17 @@ def test_nonsense_questions_are_errors(resnet: LatencyTable) -> None:
         times.expected(0, 1)
     with pytest.raises(ProfileError, match="level"):
         times.quantile(-0.1, 1, 1)
+
+
+def test_predictions_that_refuse_everything_are_doubted_until_something_runs():
+    times = CorrectedTimes(LatencyTable.flat(0.010, 4))
+    for _ in range(100):
+        times.observe(0.030, 1, 1)  # a bad moment, and then nothing may run any more
+    assert times.expected(1, 1) == pytest.approx(0.030, rel=0.1)
+    refusals = 0
+    while times.expected(1, 1) > 0.012:
+        times.doubt()
+        refusals += 1
+    assert 300 < refusals < 600
+    times.observe(0.010, 1, 1)
+    assert times.expected(1, 1) < 0.013

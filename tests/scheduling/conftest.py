@@ -58,6 +58,9 @@ class LogNormalTimes:
     def observe(self, seconds: float, rows: int, cores: int) -> None:
         raise AssertionError("a scheduler learns nothing by itself")
 
+    def doubt(self) -> None:
+        """Certain of itself."""
+
 
 def residual(rows: int) -> float:
     """Hardly gains from batching: 12 ms alone."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from slacktide.domain import Reason
+import pytest
+
+from slacktide.domain import Reason, Request
+from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 
 
@@ -83,3 +86,26 @@ def test_at_tenfold_overload_the_queue_stays_short_and_goodput_is_kept(lab) -> N
         assert guarded.longest_queue < 0.25 * open_door.longest_queue
         assert guarded.goodput > open_door.goodput - 0.01
         assert guarded.refused[Reason.BEHIND_WORK] > 0.85 * sum(guarded.refused.values())
+
+
+@pytest.mark.parametrize("policy", ["edf", "slack"])
+def test_refusals_on_an_idle_lane_are_doubted_so_that_they_end(policy):
+    times = CorrectedTimes(LatencyTable.flat(0.010, 4))
+    for _ in range(100):
+        times.observe(0.030, 1, 1)
+
+    class Free:
+        lanes = 1
+        cores = 1
+
+        def free_in(self, *, now):
+            return 0.0
+
+    scheduler = make_scheduler(policy, {}, max_batch=4, times=times, view=Free())
+    refused = 0
+    for id in range(1000):
+        request = Request(id, "m", 0.0, 0.015)
+        if scheduler.add(request, now=0.0) is None:
+            break
+        refused += 1
+    assert 100 < refused < 600

@@ -58,6 +58,10 @@ class BatchTimes(Protocol):
         """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
         ...
 
+    def doubt(self) -> None:
+        """A request was refused because of these predictions while nothing ran: trust them less."""
+        ...
+
     @property
     def revision(self) -> int:
         """Rises whenever predictions have changed enough for cached tables to be rebuilt."""

@@ -26,6 +26,9 @@ PATIENCE = 12.0
 """n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
 4 % after four, 2 % after twelve. Those who build tables from predictions pay some 0.2 ms for each
 revision; the batches of a tiny model are shorter than that, and their times jitter."""
+DOUBT = 0.002
+"""Each refusal on an idle lane makes predictions shorter by this share: what is twice too long is
+right again after 350 of them, and where they are right one refusal in hundreds becomes a try."""
 DRIFT_RATIO = 1.25
 DRIFT_BATCHES = 50
 _DRIFT = math.log(DRIFT_RATIO)
@@ -107,6 +110,16 @@ class CorrectedTimes:
         drifting = abs(self._correction.overall) > _DRIFT
         self._beyond = self._beyond + 1 if drifting else 0
         if self._moved(place):
+            self._publish()
+
+    def doubt(self) -> None:
+        """A request was refused on the word of these predictions, and nothing runs that could
+        prove them wrong: trust them a little less.
+
+        Without it a moment's slowness could have every request of a tight deadline refused for ever.
+        """
+        self._correction.doubt(DOUBT)
+        if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
 
     # For people, logs and metrics

@@ -104,6 +104,10 @@ class Correction:
                 seen[column] = min(seen[column] + part, _CELL_MEMORY)
         self.batches += 1
 
+    def doubt(self, log_step: float) -> None:
+        """Take everything to be faster by `log_step`, for want of batches that would say."""
+        self.overall = _within(self.overall - log_step, BOUND)
+
     def _count_run(self, residual: float) -> None:
         if residual > 0.0:
             self._run = max(self._run, 0) + 1

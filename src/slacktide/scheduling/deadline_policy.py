@@ -35,6 +35,7 @@ class DeadlinePolicy(ABC):
     ) -> None:
         self._max_batch = max_batch
         self._view = view
+        self._times = times
         self._row_times = row_times(times, max_batch, lead)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
@@ -118,7 +119,7 @@ class DeadlinePolicy(ABC):
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices)
         if best_effort:
             return self._admission.limit(waiting)
-        return self._admission.refuse(
+        reason = self._admission.refuse(
             deadline=deadline,
             rows=rows,
             penalty=penalty,
@@ -126,3 +127,10 @@ class DeadlinePolicy(ABC):
             times=self._row_times(self._view.cores),
             now=now,
         )
+        if (
+            reason is Reason.SHORTER_THAN_ALONE
+            and not waiting
+            and self._view.free_in(now=now) == 0.0
+        ):
+            self._times.doubt()
+        return reason

@@ -105,7 +105,15 @@ class App:
         )
         metrics = Metrics(self.catalog, self.engine, budget, process_executor=process)
         access = AccessLogger() if settings.access_log else None
-        self.front_ends = FrontEnds(settings, self.data, self.control, metrics, self.gate, access)
+        self.front_ends = FrontEnds(
+            settings,
+            self.data,
+            self.control,
+            metrics,
+            self.gate,
+            access,
+            self.driver.moderation.arrival_clock,
+        )
         if settings.exposed:
             log.warning(
                 "listening on %s without TLS and without a token: anyone who reaches this "

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -56,6 +57,7 @@ from slacktide.executors.ports import (
     Report,
     Resized,
 )
+from slacktide.server.moderation import Moderation
 
 log = logging.getLogger("slacktide.driver")
 
@@ -130,6 +132,8 @@ class Driver:
         self._resizing: dict[str, tuple[tuple[int, ...], set[int]]] = {}
         self._idle_waiters: list[asyncio.Future[None]] = []
         self._closed = False
+        self._pause_due = False
+        self.moderation = Moderation(cores=len(os.sched_getaffinity(0)))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -159,6 +163,7 @@ class Driver:
         else:
             work.done = done
         work.payload = payload
+        self.moderation.arrived(1, now=request.arrival)
         self.post(Submitted(request))
 
     def refuse(self, event: Event, id: int, done: Done) -> None:
@@ -206,6 +211,32 @@ class Driver:
         if self._events:
             events, self._events = self._events, []
             self._deliver(events)
+            if not self._pause_due:
+                self._pause_due = True
+                self._loop.call_soon(self._pause)
+
+    def _pause(self) -> None:
+        """While every lane is busy, leave a shared core to the models for a moment."""
+        self._pause_due = False
+        lanes = self.engine.state.lanes.values()
+        running = [lane.running for lane in lanes if lane.running is not None]
+        if not running or len(running) < len(lanes):
+            return
+        now = self.clock()
+        seconds = self.moderation.pause_for(
+            now=now,
+            soonest_end=min(each.expected_end for each in running),
+            shortest_batch=min(each.expected_end - each.batch.started for each in running),
+            lane_cores=sum(len(lane.cores) for lane in lanes),
+        )
+        if seconds > 0.0:
+            handles = [self._handles.get(each.batch.replica.id) for each in running]
+            reports = [handle.descriptor for handle in handles if handle is not None]
+            known = [descriptor for descriptor in reports if descriptor is not None]
+            if len(known) == len(running):
+                self.moderation.pause(seconds, known, now=now)
+                # Called after what came meanwhile has been read.
+                self._loop.call_soon(self.moderation.resume)
 
     def _deliver(self, events: Sequence[Event]) -> None:
         if self._closed:

@@ -30,7 +30,9 @@ class FrontEnds:
         metrics: Metrics,
         gate: Gate,
         access: AccessLogger | None,
+        clock: Callable[[], float],
     ) -> None:
+        """`clock`: monotonic seconds at which what is read now has come."""
         self._settings = settings
         self._http: HttpServer | None = None
         self._grpc: GrpcServer | None = None
@@ -39,7 +41,12 @@ class FrontEnds:
         http_access = None if access is None else access.http
         if settings.http_port is not None:
             self._http = HttpServer.for_inference(
-                data, control, http_settings, authorize=http_gate(gate), access_log=http_access
+                data,
+                control,
+                http_settings,
+                authorize=http_gate(gate),
+                access_log=http_access,
+                clock=clock,
             )
         if settings.grpc_port is not None:
             self._grpc = GrpcServer(
@@ -48,6 +55,7 @@ class FrontEnds:
                 grpc_settings_of(settings),
                 authorize=grpc_gate(gate),
                 access_log=None if access is None else access.grpc,
+                clock=clock,
             )
         if settings.metrics_port is not None:
             self._metrics = HttpServer(

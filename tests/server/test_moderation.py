@@ -1,0 +1,67 @@
+"""Pauses of a loop that shares its core: only when they save something, and never long."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from slacktide.server.moderation import LONGEST, Moderation
+
+
+def busy(rate, *, cores=1):
+    """A moderation that has seen requests come at `rate` a second for a while, and the time."""
+    moderation = Moderation(cores)
+    now = 0.0
+    for _ in range(500):
+        now += 1.0 / rate
+        moderation.arrived(1, now=now)
+    return moderation, now
+
+
+def ask(pair, *, end=0.010, batch=0.010, lane_cores=1):
+    moderation, now = pair
+    return moderation.pause_for(
+        now=now, soonest_end=now + end, shortest_batch=batch, lane_cores=lane_cores
+    )
+
+
+def test_requests_that_come_close_together_are_worth_a_pause():
+    assert ask(busy(1000)) == LONGEST
+
+
+def test_requests_that_come_rarely_are_not():
+    assert ask(busy(100)) == 0.0
+
+
+def test_a_loop_with_a_core_to_itself_never_pauses():
+    assert ask(busy(1000, cores=2), lane_cores=1) == 0.0
+
+
+def test_pauses_are_short_beside_the_batch_and_end_with_it():
+    assert ask(busy(10_000), batch=0.004) == pytest.approx(0.001)
+    assert ask(busy(10_000), end=0.0005) == pytest.approx(0.0005)
+    assert ask(busy(10_000), batch=0.0004) == 0.0
+    assert ask(busy(10_000), end=-1.0) == 0.0
+
+
+def test_a_report_ends_the_pause():
+    reader, writer = os.pipe()
+    try:
+        os.write(writer, b"done")
+        moderation, _ = busy(1000)
+        begin = time.monotonic()
+        moderation.pause(30.0, [reader], now=begin)
+        assert time.monotonic() - begin < 30.0
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_what_comes_during_a_pause_came_at_its_beginning():
+    moderation, _ = busy(1000)
+    moderation.pause(0.0, [], now=123.0)
+    assert moderation.arrival_clock() == 123.0
+    moderation.resume()
+    assert moderation.arrival_clock() == pytest.approx(time.monotonic(), abs=10.0)
