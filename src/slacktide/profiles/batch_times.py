@@ -116,7 +116,7 @@ class CorrectedTimes:
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less.
 
-        Without it a moment's slowness could have every request of a tight deadline refused for ever.
+        Without it a moment of slowness could have every tight deadline refused for ever.
         """
         self._correction.doubt(DOUBT)
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
