@@ -42,7 +42,7 @@ def test_every_option_is_read_in_its_unit():
 
 
 @pytest.mark.parametrize(
-    ("priority", "penalty"), [(0, 1.0), (1, 4.0), (2, 2.0), (3, 1.0), (4, 0.5), (5, 0.25)]
+    ("priority", "penalty"), [(0, None), (1, 4.0), (2, 2.0), (3, 1.0), (4, 0.5), (5, 0.25)]
 )
 def test_priority_sets_the_penalty(priority: int, penalty: float):
     assert parse_parameters({"priority": priority}).penalty == penalty
@@ -172,7 +172,7 @@ def test_whatever_comes_ends_in_options_or_in_a_bad_field(parameters):
     except BadField:
         return
     assert options.timeout_s is None or 0 < options.timeout_s < math.inf
-    assert 0.25 <= options.penalty <= 4.0
+    assert options.penalty is None or 0.25 <= options.penalty <= 4.0
     assert 0 <= options.network_s < math.inf
 
 

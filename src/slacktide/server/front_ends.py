@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from slacktide.server.access import AccessLogger
 from slacktide.server.groups import Group
@@ -96,13 +96,12 @@ class FrontEnds:
 
     async def drain(self, timeout_s: float) -> None:
         """Stop listening; answer what is in flight, for at most so many seconds."""
-        waiting = []
+        waiting: list[Awaitable[object]] = []
         if self._http is not None:
-            waiting.append(asyncio.ensure_future(self._http.drain(timeout_s)))
+            waiting.append(self._http.drain(timeout_s))
         if self._grpc is not None:
-            waiting.append(asyncio.ensure_future(_true(self._grpc.drain(timeout_s))))
-        if waiting:
-            await asyncio.gather(*waiting)
+            waiting.append(self._grpc.drain(timeout_s))
+        await asyncio.gather(*waiting)
 
     async def close(self) -> None:
         """Close every port and cut what is connected."""
@@ -111,16 +110,11 @@ class FrontEnds:
                 await server.close()
 
 
-async def _named(setting: str, start: object) -> None:
+async def _named(setting: str, start: Awaitable[None]) -> None:
     try:
-        await start  # type: ignore[misc]  # a coroutine of one of two servers
+        await start
     except OSError as error:
         raise OSError(error.errno, f"{setting}: {error.strerror or error}") from None
-
-
-async def _true(drain: object) -> bool:
-    await drain  # type: ignore[misc]  # gRPC's drain says nothing
-    return True
 
 
 def http_settings_of(settings: ServerSettings) -> HttpSettings:
@@ -172,4 +166,4 @@ def grpc_gate(gate: Gate) -> grpc_rpc.Authorize | None:
     return authorize
 
 
-__all__ = ["Callable", "FrontEnds", "grpc_gate", "http_gate"]
+__all__ = ["FrontEnds", "grpc_gate", "http_gate"]

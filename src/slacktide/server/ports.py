@@ -75,7 +75,14 @@ class DataPlane(Protocol):
         """
         ...
 
-    def body_refused(self, model: str, version: str | None, reason: Reason, message: str) -> None:
+    def body_refused(
+        self,
+        model: str,
+        version: str | None,
+        reason: Reason,
+        message: str,
+        context: CallContext,
+    ) -> None:
         """The front end turned a call away itself (malformed body, too large): it is counted."""
         ...
 

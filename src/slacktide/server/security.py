@@ -12,7 +12,8 @@ from slacktide.server.groups import Group
 
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({Group.HEALTH})
-"""Probes carry no token, and learn no more than that the server lives."""
+"""Probes carry no token. They learn whether the server lives and is ready, and of a model whose
+name they know, whether it is."""
 
 
 class SecurityError(ValueError):

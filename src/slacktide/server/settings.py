@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slacktide.server.security import TlsFiles
-
-MIB = 1024 * 1024
+from slacktide.server.sizes import MIB
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,8 @@ class CallOptions:
 
     timeout_s: float | None = None
     """Seconds from the first byte; None if the client named no timeout."""
-    penalty: float = 1.0
-    """Cost of missing the deadline: 2^(3 − priority)."""
+    penalty: float | None = None
+    """Cost of missing the deadline: 2^(3 − priority); None if the client named no priority."""
     application: str = ""
     work_hint: float | None = None
     discard_late: bool = False
@@ -157,12 +157,13 @@ def _number(name: str, value: object) -> float:
     return number
 
 
-def _penalty(priority: object) -> float:
+def _penalty(priority: object) -> float | None:
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise BadField("parameters.priority", "an integer", priority)
     if not 0 <= priority <= LOWEST_PRIORITY:
         raise BadField("parameters.priority", f"0 to {LOWEST_PRIORITY}", priority)
-    return float(2.0 ** (DEFAULT_PRIORITY - (priority or DEFAULT_PRIORITY)))
+    # Triton's zero: the model's default.
+    return float(2.0 ** (DEFAULT_PRIORITY - priority)) if priority else None
 
 
 def _label(name: str, value: object) -> str:

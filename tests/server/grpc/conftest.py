@@ -108,6 +108,7 @@ class FakeDataPlane:
     contexts: list[CallContext] = field(default_factory=list)
     cancelled: list[tuple[str, Reason]] = field(default_factory=list)
     turned_away: list[tuple[str, Reason, str]] = field(default_factory=list)
+    turned_away_from: list[CallContext] = field(default_factory=list)
     announced: list[tuple[str, str | None, int, dict[str, Parameter], CallContext]] = field(
         default_factory=list
     )
@@ -147,8 +148,16 @@ class FakeDataPlane:
             return self.announce_refusal
         return FakeUpload(self, bytearray(length))
 
-    def body_refused(self, model: str, version: str | None, reason: Reason, message: str) -> None:
+    def body_refused(
+        self,
+        model: str,
+        version: str | None,
+        reason: Reason,
+        message: str,
+        context: CallContext,
+    ) -> None:
         self.turned_away.append((model, reason, message))
+        self.turned_away_from.append(context)
 
     def release(self, id: str) -> None:
         """Answer a held call."""

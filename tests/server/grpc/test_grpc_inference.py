@@ -375,6 +375,24 @@ def test_an_announced_call_is_known_before_its_message(fakes):
     assert head.id == "7"
 
 
+def test_a_bug_behind_an_upload_ends_it(fakes, monkeypatch):
+    def broken(upload, call, reply):
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(fakes.FakeUpload, "complete", broken)
+
+    async def main():
+        data = fakes.FakeDataPlane()
+        message = encode_call(call())
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            pending = fakes.infer_method(channel)(message, metadata=announcement(message))
+            return await failure(pending), data.uploads
+
+    error, uploads = uvloop.run(main())
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert uploads == ["cancel runtime_error"]
+
+
 def test_an_announced_call_may_be_refused_before_its_message(fakes):
     async def main():
         refusal = fakes.refused(Reason.BEHIND_WORK, "busy")(call())

@@ -145,6 +145,30 @@ def test_a_stream_that_closes_cancels_what_is_pending(fakes, how):
         assert all(0 <= context.transport_budget_s < 0.5 for context in data.contexts)
 
 
+def test_a_bug_ends_the_stream_at_once(fakes, caplog):
+    class Broken(fakes.FakeDataPlane):
+        def infer(self, call, context, reply):
+            if call.id == "bad":
+                raise RuntimeError("/secret/path")
+            return super().infer(call, context, reply)
+
+    async def main():
+        data = Broken(hold=True)
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            stream = fakes.stream_method(channel)()
+            await stream.write(message("good"))
+            await stream.write(message("bad"))
+            async with asyncio.timeout(20):
+                code = await stream.code()
+            await data.until(lambda: bool(data.cancelled))
+            return code, data.cancelled
+
+    code, cancelled = uvloop.run(main())
+    assert code is grpc.StatusCode.INTERNAL
+    assert cancelled == [("good", Reason.CLIENT_CANCELLED)]
+    assert "/secret/path" in caplog.text
+
+
 def test_no_more_than_the_limit_is_taken_in_at_once(fakes):
     async def main():
         data = fakes.FakeDataPlane(hold=True)

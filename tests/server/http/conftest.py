@@ -17,6 +17,8 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.server.http import HttpServer, HttpSettings
 from slacktide.server.ports import ControlError, ModelDescription
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
+from slacktide.wire.errors import WireError
+from slacktide.wire.parameters import parse_parameters
 
 
 class FakeTicket:
@@ -39,6 +41,8 @@ class FakeUpload:
         return memoryview(self.memory)
 
     def complete(self, call, reply):
+        if self._data.bug is not None:
+            raise self._data.bug
         self.ended.append("complete")
         return self._data.infer(call, self._context, reply)
 
@@ -57,24 +61,34 @@ class FakeDataPlane:
 
     def __init__(self) -> None:
         self.holds = False
+        self.bug: Exception | None = None
+        """What completing an upload raises."""
         self.held: list[Callable[[], None]] = []
         self.calls: list[tuple[InferCall, Any]] = []
         self.tensors: list[list[bytes]] = []
         self.announced: list[tuple[Any, ...]] = []
         self.uploads: list[FakeUpload] = []
         self.refused: list[tuple[Reason, str]] = []
+        self.refused_from: list[Any] = []
         self.cancelled: list[Reason] = []
         self.refusal: InferReply | None = None
         self.answer: Callable[[InferCall], InferReply] = echo
         self.changed = asyncio.Event()
 
     def infer(self, call, context, reply):
-        self.calls.append((call, context))
-        self.tensors.append([bytes(tensor.data) for tensor in call.inputs])
+        answering = self.answer
+        try:
+            parse_parameters(call.parameters)
+        except WireError as error:  # a data plane checks what it takes, and counts it
+            self.refused.append((error.reason, error.message))
+            answering = refusing(error.reason, error.message)
+        else:
+            self.calls.append((call, context))
+            self.tensors.append([bytes(tensor.data) for tensor in call.inputs])
         self.changed.set()
 
         def answer() -> None:
-            reply(self.answer(call))
+            reply(answering(call))
 
         if self.holds:
             self.held.append(answer)
@@ -90,8 +104,9 @@ class FakeDataPlane:
         self.uploads.append(FakeUpload(self, length, context))
         return self.uploads[-1]
 
-    def body_refused(self, model, version, reason, message):
+    def body_refused(self, model, version, reason, message, context):
         self.refused.append((reason, message))
+        self.refused_from.append(context)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(10):

@@ -254,7 +254,7 @@ def test_bad_bodies_are_400_and_counted_once(serve, post, case, announced):
             assert "Traceback" not in answer.json["error"]
             assert [reason for reason, _ in here.data.refused] == [Reason.BAD_INPUT]
             assert here.data.calls == []
-            assert all(upload.ended == ["refuse"] for upload in here.data.uploads)
+            assert all(len(upload.ended) == 1 for upload in here.data.uploads)
             client.send(post(json_body()))
             assert (await client.answer()).status == 200
             client.close()
@@ -329,6 +329,34 @@ def test_a_bug_in_the_data_plane_is_500_without_details(serve, post):
             here.data.answer = lambda call: InferReply(None, "m", "1", "", None)  # wrong on purpose
             answer = await here.ask(post(json_body()))
             assert (answer.status, answer.json) == (500, {"error": "internal error"})
+
+    asyncio.run(body())
+
+
+def test_a_bug_behind_an_upload_ends_it(serve, post):
+    async def body():
+        async with serve() as here:
+            here.data.bug = RuntimeError("/secret/path")
+            raw = post(json_body())
+            client = await here.connect()
+            client.send(raw[:-1])
+            await here.data.until(lambda: bool(here.data.uploads))
+            client.send(raw[-1:])
+            assert (await client.answer()).status == 500
+            assert here.data.uploads[0].ended == ["cancel"]
+            client.close()
+
+    asyncio.run(body())
+
+
+def test_what_is_refused_before_its_body_is_told_with_its_caller(serve, post):
+    async def body():
+        async with serve(HttpSettings(max_body_bytes=1)) as here:
+            answer = await here.ask(post(json_body(), "Traceparent: 00-a-b-01"))
+            assert answer.status == 413
+            (context,) = here.data.refused_from
+            assert context.traceparent == "00-a-b-01"
+            assert context.first_byte > 0.0
 
     asyncio.run(body())
 

@@ -86,13 +86,12 @@ class ControlMethods:
     async def _model(self, rpc: Rpc, request: m.ModelMetadataRequest) -> Message:
         rpc.model = request.name
         about = self.control.describe(request.name, request.version or None)
-        batches = about.interface.batches
         return m.ModelMetadataResponse(
             name=about.name,
             versions=about.versions,
             platform=about.platform,
-            inputs=[_tensor(spec, batches) for spec in about.interface.inputs],
-            outputs=[_tensor(spec, batches) for spec in about.interface.outputs],
+            inputs=[_tensor(spec) for spec in about.interface.inputs],
+            outputs=[_tensor(spec) for spec in about.interface.outputs],
         )
 
     async def _config(self, rpc: Rpc, request: m.ModelConfigRequest) -> Message:
@@ -137,10 +136,9 @@ class ControlMethods:
         return m.RepositoryModelUnloadResponse()
 
 
-def _tensor(spec: TensorSpec, batches: bool) -> m.ModelMetadataResponse.TensorMetadata:
-    shape = (-1, *spec.shape[1:]) if batches else spec.shape
+def _tensor(spec: TensorSpec) -> m.ModelMetadataResponse.TensorMetadata:
     return m.ModelMetadataResponse.TensorMetadata(
-        name=spec.name, datatype=spec.datatype.wire_name, shape=shape
+        name=spec.name, datatype=spec.datatype.wire_name, shape=spec.shape
     )
 
 

@@ -104,7 +104,9 @@ class ModelInfer:
             call = request.call(parameters)
         except WireError as error:
             if request.model:
-                self.data.body_refused(request.model, request.version, error.reason, error.message)
+                self.data.body_refused(
+                    request.model, request.version, error.reason, error.message, context
+                )
             raise
         return self.data.infer(call, context, _settle(answered)), call.outputs
 
@@ -117,7 +119,7 @@ class ModelInfer:
                 expected = f"at most {self.max_message_bytes} bytes"
                 raise BadField(BYTES_HEADER, expected, length, Reason.TOO_LARGE)
         except WireError as error:
-            self.data.body_refused(model, version, error.reason, error.message)
+            self.data.body_refused(model, version, error.reason, error.message, context)
             raise
         answer = self.data.announce(model, version, length, parameters, context)
         if isinstance(answer, InferReply):
@@ -144,10 +146,13 @@ class ModelInfer:
             if (request.model, request.version) != (rpc.model, version):
                 raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)
             call = request.call(parameters)
+            return upload.complete(call, _settle(answered)), call.outputs
         except WireError as error:
             upload.refuse(error.reason, error.message)
             raise
-        return upload.complete(call, _settle(answered)), call.outputs
+        except BaseException:
+            upload.cancel(Reason.RUNTIME_ERROR)
+            raise
 
 
 def refusal_of(reply: InferReply, *, triton_strict: bool) -> Refusal:

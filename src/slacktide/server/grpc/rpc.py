@@ -67,6 +67,9 @@ AccessLog = Callable[[AccessEntry], None]
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
+LEAST_PUSHBACK_MS = 100
+"""Shortest wait asked of clients that retry by themselves, which all do so at once."""
+
 NEVER_S = 365 * 86400.0
 """A gRPC deadline further off than this is none: some clients send the largest number they have,
 which grpc-core shortens to three years on the way."""
@@ -199,12 +202,15 @@ class Frame:
 
 
 def retry_metadata(seconds: float | None) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata that says when to try again: for people's code, and for gRPC's retries."""
+    """Trailing metadata that says when to try again: for people's code, and for gRPC's retries.
+
+    A place may be free within a millisecond, but not for all that were refused: never at once.
+    """
     if seconds is None:
         return ()
     return (
-        ("retry-after", str(ceil(seconds))),
-        ("grpc-retry-pushback-ms", str(ceil(seconds * 1e3))),
+        ("retry-after", str(max(1, ceil(seconds)))),
+        ("grpc-retry-pushback-ms", str(max(LEAST_PUSHBACK_MS, ceil(seconds * 1e3)))),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MIB = 1024 * 1024
+from slacktide.server.sizes import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,9 @@ class GrpcSettings:
     """Largest message taken, as Triton's default for HTTP bodies; grpc-core's own default of 4 MiB
     is too small for images in batches. Larger ones end in RESOURCE_EXHAUSTED. Answers are not
     limited."""
-    max_concurrent_calls: int = 1024
-    """Calls at a time on one connection; a client's further calls wait on its side (grpc-core
+    max_concurrent_calls: int = 256
+    """Calls at a time on one connection, and so messages of which no limit on memory knows until
+    they are whole; a client's further calls wait on its side (grpc-core
     refuses, as UNAVAILABLE, those that cross with the limit)."""
     max_connections: int = 1024
     max_metadata_bytes: int = 16 * 1024

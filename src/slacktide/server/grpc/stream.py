@@ -94,8 +94,11 @@ class _Session:
                 await self._write()
                 if self._failure is not None:
                     raise self._failure
-                if reader.done() and self._unanswered == 0 and not self._outbox:
-                    break
+                if reader.done():
+                    if not reader.cancelled() and reader.exception() is not None:
+                        break  # what it was taking in will have no answer: wait for none
+                    if self._unanswered == 0 and not self._outbox:
+                        break
                 self._news.clear()
                 await self._news.wait()
             if self._draining and reader.cancelled():
@@ -137,7 +140,8 @@ class _Session:
             call = request.call(self._parameters)
         except WireError as error:
             if about.model:
-                data.body_refused(about.model, about.version, error.reason, error.message)
+                context = self._next_context()
+                data.body_refused(about.model, about.version, error.reason, error.message, context)
             refusal = Refusal(status_of(error.reason, triton_strict=strict), error.message)
             self._refuse(refusal, error.reason, about)
             return

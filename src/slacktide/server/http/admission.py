@@ -1,7 +1,7 @@
 """The door of the HTTP front end: every request passes here, once, before its handler hears of it.
 
 In this order: is there such a path and method, may this client use it (the one gate for all
-routes), can its body be taken, has the client too much in the works, does its handler want it.
+routes), can its body be taken, does its handler want it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from slacktide.domain import Reason
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
-from slacktide.server.http.messages import error_response, failure_response, retry_after
+from slacktide.server.http.messages import error_response, failure_response
 
 
 def open_exchange(hub: Hub, exchange: Exchange) -> None:
@@ -56,13 +56,6 @@ def _open(hub: Hub, exchange: Exchange) -> None:
         return
     if receiver is None:
         return
-    if not hub.admit(exchange.client):
-        message = "this client has too many requests in the works"
-        receiver.refuse(exchange, Reason.CLIENT_LIMIT, message)
-        status = 503 if settings.triton_strict else 429
-        exchange.response = error_response(status, message, extra=retry_after(status, 1.0))
-        return
-    exchange.admitted = True
     exchange.response = receiver.open(exchange)
     if exchange.response is None:
         # Only from here on does the receiver hold something that must be ended.

@@ -11,7 +11,6 @@ class Exchange(Request):
     """A request and what its connection needs to know of it."""
 
     __slots__ = (
-        "admitted",
         "awaits_continue",
         "body_since",
         "charged",
@@ -61,7 +60,6 @@ class Exchange(Request):
         """Routed, past the gate."""
         self.route: Route | None = None
         self.receiver: Receiver | None = None
-        self.admitted = False
         self.charged = 0
         """Bytes of the common buffer it holds."""
         self.linger = False

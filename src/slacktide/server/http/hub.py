@@ -72,10 +72,10 @@ class Hub:
         self.emptied = asyncio.Event()
         """Set when the last connection has gone."""
         self.draining = False
-        self.inflight: Counter[str] = Counter()
-        """Inference requests in the works, by client."""
         self.buffered = 0
         """Bytes of bodies held outside shared memory."""
+        self._buffered_by: Counter[str] = Counter()
+        """The same by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
         """Where every connection receives: filled and read out within one callback of the loop."""
         self._tasks: set[asyncio.Future[Response]] = set()
@@ -89,25 +89,25 @@ class Hub:
         if not self.connections:
             self.emptied.set()
 
-    def charge(self, size: int) -> bool:
-        """Take `size` bytes of the common buffer; False (and nothing taken) if there are none."""
-        if self.buffered + size > self.settings.max_buffered_bytes:
+    def charge(self, size: int, client: str) -> bool:
+        """Take `size` bytes of the common buffer; False (and nothing taken) if there are none, or
+        this client has its part."""
+        settings = self.settings
+        if (
+            self.buffered + size > settings.max_buffered_bytes
+            or self._buffered_by[client] + size > settings.max_buffered_per_client
+        ):
             return False
         self.buffered += size
+        self._buffered_by[client] += size
         return True
 
-    def admit(self, client: str) -> bool:
-        """Count one more inference request of that client; False if it has enough."""
-        limit = self.settings.max_inflight_per_client
-        if limit is not None and self.inflight[client] >= limit:
-            return False
-        self.inflight[client] += 1
-        return True
-
-    def leave(self, client: str) -> None:
-        self.inflight[client] -= 1
-        if not self.inflight[client]:
-            del self.inflight[client]
+    def release(self, size: int, client: str) -> None:
+        """Give back what `charge` took."""
+        self.buffered -= size
+        self._buffered_by[client] -= size
+        if not self._buffered_by[client]:
+            del self._buffered_by[client]
 
     def later(self, answer: Awaitable[Response], respond: Callable[[Response], None]) -> None:
         """Respond with what a coroutine returns. It runs to its end even if the client leaves."""

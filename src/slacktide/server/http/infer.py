@@ -60,7 +60,7 @@ class InferEndpoint:
 
     def open(self, request: Request) -> Response | None:
         headers = request.headers
-        request.state = call = _Call(CallContext(request.first_byte, request.client, "http"))
+        request.state = call = _Call(_context(request))
         try:
             length = headers.get(_JSON_LENGTH)
             if length is not None:
@@ -77,10 +77,6 @@ class InferEndpoint:
                 self.refuse(request, Reason.BAD_INPUT, message)
                 return error_response(501, message, extra=SUPPORTED)
             call.encoding = encoding
-        if b"x-request-id" in headers:
-            call.context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
-        if b"traceparent" in headers:
-            call.context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
         return None
 
     def _read_steering(self, headers: Mapping[bytes, bytes], call: _Call) -> None:
@@ -111,7 +107,6 @@ class InferEndpoint:
             infer, answer = self._reader.read(
                 model, version, body, call.json_length, call.parameters
             )
-            parse_parameters(infer.parameters)
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
@@ -129,8 +124,8 @@ class InferEndpoint:
         if upload is None:
             call.ticket = self._data.infer(infer, call.context, reply)
         else:
-            call.upload = None
             call.ticket = upload.complete(infer, reply)
+            call.upload = None
 
     def _body(self, body: Buffer, call: _Call) -> Buffer:
         if call.encoding:
@@ -148,7 +143,8 @@ class InferEndpoint:
             upload.refuse(reason, message)
         else:
             model, version = _target(request)
-            self._data.body_refused(model, version, reason, message)
+            context = _context(request) if call is None else call.context
+            self._data.body_refused(model, version, reason, message, context)
 
     def abandon(self, request: Request, reason: Reason) -> None:
         call: _Call = request.state
@@ -180,6 +176,17 @@ class InferEndpoint:
 
 
 _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
+
+
+def _context(request: Request) -> CallContext:
+    """Where a request comes from, as its headers tell."""
+    headers = request.headers
+    context = CallContext(request.first_byte, request.client, "http")
+    if b"x-request-id" in headers:
+        context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
+    if b"traceparent" in headers:
+        context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
+    return context
 
 
 def _target(request: Request) -> tuple[str, str | None]:

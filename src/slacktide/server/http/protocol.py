@@ -36,6 +36,7 @@ from slacktide.server.http.messages import (
     retry_after,
 )
 from slacktide.server.http.reader import RequestReader
+from slacktide.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
@@ -206,15 +207,17 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if current.receiver is not None:
                 place = current.receiver.announce(current, current.length)
-            elif self._hub.charge(current.length):
+            elif self._hub.charge(current.length, self.client):
                 current.charged = current.length
                 current.body = bytearray(current.length)
                 place = memoryview(current.body)
             else:
-                place = error_response(
-                    429, "too many bodies are on their way", extra=retry_after(429, None)
+                place = failure_response(
+                    WireError(Reason.MEMORY_LIMIT, "too many bodies are on their way"),
+                    triton_strict=self._hub.settings.triton_strict,
                 )
         except Exception as error:
+            current.abandoned(Reason.RUNTIME_ERROR)
             place = failure_response(error, triton_strict=self._hub.settings.triton_strict)
         if isinstance(place, Response):
             current.response = place
@@ -322,6 +325,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._hub.later(answer, respond)
         except Exception as error:
+            exchange.abandoned(Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
 
     def _write(self, exchange: Exchange) -> None:
@@ -353,12 +357,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finished(self, exchange: Exchange, status: int, length: int, request_id: str) -> None:
         hub = self._hub
-        hub.buffered -= exchange.charged
-        exchange.charged = 0
-        if exchange.admitted:
-            exchange.admitted = False
-            hub.leave(self.client)
-        hub.record(exchange, status, length, request_id)
+        if exchange.charged:
+            hub.release(exchange.charged, self.client)
+            exchange.charged = 0
+        if hub.access_log is not None:
+            hub.record(exchange, status, length, request_id)
 
     def _close(self, *, linger: bool) -> None:
         """The last answer is written: end, as soon as the client can have read it."""

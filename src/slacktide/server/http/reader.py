@@ -16,6 +16,7 @@ import httptools
 from slacktide.domain import Reason
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
+from slacktide.wire.status import status_of
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +214,10 @@ class RequestReader:
             limit = current.limit or self._hub.settings.max_body_bytes
             if current.filled > limit:
                 self._stop(413, f"the body has more than {limit} bytes", Reason.TOO_LARGE)
-            if not self._hub.charge(len(data)):
-                self._stop(429, "too many bodies are on their way", Reason.MEMORY_LIMIT)
+            if not self._hub.charge(len(data), self._client):
+                strict = self._hub.settings.triton_strict
+                status = status_of(Reason.MEMORY_LIMIT, triton_strict=strict).http
+                self._stop(status, "too many bodies are on their way", Reason.MEMORY_LIMIT)
             current.charged += len(data)
             # One growing buffer: a list of tiny pieces would take forty times their size.
             if isinstance(current.body, bytearray):

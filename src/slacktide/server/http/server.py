@@ -61,7 +61,12 @@ class HttpServer:
         """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._hub), host, port, ssl=ssl, backlog=_BACKLOG
+            lambda: Connection(self._hub),
+            host,
+            port,
+            ssl=ssl,
+            backlog=_BACKLOG,
+            ssl_handshake_timeout=None if ssl is None else self._hub.settings.header_timeout_s,
         )
         self._port = int(self._server.sockets[0].getsockname()[1])
         self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)

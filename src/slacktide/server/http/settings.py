@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-KIB = 1024
-MIB = 1024 * KIB
+from slacktide.server.sizes import KIB, MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,6 @@ class HttpSettings:
     max_connections: int = 4096
     max_pipelined: int = 32
     """Requests of one connection in the works at once; the rest wait unread."""
-    max_inflight_per_client: int | None = None
-    """Inference requests in the works per client address; more get 429. None: no limit here."""
 
     max_target_bytes: int = 8 * KIB
     """Length of the request target; longer: 414."""
@@ -41,7 +38,7 @@ class HttpSettings:
     """More headers than that, in bytes or number: 431."""
     max_body_bytes: int = 64 * MIB
     """Body of an inference request, as sent and as inflated; larger: 413."""
-    max_json_bytes: int = 32 * MIB
+    max_json_bytes: int = 8 * MIB
     """JSON part of an inference request: it is parsed on the event loop and takes many times its
     size while it is; larger: 413."""
     max_control_bytes: int = 1 * MIB
@@ -51,6 +48,8 @@ class HttpSettings:
     max_buffered_bytes: int = 256 * MIB
     """Bodies on their way into private memory (chunked, control), over all connections; beyond
     that: 429."""
+    max_buffered_per_client: int = 128 * MIB
+    """The same for one client address."""
     skip_bytes: int = 1 * MIB
     """The rest of a refused body is read up to this length to keep the connection."""
 
@@ -74,4 +73,4 @@ class HttpSettings:
                 raise ValueError(f"{name} must be positive, got {value}")
 
 
-__all__ = ["KIB", "MIB", "HttpSettings"]
+__all__ = ["HttpSettings"]

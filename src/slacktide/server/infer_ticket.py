@@ -1,0 +1,302 @@
+"""`InferTicket`: one call in the system, from its descriptor for the engine to its reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from slacktide.domain import BatchTiming, Notice, Outcome, OutcomeKind, Reason, Refused, Request
+from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.server.deadlines import due, due_at_the_latest
+from slacktide.server.driver import Driver, Outputs
+from slacktide.server.inputs import CheckedInputs
+from slacktide.server.messages import message_for
+from slacktide.server.observers import AnsweredRequest, Observers
+from slacktide.server.versions import LoadedVersion
+from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
+from slacktide.wire.parameters import CallOptions
+
+Reply = Callable[[InferReply], None]
+
+_HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
+"""Refusals after which it is worth trying again once a request is done."""
+
+
+class TicketOffice:
+    """What all tickets share: the driver, the observers, what each client has on its way."""
+
+    __slots__ = ("_arriving", "_per_client", "driver", "loop", "observers")
+
+    def __init__(self, driver: Driver, observers: Observers) -> None:
+        self.driver = driver
+        self.observers = observers
+        self.loop = asyncio.get_running_loop()
+        self._per_client: dict[str, int] = {}
+        self._arriving: dict[str, int] = {}
+
+    def admit(self, client: str, limit: int | None) -> bool:
+        """Count one more request in flight for `client`; False if it has `limit` of them."""
+        count = self._per_client.get(client, 0)
+        if limit is not None and count >= limit:
+            return False
+        self._per_client[client] = count + 1
+        return True
+
+    def release(self, client: str) -> None:
+        """One request fewer is in flight for `client`."""
+        left = self._per_client[client] - 1
+        if left:
+            self._per_client[client] = left
+        else:
+            del self._per_client[client]
+
+    def expect(self, client: str, length: int, limit: int | None) -> bool:
+        """Count a body of `length` bytes as arriving from `client`; False if it would have more
+        than `limit` bytes arriving. One body alone may be larger than that."""
+        before = self._arriving.get(client, 0)
+        if limit is not None and before and before + length > limit:
+            return False
+        self._arriving[client] = before + length
+        return True
+
+    def arrived(self, client: str, length: int) -> None:
+        """That body is here, or will not come."""
+        left = self._arriving[client] - length
+        if left:
+            self._arriving[client] = left
+        else:
+            del self._arriving[client]
+
+    @property
+    def clients(self) -> frozenset[str]:
+        """Those of whom anything is counted."""
+        return frozenset((*self._per_client, *self._arriving))
+
+    def immediate(self, call: InferCall, reason: Reason, message: str) -> InferReply:
+        """The reply to a call that no version can be blamed for."""
+        outcome = Outcome(reason, self.driver.clock(), detail=message)
+        return InferReply(outcome, call.model, call.version or "", call.id, None, message)
+
+
+class InferTicket:
+    """One call in the system: its `Ticket`, and who the driver tells of its outcome."""
+
+    __slots__ = (
+        "_counted",
+        "_office",
+        "call",
+        "context",
+        "extra",
+        "id",
+        "options",
+        "receiving",
+        "refusal",
+        "reply",
+        "rows",
+        "version",
+        "wanted",
+    )
+
+    def __init__(
+        self, office: TicketOffice, call: InferCall, context: CallContext, reply: Reply
+    ) -> None:
+        self._office = office
+        self.call = call
+        self.context = context
+        self.reply = reply
+        self.id = office.driver.new_id()
+        self.version: LoadedVersion | None = None
+        self.options: CallOptions | None = None
+        self.wanted: tuple[int, ...] = ()
+        self.rows = 1
+        self._counted = False
+        """Whether its client's and its version's counts include it."""
+        self.receiving = False
+        """Its body comes into its version's memory: that is needed even after the answer."""
+        self.refusal: InferReply | None = None
+        self.extra: Callable[[], None] | None = None
+        """Frees a second slot, where the first could not hold the tensors."""
+
+    # ── for the engine ───────────────────────────────────────────────────────────────────────
+
+    def request(
+        self, version: LoadedVersion, checked: CheckedInputs, options: CallOptions
+    ) -> Request:
+        """What the engine is told of this call once its tensors are here."""
+        context = self.context
+        at, best_effort = due(
+            context.first_byte,
+            options,
+            context.transport_budget_s,
+            version.definition.settings,
+            p99_alone=version.p99_alone,
+        )
+        return Request(
+            self.id,
+            version.name,
+            context.first_byte,
+            at,
+            rows=checked.rows,
+            penalty=version.penalty if options.penalty is None else options.penalty,
+            signature=checked.signature,
+            best_effort=best_effort,
+            version=version.pin,
+            application=options.application,
+            client=context.client,
+            work_hint=options.work_hint,
+            network_time=options.network_s,
+        )
+
+    def notice(
+        self, version: LoadedVersion, length: int, transfer_s: float, options: CallOptions
+    ) -> Notice:
+        """What the engine is told while a body of `length` bytes comes, in `transfer_s`."""
+        context = self.context
+        at, best_effort = due_at_the_latest(
+            context.first_byte,
+            options,
+            context.transport_budget_s,
+            version.definition.settings,
+            p99_alone=version.p99_alone,
+        )
+        return Notice(
+            self.id,
+            version.name,
+            context.first_byte,
+            at,
+            payload_bytes=length,
+            complete_at=context.first_byte + transfer_s,
+            penalty=version.penalty if options.penalty is None else options.penalty,
+            best_effort=best_effort,
+            version=version.pin,
+            application=options.application,
+            client=context.client,
+        )
+
+    # ── its way ──────────────────────────────────────────────────────────────────────────────
+
+    def enter(self, version: LoadedVersion) -> None:
+        """Count this call, which its client's count includes, as in flight for `version`."""
+        self._counted = True
+        version.enter()
+
+    def leave(self) -> None:
+        """Count it no more. Safe to repeat."""
+        if self._counted:
+            self._counted = False
+            self._office.release(self.context.client)
+            if not self.receiving:
+                assert self.version is not None
+                self.version.leave()
+
+    def received(self) -> None:
+        """Nothing more is written into its version's memory."""
+        self.receiving = False
+        if not self._counted:
+            assert self.version is not None
+            self.version.leave()
+
+    def cancel(self, reason: Reason) -> None:
+        """See `Ticket.cancel`."""
+        driver = self._office.driver
+        if driver.is_open(self.id):
+            driver.cancel(self.id, reason)
+            if self.version is not None:
+                cancelled = Outcome(reason, driver.clock())
+                self.version.tally.answered(cancelled, self.rows, None)
+                if self._office.observers:
+                    self._observe(self.version, cancelled, has_result=False)
+            self.leave()
+
+    def refuse(self, reason: Reason, message: str) -> None:
+        """Have the engine count a refusal; the reply comes the usual way."""
+        if self.version is None:
+            reply = self._office.immediate(self.call, reason, message)
+            self._office.loop.call_soon(self.reply, reply)
+            return
+        event = Refused(self.id, self.version.name, reason, self.version.pin, message)
+        self._office.driver.refuse(event, self.id, self)
+
+    def expect_refusal(self) -> None:
+        """Keep a reply that comes before anybody waits for it."""
+        self.reply = self._keep
+
+    def _keep(self, reply: InferReply) -> None:
+        self.refusal = reply
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────
+
+    def __call__(
+        self, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
+    ) -> None:
+        """The driver's `Done`."""
+        version = self.version
+        assert version is not None
+        version.tally.answered(outcome, self.rows, timing)
+        self.leave()
+        reply = self._answer(version, outcome, outputs)
+        if self._office.observers:
+            self._observe(version, outcome, has_result=reply.outputs is not None)
+        self.reply(reply)
+
+    def _observe(self, version: LoadedVersion, outcome: Outcome, *, has_result: bool) -> None:
+        call = self.call
+        self._office.observers.tell(
+            AnsweredRequest(
+                self.context,
+                version.name,
+                version.version,
+                call.version is not None,
+                call.id,
+                self.rows,
+                outcome,
+                has_result,
+            )
+        )
+
+    def _answer(
+        self, version: LoadedVersion, outcome: Outcome, outputs: Outputs | None
+    ) -> InferReply:
+        options = self.options
+        reply = InferReply(outcome, version.name, version.version, self.call.id, None)
+        if options is not None and options.report_timing:
+            reply.parameters = _timing(outcome, version)
+        if outputs is None or (
+            outcome.kind is OutcomeKind.LATE and options is not None and options.discard_late
+        ):
+            reply.message = message_for(outcome, version.name)
+            if outcome.reason in _HAS_A_WAIT:
+                reply.retry_after_s = version.expected_alone
+            return reply
+        specs = version.interface.outputs
+        reply.outputs = [
+            OutputValue(specs[i].name, specs[i].datatype, *outputs[i]) for i in self.wanted
+        ]
+        return reply
+
+
+def nobody(_: InferReply) -> None:
+    """Takes the reply of a call that its front end has answered itself."""
+
+
+def memory_reason(error: MemoryLimitExceeded) -> Reason:
+    """Whose limit it was: the client's or everybody's."""
+    mine = isinstance(error, OwnerLimitExceeded)
+    return Reason.CLIENT_LIMIT if mine else Reason.MEMORY_LIMIT
+
+
+def _timing(outcome: Outcome, version: LoadedVersion) -> dict[str, Parameter]:
+    """What a client gets that asks for timing (PROTOCOL §10); times in microseconds."""
+    parameters: dict[str, Parameter] = {
+        "queue_us": round(outcome.queue_s * 1e6),
+        "compute_us": round(outcome.compute_s * 1e6),
+        "batch_size": outcome.batch_rows,
+        "variant": version.pool.variant,
+        "late": outcome.kind is OutcomeKind.LATE,
+    }
+    if outcome.budget_s is not None:
+        parameters["budget_us"] = round(outcome.budget_s * 1e6)
+    return parameters
+
+
+__all__ = ["InferTicket", "Reply", "TicketOffice", "memory_reason", "nobody"]
