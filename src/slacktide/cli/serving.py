@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -14,6 +16,34 @@ from slacktide.repository.errors import RepositoryError
 from slacktide.server.security import SecurityError
 from slacktide.server.settings import ServerSettings
 from slacktide.server.tracing import TracingUnavailable
+
+log = logging.getLogger("slacktide.server")
+
+OTHER_DESCRIPTORS = 256
+"""For what is not a connection: workers (a pipe, an arena, shared memory each), files, logs."""
+
+
+def make_room_for_connections(settings: ServerSettings) -> str | None:
+    """Raise this process's limit on open files to what the system allows.
+
+    Returns a sentence for the log if that is too little for `max_connections` on every port.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # then it stays as it is
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    ports = [settings.http_port, settings.grpc_port, settings.metrics_port]
+    open_ports = len(ports) - ports.count(None)
+    needed = open_ports * settings.max_connections + OTHER_DESCRIPTORS
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return None
+    most = max(1, (soft - OTHER_DESCRIPTORS) // max(1, open_ports))
+    return (
+        f"this process may open {soft} files, but {settings.max_connections} connections on each "
+        f"of {open_ports} ports need {needed}: raise the limit (ulimit -n) or set "
+        f"--max-connections to {most} or less"
+    )
 
 
 def _calm_the_collector() -> None:
@@ -31,6 +61,10 @@ def run(repository: Path, settings: ServerSettings) -> int:
     import uvloop
 
     from slacktide.server.app import App
+
+    shortage = make_room_for_connections(settings)
+    if shortage is not None:
+        log.warning(shortage)
 
     async def main() -> None:
         app = App(repository, settings)

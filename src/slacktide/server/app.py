@@ -95,6 +95,7 @@ class App:
             self.catalog,
             observers=Observers() if self._tracer is None else Observers(self._tracer),
             client_limit=settings.max_in_flight_per_client,
+            arriving_limit=max(1, (settings.client_memory_limit or limit // 2) // 4),
         )
         self.control = ServerControlPlane(
             self.catalog,
