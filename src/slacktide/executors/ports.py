@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from slacktide.domain import BatchTiming, Replica
 from slacktide.domain.tensors import ModelInterface
 
 
-@dataclass(frozen=True, slots=True)
-class TensorRef:
+class TensorRef(NamedTuple):
     """Where one input tensor of one request lies: bytes of the pool's input arena."""
 
     offset: int
@@ -26,8 +25,7 @@ class TensorRef:
     """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(NamedTuple):
     """One request's tensors, in the order of the model's inputs."""
 
     rows: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from slacktide.wire.errors import BadField
 from slacktide.wire.raw_tensors import check_raw
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedInputs:
+class CheckedInputs(NamedTuple):
     """Inputs that fit their model."""
 
     tensors: tuple[InputTensor, ...]

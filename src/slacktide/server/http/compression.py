@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 
 from slacktide.domain import Reason
 from slacktide.server.http.messages import Response
@@ -62,7 +61,7 @@ def compressed(response: Response, encoding: bytes) -> Response:
     pieces = [stream.compress(piece) for piece in response.body]
     pieces.append(stream.flush())
     line = b"Content-Encoding: %b\r\nVary: Accept-Encoding\r\n" % encoding
-    return replace(response, body=pieces, extra=response.extra + line)
+    return response._replace(body=pieces, extra=response.extra + line)
 
 
 def _is_zero(weight: bytes) -> bool:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -43,8 +42,7 @@ class Request:
         """Belongs to the route's handler."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """One answer. `body` is sent as it is, piece by piece; `extra` are whole header lines."""
 
     status: int = 200
