@@ -8,7 +8,9 @@ batch that serves k requests in less than k times that is worth more.
 
 A best-effort request has no P(on time). Its worth rises with age instead, from 0 on arrival to
 that of a certain request when its window (its artificial deadline) is used up, and on from there:
-whatever competes with it, it runs in the end.
+whatever competes with it, it runs in the end. (Inside a pool it stops at 1: there a part of the
+lane's time keeps such requests from starving, scheduling/best_effort.py; between pools nothing else
+does.)
 
 Worth alone would let a model that gains tenfold from batching starve one that gains nothing, as
 soon as there is more work than time. So where several models want a lane, a worth is divided by the
