@@ -136,8 +136,7 @@ def npz_files(name: str, count: int) -> tuple[Path, ...]:
     paths = []
     for number, tensors in enumerate(requests(name, count)):
         path = folder / f"{number}.npz"
-        if not path.exists():
-            np.savez(path, allow_pickle=False, **tensors)
+        np.savez(path, allow_pickle=False, **tensors)  # anew: what is sent may have changed
         paths.append(path)
     return tuple(paths)
 
