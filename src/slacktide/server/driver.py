@@ -57,6 +57,7 @@ from slacktide.executors.ports import (
     Report,
     Resized,
 )
+from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 
 log = logging.getLogger("slacktide.driver")
@@ -122,8 +123,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._flush_due = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at: float | None = None
+        self._alarm = Alarm(self._loop, self.clock, self._wake)
         self._work: dict[int, _Work] = {}
         self._next_id = 0
         self._handles: dict[int, ReplicaHandle] = {}
@@ -243,10 +243,8 @@ class Driver:
             return
         # Never earlier than the engine has been told: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.state.now)
-        if self._timer_at is not None and self._timer_at <= now:
-            # Due anyway: one turn for both.
-            self._disarm()
-            events = [*events, TimerFired()]
+        if self._alarm.take_due(now=now):
+            events = [*events, TimerFired()]  # one turn for both
         for command in self._handled(events, now):
             self._carry_out(command)
         self._arm()
@@ -269,38 +267,21 @@ class Driver:
                 events = events[handled:]
 
     def _arm(self) -> None:
-        """See that `_fire` is called when the engine wants to be woken.
-
-        A timer that is set for earlier is left alone and looks again when it fires: what the
-        engine waits for mostly moves away (the next batch's limit), and timers cost.
-        """
         at = self.engine.next_wakeup()
-        if at is None or (self._timer_at is not None and self._timer_at <= at):
-            return
-        self._disarm()
-        self._timer_at = at
-        # While every lane is busy only expiries are due. Their answers can wait for the next
-        # arrival or the end of a batch, a moment: waking up costs more than the answer.
-        idle = any(lane.running is None for lane in self.engine.state.lanes.values())
-        delay = at - self.clock() + (0.0 if idle else EXPIRY_PATIENCE)
-        self._timer = self._loop.call_later(max(0.0, delay), self._fire)
+        if at is not None:
+            # While every lane is busy only expiries are due. Their answers can wait for the next
+            # arrival or the end of a batch, a moment: waking up costs more than the answer.
+            idle = any(lane.running is None for lane in self.engine.state.lanes.values())
+            self._alarm.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
 
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._timer_at = None
-
-    def _fire(self) -> None:
-        self._disarm()
+    def _wake(self) -> None:
         at = self.engine.next_wakeup()
-        if at is None:
-            return
         # The loop's clock is coarse and may fire a hair early: wait for the rest.
-        if self.clock() < at:
+        if at is not None and self.clock() < at:
             self._arm()
-            return
-        self.post(TimerFired())
-        self.flush()
+        elif at is not None:
+            self.post(TimerFired())
+            self.flush()
 
     # ── commands out ─────────────────────────────────────────────────────────────────────────
 
@@ -460,8 +441,7 @@ class Driver:
     def close(self) -> None:
         """Stop every replica and answer nothing more."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.clear()
         for handle in self._handles.values():
             handle.stop()
         self._handles.clear()
