@@ -7,7 +7,7 @@ insertion ≤ 20 µs with 10,000 pending; add and take together ≤ 3 µs per re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, log
 from statistics import NormalDist, median
 from time import perf_counter
@@ -19,13 +19,14 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
+from slacktide.profiles import Alike
 from slacktide.scheduling import DeadlineQueue, make_scheduler
 
 NORMAL = NormalDist()
 MAX_BATCH = 32
 
 
-class Times:
+class Times(Alike):
     """Log-normal batch times around a median; stands in for a profile."""
 
     revision = 0
@@ -46,7 +47,7 @@ class Times:
     def on_time(self, budget: float, rows: int, cores: int) -> float:
         return NORMAL.cdf(log(budget / self.latency(rows)) / self.sigma) if budget > 0 else 0.0
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         pass
 
 

@@ -151,7 +151,7 @@ def slack(
         seconds = times.draw(proposal.rows)
         admit(now + seconds)
         now += seconds
-        believed.observe(seconds, proposal.rows, 1)
+        believed.observe(seconds, (), proposal.rows, 1)
         members = [member.id for member in proposal.members]
         on_time[members] = now <= deadline[members]
         lane.expected_end = now

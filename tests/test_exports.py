@@ -52,8 +52,8 @@ EXPORTS = {
         Timeline merge percentiles score timeline
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES CorrectedTimes LatencyTable Peak ProfileError ProfileRecord
-        TimeDistribution batch_sizes
+        ENOUGH_SAMPLES NO_HINT POINTS Alike BatchLatency CorrectedTimes LatencyTable Peak
+        ProfileError ProfileRecord RunClasses TimeDistribution batch_sizes
     """,
     "slacktide.reports": """
         SCHEMA Comparison Ending Entry Percentiles Provenance Records Report ReportError

@@ -41,9 +41,10 @@ from slacktide.engine import (
     WaitUntil,
     check_invariants,
 )
+from slacktide.profiles import Alike
 
 
-class FlatTimes:
+class FlatTimes(Alike):
     """`seconds` for any batch, certain."""
 
     def __init__(self, seconds: float = 0.01) -> None:
@@ -62,7 +63,7 @@ class FlatTimes:
     def on_time(self, budget: float, rows: int, cores: int) -> float:
         return 1.0 if budget >= self.seconds else 0.0
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.observed.append((seconds, rows, cores))
 
     def doubt(self) -> None:
@@ -82,6 +83,7 @@ class ListScheduler:
         self.queue: dict[int, Request] = {}
         self.notices: dict[int, Notice] = {}
         self.refuse: Reason | None = None
+        self.left: list[int] = []
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         if self.refuse is None:
@@ -124,6 +126,9 @@ class ListScheduler:
     def take(self, batch: Batch) -> None:
         for member in batch.members:
             del self.queue[member.id]
+
+    def ended(self, batch: Batch, *, now: float) -> None:
+        self.left.append(batch.id)
 
     def next_expiry(self) -> float | None:
         return min((r.deadline for r in self.queue.values() if not r.best_effort), default=None)

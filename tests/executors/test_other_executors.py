@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
+from slacktide.domain import Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import (
     Aborted,
@@ -22,6 +24,7 @@ from slacktide.executors import (
     Ready,
     Resized,
 )
+from slacktide.profiles import Alike
 
 
 def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:
@@ -88,7 +91,7 @@ def test_in_process_a_broken_model_is_lost_for_good(models, kit, arena) -> None:
 
 
 @dataclass
-class Times:
+class Times(Alike):
     """10 ms per row and core-second, twice as long in the worst case."""
 
     revision: int = 0
@@ -105,7 +108,7 @@ class Times:
     def on_time(self, budget: float, rows: int, cores: int) -> float:
         return float(budget >= self.expected(rows, cores))
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.revision += 1
 
 

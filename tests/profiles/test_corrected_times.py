@@ -33,7 +33,7 @@ def live(
     rng = np.random.default_rng(seed)
     for _ in range(batches):
         seconds = times.table.expected(rows, 1) * factor * math.exp(noise * rng.standard_normal())
-        times.observe(seconds * (50.0 if rng.random() < hiccups else 1.0), rows, 1)
+        times.observe(seconds * (50.0 if rng.random() < hiccups else 1.0), (), rows, 1)
 
 
 def test_is_what_the_engine_asks_for(resnet: LatencyTable) -> None:
@@ -55,7 +55,7 @@ def test_monotone_in_rows_and_cores_whatever_was_seen(
 ) -> None:
     times = CorrectedTimes(table)
     for seconds, rows, cores in seen:
-        times.observe(seconds, rows, cores)
+        times.observe(seconds, (), rows, cores)
     for cores, more_cores in pairwise((1, 2, 3, 5, 8, 16, 20)):
         for rows, more_rows in pairwise((1, 2, 3, 7, 20, 64, 80, 200)):
             here = times.distribution(rows, cores)
@@ -79,7 +79,7 @@ def test_never_moved_by_more_than_ten(
 ) -> None:
     times = CorrectedTimes(table)
     for seconds, rows, cores in seen:
-        times.observe(seconds, rows, cores)
+        times.observe(seconds, (), rows, cores)
     highest = max(value for row in table.p50_s for value in row)
     assert table.p50_s[0][-1] / 10.001 <= times.expected(1, 20) <= highest * 10.001
 
@@ -125,7 +125,7 @@ def test_one_hiccup_changes_little(resnet: LatencyTable, settled: int) -> None:
     times = CorrectedTimes(resnet)
     live(times, settled)
     p50, p99 = times.expected(8, 1), times.p99(8, 1)
-    times.observe(100 * resnet.expected(8, 1), 8, 1)
+    times.observe(100 * resnet.expected(8, 1), (), 8, 1)
     assert times.expected(8, 1) == pytest.approx(p50, rel=0.05)
     assert times.p99(8, 1) == pytest.approx(p99, rel=0.10)
 
@@ -161,7 +161,7 @@ def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) 
     rose = 0
     for _ in range(400):
         rows = int(rng.integers(1, 33))
-        times.observe(resnet.expected(rows, 1) * math.exp(0.1 * rng.standard_normal()), rows, 1)
+        times.observe(resnet.expected(rows, 1) * math.exp(0.1 * rng.standard_normal()), (), rows, 1)
         after = [times.distribution(*at) for at in asked]
         if times.revision == revision:
             assert after == before
@@ -175,7 +175,7 @@ def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) 
 def test_unmoved_predictions_leave_the_revision_alone(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     for _ in range(20):
-        times.observe(times.expected(4, 1), 4, 1)
+        times.observe(times.expected(4, 1), (), 4, 1)
     assert times.revision <= 8  # only the spreads narrow, a little each
     assert times.expected(4, 1) == resnet.expected(4, 1)
 
@@ -194,9 +194,9 @@ def test_drifted_after_fifty_batches_and_no_longer_when_it_is_over(resnet: Laten
 def test_prediction_error_is_relative_and_bounded(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     assert times.prediction_error is None
-    times.observe(1.5 * times.expected(8, 1), 8, 1)
+    times.observe(1.5 * times.expected(8, 1), (), 8, 1)
     assert times.prediction_error == pytest.approx(0.5)
-    times.observe(1e6, 8, 1)
+    times.observe(1e6, (), 8, 1)
     assert times.prediction_error is not None
     assert times.prediction_error <= 0.5 + 0.05 * 10
 
@@ -204,7 +204,7 @@ def test_prediction_error_is_relative_and_bounded(resnet: LatencyTable) -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])
 def test_times_that_say_nothing_are_ignored(resnet: LatencyTable, seconds: float) -> None:
     times = CorrectedTimes(resnet)
-    times.observe(seconds, 8, 1)
+    times.observe(seconds, (), 8, 1)
     assert times.batches == 0
     assert times.prediction_error is None
     assert times.expected(8, 1) == resnet.expected(8, 1)
@@ -214,7 +214,7 @@ def test_memory_is_bounded(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     for rows in range(1, 10_000):
         times.expected(rows, 1)
-        times.observe(resnet.expected(rows, 1), rows, 1)
+        times.observe(resnet.expected(rows, 1), (), rows, 1)
     held = [value for value in vars(times).values() if isinstance(value, dict | list)]
     assert held
     assert all(len(value) <= 4096 for value in held)
@@ -231,12 +231,12 @@ def test_nonsense_questions_are_errors(resnet: LatencyTable) -> None:
 def test_predictions_that_refuse_everything_are_doubted_until_something_runs():
     times = CorrectedTimes(LatencyTable.flat(0.010, 4))
     for _ in range(100):
-        times.observe(0.030, 1, 1)  # a bad moment, and then nothing may run any more
+        times.observe(0.030, (), 1, 1)  # a bad moment, and then nothing may run any more
     assert times.expected(1, 1) == pytest.approx(0.030, rel=0.1)
     refusals = 0
     while times.expected(1, 1) > 0.012:
         times.doubt()
         refusals += 1
     assert 300 < refusals < 600
-    times.observe(0.010, 1, 1)
+    times.observe(0.010, (), 1, 1)
     assert times.expected(1, 1) < 0.013

@@ -18,6 +18,7 @@ import pytest
 
 from slacktide.domain import Batch, PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler, WaitUntil
+from slacktide.profiles import Alike
 
 NORMAL = NormalDist()
 REPLICA = Replica(id=0, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=32)
@@ -33,7 +34,7 @@ def batch(proposal: Proposal, *, now: float = 0.0, id: int = 0) -> Batch:
     return Batch(id, REPLICA, proposal.members, proposal.rows, now, now + 1.0)
 
 
-class LogNormalTimes:
+class LogNormalTimes(Alike):
     """`BatchTimes` of median `latency(rows)` seconds and log-normal spread `sigma`."""
 
     def __init__(self, latency: Callable[[int], float], sigma: float = 0.05) -> None:
@@ -55,7 +56,7 @@ class LogNormalTimes:
             return 0.0
         return NORMAL.cdf(log(budget / self.latency(rows)) / self.sigma)
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         raise AssertionError("a scheduler learns nothing by itself")
 
     def doubt(self) -> None:

@@ -92,7 +92,7 @@ def test_at_tenfold_overload_the_queue_stays_short_and_goodput_is_kept(lab) -> N
 def test_refusals_on_an_idle_lane_are_doubted_so_that_they_end(policy):
     times = CorrectedTimes(LatencyTable.flat(0.010, 4))
     for _ in range(100):
-        times.observe(0.030, 1, 1)
+        times.observe(0.030, (), 1, 1)
 
     class Free:
         lanes = 1

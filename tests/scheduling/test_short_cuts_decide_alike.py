@@ -159,7 +159,7 @@ def test_the_best_rate_on_the_grid_is_the_best_of_all_rows_of_a_profile() -> Non
     times = CorrectedTimes(LatencyTable.linear(0.004, 0.0005, 24))
     for rows, seconds in ((1, 0.005), (3, 0.004), (11, 0.020), (24, 0.030)):
         for _ in range(20):
-            times.observe(seconds, rows, 1)
+            times.observe(seconds, (), rows, 1)
     found = row_times(times, 24, lambda times, rows, cores: 0.0)(1).per_row
     least = min(times.expected(rows, 1) / rows for rows in range(1, 25))
     assert found == pytest.approx(least, rel=1e-12)

@@ -323,7 +323,7 @@ def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) 
     old.in_flight = 2
     new = world.load("mlp", generation=1, tally=old.tally)
     new.in_flight = 3
-    new.times.observe(0.02, 1, 1)
+    new.times.observe(0.02, (), 1, 1)
     found = world.samples()
     assert found["nv_inference_request_success"] == {(): 1}
     assert found["slacktide_in_flight_requests"] == {(): 5}

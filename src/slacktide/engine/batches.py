@@ -90,7 +90,8 @@ class Batches:
         state, pool = self._state, placement.pool
         settings, now = state.settings, state.now
         rows = proposal.rows
-        limit = max(settings.hang_floor, settings.hang_factor * pool.times.p99(rows, lane.size))
+        forecast = pool.times.forecast(proposal.members, rows, lane.size)
+        limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
         batch = Batch(
             self._next_id, placement.replica, proposal.members, rows, now, hang_at=now + limit
         )
@@ -103,8 +104,7 @@ class Batches:
         entries = state.ledger.entries
         for member in proposal.members:
             entries[member.id].state = State.RUNNING
-        expected_end = now + pool.times.expected(rows, lane.size)
-        lane.running = Running(batch, placement, expected_end, suspect=suspect)
+        lane.running = Running(batch, placement, now + forecast.expected, suspect=suspect)
         state.running[batch.id] = lane.running
         state.runs.append(RunBatch(batch, state.cause))
 
@@ -124,7 +124,9 @@ class Batches:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        placement.pool.times.observe(state.now - batch.started, batch.rows, placement.lane.size)
+        placement.pool.times.observe(
+            state.now - batch.started, batch.members, batch.rows, placement.lane.size
+        )
         entries = state.ledger.entries
         for member in batch.members:
             entry = entries.pop(member.id)
@@ -170,6 +172,7 @@ class Batches:
         placement = running.placement
         placement.lane_time.add(state.now - running.batch.started, now=state.now)
         placement.lane.running = None
+        placement.pool.scheduler.ended(running.batch, now=state.now)
         state.mark(placement.lane)
         return running
 

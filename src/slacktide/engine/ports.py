@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slacktide.domain import Batch, Deployment, Notice, Plan, PoolId, Reason, Replica, Request
+from slacktide.profiles import RunClasses
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,20 @@ class WaitUntil:
 @dataclass(frozen=True, slots=True)
 class Idle:
     """Nothing to run."""
+
+
+class Forecast(Protocol):
+    """The time of one particular batch, as predicted; seconds."""
+
+    @property
+    def expected(self) -> float: ...
+
+    @property
+    def p99(self) -> float: ...
+
+    def on_time(self, budget: float) -> float:
+        """P(the batch takes at most `budget` seconds), 0 to 1."""
+        ...
 
 
 class BatchTimes(Protocol):
@@ -54,7 +69,18 @@ class BatchTimes(Protocol):
         """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
         ...
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> Forecast:
+        """The time of a batch of just these members, together `rows` rows."""
+        ...
+
+    def classes(self, cores: int) -> RunClasses | None:
+        """The requests by how much work they are; None while all are taken to be alike.
+
+        The same object until `revision` rises.
+        """
+        ...
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
         ...
 
@@ -124,6 +150,10 @@ class Scheduler(Protocol):
         """The engine runs `batch`: its members leave the queue."""
         ...
 
+    def ended(self, batch: Batch, *, now: float) -> None:
+        """A batch of this pool has left its lane, at `now`: finished, failed or lost."""
+        ...
+
     def next_expiry(self) -> float | None:
         """When `expire` will next have something to say, at the earliest; None if never."""
         ...
@@ -163,6 +193,7 @@ class Planner(Protocol):
 __all__ = [
     "BatchTimes",
     "Deployment",
+    "Forecast",
     "Idle",
     "Planner",
     "PoolFactory",

@@ -21,7 +21,7 @@ s that stay as they are, lane time settles at s · √w. Efficiency counts, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from slacktide.domain import Request
 from slacktide.engine.ports import BatchTimes
@@ -35,7 +35,7 @@ def best_effort_value(request: Request, *, now: float) -> float:
 
 
 def worth(
-    members: Iterable[Request],
+    members: Sequence[Request],
     rows: int,
     times: BatchTimes,
     *,
@@ -43,13 +43,14 @@ def worth(
     now: float,
 ) -> float:
     """Worth of running `members` (together `rows` rows) now on `cores` cores; ≥ 0."""
+    forecast = times.forecast(members, rows, cores)
     value = 0.0
     for member in members:
         if member.best_effort:
             value += best_effort_value(member, now=now)
         else:
-            value += member.penalty * times.on_time(member.deadline - now, rows, cores)
-    return value * times.expected(1, cores) / times.expected(rows, cores)
+            value += member.penalty * forecast.on_time(member.deadline - now)
+    return value * times.expected(1, cores) / forecast.expected
 
 
 class LaneTime:

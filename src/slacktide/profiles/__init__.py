@@ -4,20 +4,28 @@ Pure. Measures nothing and opens no file: executors/measuring.py runs the model,
 keeps the result.
 """
 
+from slacktide.profiles.alike import Alike
+from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.batch_times import CorrectedTimes
 from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
 from slacktide.profiles.record import ProfileRecord
+from slacktide.profiles.run_classes import NO_HINT, POINTS, RunClasses
 from slacktide.profiles.surface import batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution
 
 __all__ = [
     "ENOUGH_SAMPLES",
+    "NO_HINT",
+    "POINTS",
+    "Alike",
+    "BatchLatency",
     "CorrectedTimes",
     "LatencyTable",
     "Peak",
     "ProfileError",
     "ProfileRecord",
+    "RunClasses",
     "TimeDistribution",
     "batch_sizes",
 ]

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from operator import mul
 
+from slacktide.domain import Request
 from slacktide.profiles.correction import LOWEST_SPREAD, Correction
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.run_classes import RunClasses
 from slacktide.profiles.surface import Place, Surface
 from slacktide.profiles.time_distribution import TimeDistribution
 
@@ -92,7 +95,16 @@ class CorrectedTimes:
             answer = self._answer(rows, cores)
         return answer.on_time(budget)
 
-    def observe(self, seconds: float, rows: int, cores: int) -> None:
+    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> TimeDistribution:
+        """The time of a batch of `rows` rows: all requests are taken to be alike."""
+        answer = self._answers.get((rows, cores))
+        return answer if answer is not None else self._answer(rows, cores)
+
+    def classes(self, cores: int) -> RunClasses | None:
+        """None: all requests are taken to be alike."""
+        return None
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch.
 
         Times that are not positive and finite are ignored: a clock that did not move between

@@ -51,6 +51,11 @@ class TimeDistribution:
             raise ProfileError(f"not a distribution: {self}")
         object.__setattr__(self, "_middle", math.log(self.p99 / self.p50))
 
+    @property
+    def expected(self) -> float:
+        """The median: what a batch is taken to last."""
+        return self.p50
+
     def quantile(self, level: float) -> float:
         """Seconds that a share `level` of batches stays within; 0 at 0, infinite at 1."""
         if not 0.0 <= level <= 1.0:

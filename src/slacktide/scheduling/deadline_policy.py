@@ -97,6 +97,9 @@ class DeadlinePolicy(ABC):
             if self._timed.remove(ids) < len(ids):
                 self._best_effort.remove(ids)
 
+    def ended(self, batch: Batch, *, now: float) -> None:  # noqa: B027  # most do not care
+        """Nothing to learn: predictions learn by themselves."""
+
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""
         if not self._timed.order:

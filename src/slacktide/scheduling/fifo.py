@@ -148,6 +148,9 @@ class Fifo:
             if queue.pop(member.id, None) is None:
                 delayed.pop(member.id, None)
 
+    def ended(self, batch: Batch, *, now: float) -> None:
+        """Nothing to learn: this policy predicts nothing."""
+
     def next_expiry(self) -> float | None:
         """When the oldest request will have waited `timeout`."""
         if self._options.timeout is None or not self._queue:
