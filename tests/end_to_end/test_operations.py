@@ -328,6 +328,53 @@ def test_tls_on_every_port(zoo: Any, serve: Any, tmp_path: Path) -> None:
             house.get("/v2")
 
 
+def test_with_a_client_authority_only_its_clients_are_served(
+    zoo: Any, serve: Any, tmp_path: Path
+) -> None:
+    zoo.matmul()
+    authority, stranger = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("localhost")
+    files = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    issued.cert_chain_pems[0].write_to_path(files.certificate)
+    issued.private_key_pem.write_to_path(files.key)
+    authority.cert_pem.write_to_path(files.client_ca)
+    with serve(zoo, tls=files) as house:
+
+        def over_http(client: trustme.LeafCert | None) -> bytes:
+            context = ssl.create_default_context()
+            authority.configure_trust(context)
+            if client is not None:
+                client.configure_cert(context)
+            address = ("127.0.0.1", house.server.http_port)
+            with (
+                socket.create_connection(address, house.PATIENCE) as raw,
+                context.wrap_socket(raw, server_hostname="localhost") as connection,
+            ):
+                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                return connection.recv(1 << 16)
+
+        def over_grpc(client: trustme.LeafCert | None) -> bool:
+            pems = {}
+            if client is not None:
+                pems["private_key"] = client.private_key_pem.bytes()
+                pems["certificate_chain"] = client.cert_chain_pems[0].bytes()
+            credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), **pems)
+            with grpc.secure_channel(f"localhost:{house.server.grpc_port}", credentials) as channel:
+                method = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+                answer = messages.ServerLiveResponse.FromString(method(b"", timeout=house.PATIENCE))
+            return answer.live
+
+        known = authority.issue_cert("client.example")
+        assert over_http(known).startswith(b"HTTP/1.1 200 ")
+        assert over_grpc(known)
+        for unknown in (None, stranger.issue_cert("client.example")):
+            with contextlib.suppress(OSError):  # the refusal may come as an alert or as an end
+                assert over_http(unknown) == b""
+            with pytest.raises(grpc.RpcError) as refused:
+                over_grpc(unknown)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
 def test_a_key_that_is_not_the_certificates(zoo: Any, tmp_path: Path) -> None:
     zoo.matmul()
     authority = trustme.CA()
