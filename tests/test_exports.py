@@ -69,7 +69,7 @@ EXPORTS = {
     """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES DeadlineQueue Edf EdfOptions Fifo FifoOptions Policy
-        PolicyError Slack SlackOptions make_scheduler option_defaults policy_options
+        PolicyError PoolRecipe Slack SlackOptions make_scheduler option_defaults policy_options
     """,
     "slacktide.server.grpc": """
         AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem

@@ -16,6 +16,7 @@ from slacktide.scheduling.policies import (
     policy_options,
 )
 from slacktide.scheduling.queue import DeadlineQueue
+from slacktide.scheduling.recipe import PoolRecipe
 from slacktide.scheduling.slack import Slack, SlackOptions
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "FifoOptions",
     "Policy",
     "PolicyError",
+    "PoolRecipe",
     "Slack",
     "SlackOptions",
     "make_scheduler",

@@ -44,7 +44,7 @@ from slacktide.repository import (
     check_interface,
 )
 from slacktide.repository.errors import NotFoundError
-from slacktide.scheduling import make_scheduler
+from slacktide.scheduling import PoolRecipe
 from slacktide.server.driver import Driver
 from slacktide.server.inputs import InputCheck
 from slacktide.server.lanes import LaneError, Layout, lay_out
@@ -351,7 +351,10 @@ class Fleet:
     def pool_parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         """The engine's `PoolFactory`."""
         version = self._version(pool)
-        settings = version.definition.settings
+        recipe = self._recipe(version.definition.settings)
+        return recipe.parts(version.times, max_batch=max_batch, view=view)
+
+    def _recipe(self, settings: ModelSettings) -> PoolRecipe:
         options: dict[str, object]
         if self._settings.scheduler is not None:
             name = self._settings.scheduler
@@ -361,10 +364,7 @@ class Fleet:
             options = settings.scheduler.model_dump(exclude={"name"}, exclude_none=True)
         if settings.queue_limit is not None:
             options["max_queue"] = settings.queue_limit
-        scheduler = make_scheduler(
-            name, options, max_batch=max_batch, times=version.times, view=view
-        )
-        return PoolParts(scheduler, version.times, settings.share)
+        return PoolRecipe(name, options, settings.share)
 
     # ── Launcher ─────────────────────────────────────────────────────────────────────────────
 
