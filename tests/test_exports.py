@@ -52,8 +52,9 @@ EXPORTS = {
         Timeline merge percentiles score timeline
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES NO_HINT POINTS Alike BatchLatency CorrectedTimes LatencyTable Peak
-        ProfileError ProfileRecord RunClasses TimeDistribution batch_sizes
+        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency CorrectedTimes
+        FixedTimes LatencyTable Peak ProfileError ProfileRecord RunClasses
+        TimeDistribution batch_sizes classes_of_samples fit_latency
     """,
     "slacktide.reports": """
         SCHEMA Comparison Ending Entry Percentiles Provenance Records Report ReportError
@@ -81,13 +82,19 @@ EXPORTS = {
     "slacktide.server.metrics": """
         CONTENT_TYPE Metrics metrics_routes
     """,
+    "slacktide.simulation": """
+        KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
+        Happening Item Kind Simulation SimulationError Upload Watch length_of stream
+    """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor
         OutputValue Parameter WireError WireStatus parse_parameters status_of
     """,
     "slacktide.workloads": """
-        Arrivals Constant Deadlines Fixed Gamma Mix OnOff Poisson RateTrace Replay Times
-        Uniform WorkloadError parse_arrivals parse_deadlines parse_number parse_seconds
+        Arrivals Constant ConstantLink Deadlines Delivery Diurnal Drawn Empirical
+        Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff Poisson
+        RateTrace Replay Times Trace Uniform WindowCounts WorkloadError constant
+        parse_arrivals parse_deadlines parse_lengths parse_number parse_seconds parse_trace
     """,
 }
 

@@ -19,6 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("executors",),
     ("wire",),
     ("server", "load"),
+    ("simulation",),
     ("reports",),
     ("examples",),
     ("cli",),

@@ -1,0 +1,283 @@
+"""The virtual-time driver: the engine that serves, under a clock that jumps to the next event.
+
+Theory of operation. A heap holds what will happen: ends of batches, replicas that come up, bodies
+of announced requests. What comes from outside is an iterator of which only the next instant is
+looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
+heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
+(`order.py` decides ties). Requests and notices of one instant are handed over together, as those of
+one turn of the event loop are in the server; everything else by itself.
+
+No rule of serving lives here. The engine, its schedulers and its profiles are the server's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from slacktide.domain import (
+    AbortBatch,
+    Announced,
+    Answer,
+    Batch,
+    BatchAborted,
+    BatchFinished,
+    Command,
+    Event,
+    LaneResized,
+    Notice,
+    Outcome,
+    Plan,
+    PlanChanged,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    Request,
+    ResizeLane,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+    Submitted,
+    TimerFired,
+)
+from slacktide.engine import Engine, check_invariants
+from slacktide.simulation.errors import SimulationError
+from slacktide.simulation.execution import Execution
+from slacktide.simulation.items import Failure, Happening, Item, Upload
+from slacktide.simulation.order import KIND_OF, Kind
+
+Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
+"""Told of every request's outcome; of a `Notice` where no body was to come."""
+
+Watch: TypeAlias = Callable[[Sequence[Event], float, Sequence[Command]], None]
+"""(events handed over together, now, the engine's commands), after every call of the engine."""
+
+_Entry: TypeAlias = tuple[float, Kind, int, Event | Failure | Upload]
+_TOGETHER = (Kind.NOTICE, Kind.REQUEST)
+_TURNS_MOST = 10_000
+"""Timer calls at one instant after which the engine is taken to go round in circles."""
+
+
+class Simulation:
+    """One engine in virtual time. Made for one run."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        execution: Execution,
+        *,
+        answered: Answered | None = None,
+        watch: Watch | None = None,
+        begin: float = 0.0,
+        start_s: float = 0.0,
+        check: bool = False,
+    ) -> None:
+        """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start.
+
+        `check` has the engine's invariants checked after every event: for tests, it is slow.
+        """
+        self.engine = engine
+        self.now = begin
+        self.batches = 0
+        """Batches that have started."""
+        self.rows = 0
+        """Rows in them."""
+        self.busy_s = 0.0
+        """Core seconds that batches took until they ended, however they ended."""
+        self._execution = execution
+        self._answered = answered
+        self._watch = watch
+        self._check = check
+        self._start_s = start_s
+        self._heap: list[_Entry] = []
+        self._put_down = 0
+        self._open: dict[int, Request | Notice] = {}
+        """Known to the engine and without an outcome."""
+        self._replicas: dict[int, Replica] = {}
+        """Started and neither lost nor stopped."""
+        self._running: dict[int, tuple[Batch, int]] = {}
+        """Batches and their cores, by batch id."""
+        self._turns = 0
+        self._put(begin, Kind.REPLICA, PlanChanged(plan))
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are known and have no outcome yet."""
+        return len(self._open)
+
+    def run(self, items: Iterable[Item], *, until: float = math.inf) -> None:
+        """Let everything happen until nothing is left to happen, or until just after `until`.
+
+        `items` must come in the order of their arrivals. Raises SimulationError if they do not, or
+        if the run ends of itself while a request has no outcome; ValueError if an event cannot be.
+        """
+        source = iter(items)
+        coming = next(source, None)
+        heap = self._heap
+        while True:
+            at = heap[0][0] if heap else math.inf
+            if coming is not None and coming.arrival <= at:
+                at = coming.arrival
+            wakeup = self._wakeup()
+            if wakeup < at:
+                if wakeup > until:
+                    break
+                self._fire(wakeup)
+                continue
+            if at == math.inf or at > until:
+                break
+            if at < self.now:
+                raise SimulationError(f"an item of {at} s comes after {self.now} s")
+            while coming is not None and coming.arrival <= at:
+                if coming.arrival < at:
+                    raise SimulationError(
+                        f"an item of {coming.arrival} s comes after one of {at} s"
+                    )
+                self._take_in(coming)
+                coming = next(source, None)
+            self._step()
+        if self._open and until == math.inf:
+            raise SimulationError(
+                f"{len(self._open)} requests have no outcome, and nothing is left to happen"
+            )
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, at: float, kind: Kind, event: Event | Failure | Upload) -> None:
+        """Have `event` happen at `at`; an upload is complete then."""
+        heappush(self._heap, (at, kind, self._put_down, event))
+        self._put_down += 1
+
+    def _take_in(self, item: Item) -> None:
+        """The instant of an item from outside has come."""
+        if isinstance(item, Request):
+            self._put(item.arrival, Kind.REQUEST, Submitted(item))
+        elif isinstance(item, Upload):
+            self._open[item.notice.id] = item.request or item.notice
+            self._put(item.arrival, Kind.NOTICE, Announced(item.notice))
+            if item.request is not None:
+                self._put(item.complete_at, Kind.REQUEST, item)
+        elif isinstance(item, Happening):
+            self._put(item.arrival, KIND_OF[type(item.event)], item.event)
+        else:
+            self._put(item.arrival, Kind.REPLICA, item)
+
+    def _wakeup(self) -> float:
+        """When the engine wants its timer, not before now; inf if never."""
+        at = self.engine.next_wakeup()
+        return math.inf if at is None else max(at, self.now)
+
+    def _fire(self, at: float) -> None:
+        """Deliver the engine's timer."""
+        self._turns = self._turns + 1 if at == self.now else 0
+        if self._turns > _TURNS_MOST:
+            raise SimulationError(f"the engine asks for its timer at {at} s again and again")
+        self._deliver((TimerFired(),), at)
+
+    def _step(self) -> None:
+        """Deliver what comes first on the heap, and the requests that come with it."""
+        heap = self._heap
+        at, kind, _, first = heappop(heap)
+        self.now = at
+        if kind not in _TOGETHER:
+            event = self._event(first)
+            if event is not None:
+                self._deliver((event,), at)
+            return
+        together = [first]
+        while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
+            together.append(heappop(heap)[3])
+        events = [event for each in together if (event := self._event(each)) is not None]
+        if events:
+            self._deliver(events, at)
+
+    def _event(self, what: Event | Failure | Upload) -> Event | None:
+        """What the engine is told; None if it has come to nothing meanwhile."""
+        if isinstance(what, Submitted):
+            self._open[what.request.id] = what.request
+        elif isinstance(what, Upload):
+            if what.request is None or what.request.id not in self._open:
+                return None  # its sender has been told of the outcome and sends no more
+            return Submitted(what.request)
+        elif isinstance(what, Failure):
+            return self._fails(what)
+        elif isinstance(what, BatchFinished | BatchAborted):
+            return what if self._ends(what.batch) else None
+        elif isinstance(what, ReplicaLost):
+            return what if self._gone(what.replica) else None
+        return what
+
+    def _deliver(self, events: Sequence[Event], at: float) -> None:
+        self.now = at
+        commands = self.engine.handle_all(events, now=at)
+        if self._check:
+            check_invariants(self.engine)
+        if self._watch is not None:
+            self._watch(events, at, commands)
+        for command in commands:
+            self._carry_out(command)
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Answer():
+                request = self._open.pop(command.id, None)
+                if request is not None and self._answered is not None:
+                    self._answered(request, command.outcome)
+            case RunBatch():
+                self._run(command.batch)
+            case AbortBatch():
+                self._put(self.now, Kind.BATCH, BatchAborted(command.batch.id))
+            case StartReplica():
+                self._replicas[command.replica.id] = command.replica
+                up = ReplicaUp(command.replica.id)
+                self._put(self.now + self._start_s, Kind.REPLICA, up)
+            case StopReplica():
+                if command.kill:
+                    lost = ReplicaLost(command.replica.id, "killed")
+                    self._put(self.now, Kind.REPLICA, lost)
+                else:
+                    del self._replicas[command.replica.id]
+            case ResizeLane():
+                resized = LaneResized(command.lane, command.cores)
+                self._put(self.now, Kind.REPLICA, resized)
+
+    def _run(self, batch: Batch) -> None:
+        cores = self.engine.state.lanes[batch.replica.lane].size
+        seconds = self._execution.seconds(batch, cores)
+        if not seconds >= 0.0:
+            raise SimulationError(f"a batch of {batch.rows} rows takes {seconds} s")
+        self.batches += 1
+        self.rows += batch.rows
+        self._running[batch.id] = (batch, cores)
+        if seconds < math.inf:
+            self._put(self.now + seconds, Kind.BATCH, BatchFinished(batch.id))
+
+    def _ends(self, id: int) -> bool:
+        """Whether batch `id` ends now; False if it has ended before."""
+        running = self._running.pop(id, None)
+        if running is None:
+            return False
+        batch, cores = running
+        self.busy_s += (self.now - batch.started) * cores
+        return True
+
+    def _gone(self, id: int) -> bool:
+        """Whether replica `id` is lost now; False if it was lost or stopped before."""
+        if self._replicas.pop(id, None) is None:
+            return False
+        for batch, _ in tuple(self._running.values()):
+            if batch.replica.id == id:
+                self._ends(batch.id)
+        return True
+
+    def _fails(self, failure: Failure) -> ReplicaLost | None:
+        for replica in self._replicas.values():
+            if replica.lane == failure.lane and failure.model in (None, replica.pool.model):
+                lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
+                return lost if self._gone(replica.id) else None
+        return None

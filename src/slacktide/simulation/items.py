@@ -1,0 +1,73 @@
+"""What comes from outside: requests, uploads that take time, and whatever else may happen.
+
+Every item has an `arrival`, its instant. They come from one iterator, in the order of their
+arrivals, and are looked at when their time has come: a run of ten million holds a handful of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from slacktide.domain import Event, Notice, Request
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRequest(Request):
+    """A request that carries the length drawn for it.
+
+    The truth, for `ByLength` and for yardsticks: no policy may look at it. (It cannot name this
+    class: `scheduling` lies below.)
+    """
+
+    length: float = 0.0
+    """See `BatchLatency`; not negative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A request whose body takes time: announced at its first byte, submitted once complete.
+
+    `notice.complete_at` is what the server believes, `complete_at` the truth. Raises ValueError if
+    the two are not of one request, or the body is complete before it begins.
+    """
+
+    notice: Notice
+    request: Request | None
+    """None: the body never comes."""
+    complete_at: float
+
+    def __post_init__(self) -> None:
+        if self.request is not None and self.request.id != self.notice.id:
+            raise ValueError(f"notice {self.notice.id} announces request {self.request.id}")
+        if not self.complete_at >= self.notice.arrival:
+            raise ValueError(f"upload {self.notice.id} is complete before it begins")
+
+    @property
+    def arrival(self) -> float:
+        """Instant of the first byte."""
+        return self.notice.arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Any other event: a client withdraws, a plan changes, a lane is resized."""
+
+    arrival: float
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The replica on `lane` dies, and what it runs with it; nothing if there is none."""
+
+    arrival: float
+    lane: str
+    model: str | None = None
+    """Only replicas of this model; None: whoever is there."""
+    detail: str = "a simulated failure"
+    permanent: bool = False
+    """Starting again does not help."""
+
+
+Item: TypeAlias = Request | Upload | Happening | Failure
