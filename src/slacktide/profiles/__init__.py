@@ -7,20 +7,26 @@ keeps the result.
 from slacktide.profiles.alike import Alike
 from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles.classing import MOST_CLASSES, classes_of_samples
+from slacktide.profiles.distribution import POINTS
 from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.fixed_times import FixedTimes
+from slacktide.profiles.latency_fit import fit_latency
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
 from slacktide.profiles.record import ProfileRecord
-from slacktide.profiles.run_classes import NO_HINT, POINTS, RunClasses
+from slacktide.profiles.run_classes import NO_HINT, RunClasses
 from slacktide.profiles.surface import batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution
 
 __all__ = [
     "ENOUGH_SAMPLES",
+    "MOST_CLASSES",
     "NO_HINT",
     "POINTS",
     "Alike",
     "BatchLatency",
     "CorrectedTimes",
+    "FixedTimes",
     "LatencyTable",
     "Peak",
     "ProfileError",
@@ -28,4 +34,6 @@ __all__ = [
     "RunClasses",
     "TimeDistribution",
     "batch_sizes",
+    "classes_of_samples",
+    "fit_latency",
 ]

@@ -2,31 +2,34 @@
 
 A class is an application, or a bin of the work hint, or several of them merged; classes are
 numbered by mean length, shortest first. A snapshot: predictions that change make a new one.
-All CDFs share one grid of `POINTS` lengths x_j = j · step (SCHEDULING §3, State).
+`classing.py` makes them; all CDFs share the grid of distribution.py.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slacktide.domain import Request
 from slacktide.profiles.batch_latency import BatchLatency
-
-POINTS = 96
-"""Lengths of the grid."""
+from slacktide.profiles.distribution import FLOOR, Floats
+from slacktide.profiles.distribution import POINTS as POINTS
 
 NO_HINT = -1
 """Bin of a request without a work hint."""
 
-Floats: TypeAlias = NDArray[np.float64]
 Key: TypeAlias = tuple[str, int]
 """(application, bin of the work hint)."""
+
+
+def key_of(request: Request, edges: Sequence[float]) -> Key:
+    """What the distributions of `request` are kept by; `edges` as in `RunClasses.hint_edges`."""
+    hint = request.work_hint
+    return request.application, NO_HINT if hint is None else bisect_right(edges, hint)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +51,11 @@ class RunClasses:
     """Class of the requests of everybody else: the longest."""
     hint_edges: tuple[float, ...] = ()
     """Upper edges of the hint bins but the last, ascending."""
+    logs: Floats = field(init=False, repr=False)
+    """ln of `cdfs`, not below ln FLOOR: the product of CDFs is a sum of these."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "logs", np.log(np.maximum(self.cdfs, FLOOR)))
 
     def __len__(self) -> int:
         """Number of classes, at least 1."""
@@ -55,14 +63,24 @@ class RunClasses:
 
     def key_of(self, request: Request) -> Key:
         """What the distributions of `request` are kept by."""
-        hint = request.work_hint
-        edges = self.hint_edges
-        return request.application, NO_HINT if hint is None else bisect_right(edges, hint)
+        return key_of(request, self.hint_edges)
 
     def class_of(self, request: Request) -> int:
         """The class of `request`."""
-        return self.by_key.get(self.key_of(request), self.fallback)
+        return self.by_key.get(key_of(request, self.hint_edges), self.fallback)
+
+    def counts(self, members: Sequence[Request]) -> tuple[int, ...]:
+        """How many of `members` are of each class."""
+        counts = [0] * len(self.means)
+        for member in members:
+            counts[self.class_of(member)] += 1
+        return tuple(counts)
 
     def alone(self, of: int) -> float:
         """Expected seconds of one row of class `of` by itself."""
         return self.latency.seconds(1, self.means[of])
+
+    def typical(self) -> float:
+        """Expected seconds of one row by itself, over all arrivals."""
+        pairs = zip(self.shares, self.means, strict=True)
+        return self.latency.seconds(1, sum(share * mean for share, mean in pairs))

@@ -1,0 +1,149 @@
+"""Sorting keys (applications and hint bins) into a few run classes, by what was measured of them.
+
+Only measured lengths count, never names or hints: a key whose hints lie lands where its times put
+it. Keys are sorted by mean length and merged with neighbours only, into at most `most` classes,
+so that the spread left inside the classes is smallest:
+
+    minimise  Σ over classes Σ over their keys  share · (mean − mean of the class)²
+
+which is one-dimensional k-means with weights; sorted, it is solved exactly by dynamic programming
+(Wang and Song, Ckmeans.1d.dp, The R Journal 3/2, 2011).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slacktide.profiles.batch_latency import BatchLatency
+from slacktide.profiles.distribution import Floats, empirical_cdf, expected_max, step_for
+from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.run_classes import NO_HINT, Key, RunClasses
+
+MOST_CLASSES = 4
+"""Merged groups that do as well as eight classes, at half the cost of a decision."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyLengths:
+    """What is known of the lengths of one key."""
+
+    key: Key
+    cdf: Floats
+    share: float
+    """Its part of the arrivals; any unit, not negative."""
+
+
+def classes_of(
+    known: Sequence[KeyLengths],
+    latency: BatchLatency,
+    step: float,
+    *,
+    hint_edges: tuple[float, ...] = (),
+    most: int = MOST_CLASSES,
+) -> RunClasses:
+    """Merge keys into at most `most` classes. Raises ProfileError if there are none."""
+    if not known:
+        raise ProfileError("no distributions to sort into classes")
+    means = [expected_max(one.cdf, step) for one in known]
+    order = sorted(range(len(known)), key=lambda i: (means[i], known[i].key))
+    total = sum(one.share for one in known)
+    # Nobody weighs nothing: a key without arrivals still belongs somewhere.
+    shares = [known[i].share / total if total > 0.0 else 0.0 for i in order]
+    weights = [max(share, 1e-6) for share in shares]
+    cuts = partition([means[i] for i in order], weights, most)
+    cdfs: list[Floats] = []
+    merged: list[float] = []
+    by_key: dict[Key, int] = {}
+    for of, (start, stop) in enumerate(pairwise(cuts)):
+        parts = np.array(weights[start:stop])
+        group = np.stack([known[i].cdf for i in order[start:stop]])
+        cdfs.append((parts / parts.sum()) @ group)
+        merged.append(float(parts.sum()))
+        by_key.update((known[i].key, of) for i in order[start:stop])
+    everything = sum(merged)
+    return RunClasses(
+        latency=latency,
+        step=step,
+        cdfs=np.stack(cdfs),
+        means=tuple(expected_max(cdf, step) for cdf in cdfs),
+        shares=tuple(share / everything for share in merged),
+        by_key=by_key,
+        fallback=len(cdfs) - 1,
+        hint_edges=hint_edges,
+    )
+
+
+def classes_of_samples(
+    samples: Mapping[str, ArrayLike] | Mapping[Key, ArrayLike],
+    latency: BatchLatency,
+    *,
+    shares: Mapping[str, float] | Mapping[Key, float] | None = None,
+    hint_edges: tuple[float, ...] = (),
+    most: int = MOST_CLASSES,
+) -> RunClasses:
+    """Classes from lengths measured beforehand: {application or (application, bin): lengths}.
+
+    `shares` are parts of the arrivals, the number of samples if not given. Raises ProfileError
+    if a key has no samples or a length is negative or not a number.
+    """
+    lengths = {_key(key): np.asarray(values, dtype=np.float64) for key, values in samples.items()}
+    given = None if shares is None else {_key(key): share for key, share in shares.items()}
+    for key, values in lengths.items():
+        if not values.size or not (np.isfinite(values).all() and values.min() >= 0.0):
+            name = key[0] if key[1] == NO_HINT else key
+            raise ProfileError(f"{name!r}: expected lengths, finite and not negative")
+    step = step_for(max((float(values.max()) for values in lengths.values()), default=0.0) or 1.0)
+    known = [
+        KeyLengths(
+            key,
+            empirical_cdf(values, step),
+            float(values.size) if given is None else given[key],
+        )
+        for key, values in lengths.items()
+    ]
+    return classes_of(known, latency, step, hint_edges=hint_edges, most=most)
+
+
+def _key(key: str | Key) -> Key:
+    return (key, NO_HINT) if isinstance(key, str) else key
+
+
+def partition(values: Sequence[float], weights: Sequence[float], most: int) -> list[int]:
+    """Cut ascending `values` into at most `most` runs of least weighted spread inside.
+
+    Returns the cuts: run i is values[cuts[i] : cuts[i + 1]]. As few runs as reach the least
+    spread. Time O(most · n²).
+    """
+    n = len(values)
+    mass = list(accumulate(weights, initial=0.0))
+    first = list(accumulate((w * v for w, v in zip(weights, values, strict=True)), initial=0.0))
+    second = list(
+        accumulate((w * v * v for w, v in zip(weights, values, strict=True)), initial=0.0)
+    )
+
+    def spread(start: int, stop: int) -> float:
+        moment = first[stop] - first[start]
+        return max(0.0, second[stop] - second[start] - moment * moment / (mass[stop] - mass[start]))
+
+    least = [spread(0, stop) if stop else 0.0 for stop in range(n + 1)]
+    ends: list[list[int]] = [[0] * (n + 1)]
+    best_runs, best = 1, least[n]
+    negligible = 1e-12 * second[n]
+    for runs in range(2, min(most, n) + 1):
+        before, least = least, [0.0] * (n + 1)
+        starts = [0] * (n + 1)
+        for stop in range(runs, n + 1):
+            cost, start = min((before[i] + spread(i, stop), i) for i in range(runs - 1, stop))
+            least[stop], starts[stop] = cost, start
+        ends.append(starts)
+        if least[n] < best - negligible:
+            best_runs, best = runs, least[n]
+    cuts = [n]
+    for starts in reversed(ends[:best_runs]):
+        cuts.append(starts[cuts[-1]])
+    return cuts[::-1]

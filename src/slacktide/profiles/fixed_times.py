@@ -1,0 +1,122 @@
+"""`FixedTimes`: predicted batch times that follow from run classes, and never change.
+
+The time of a batch is c0 + c1 · k · (longest member); the distribution of the longest member is
+the product of its members' CDFs. Where a question names no members, they are drawn from all
+arrivals. The simulator asks it directly; `ClassedTimes` makes a new one whenever it has learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from slacktide.domain import Request
+from slacktide.profiles.distribution import (
+    FLOOR,
+    Floats,
+    expected_max,
+    quantile,
+    share_within,
+)
+from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.run_classes import RunClasses
+
+_MOST_KEPT = 4096
+"""Forecasts kept; queues offer the same few mixtures again and again."""
+
+
+class ClassForecast:
+    """The time of a batch whose longest member is distributed as `cdf`; seconds."""
+
+    __slots__ = ("_cdf", "_fixed", "_per_length", "_step", "expected", "p99")
+
+    def __init__(self, classes: RunClasses, cdf: Floats, rows: int) -> None:
+        latency = classes.latency
+        self._cdf = cdf
+        self._step = classes.step
+        self._fixed = latency.c0
+        self._per_length = latency.c1 * latency.paid(rows)
+        self.expected = self._fixed + self._per_length * expected_max(cdf, classes.step)
+        """Mean."""
+        self.p99 = max(self.quantile(0.99), self.expected)
+
+    def quantile(self, level: float) -> float:
+        """Time that a share `level` (0 to 1) of such batches stays within."""
+        return self._fixed + self._per_length * quantile(self._cdf, level, self._step)
+
+    def on_time(self, budget: float) -> float:
+        """P(time ≤ `budget`)."""
+        if budget == math.inf:
+            return 1.0
+        return share_within(self._cdf, (budget - self._fixed) / self._per_length, self._step)
+
+
+class FixedTimes:
+    """`BatchTimes` (engine/ports.py) from one `RunClasses`, the same for any number of cores.
+
+    `expected` is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1.
+    """
+
+    revision = 0
+
+    def __init__(self, classes: RunClasses) -> None:
+        self._classes = classes
+        self._mix: Floats = np.asarray(classes.shares) @ classes.cdfs
+        self._mix_log: Floats = np.log(np.maximum(self._mix, FLOOR))
+        self._by_rows: dict[int, ClassForecast] = {}
+        self._by_counts: dict[tuple[int, ...], ClassForecast] = {}
+
+    def expected(self, rows: int, cores: int) -> float:
+        """Mean time of a batch of `rows` requests of one row, drawn from all arrivals."""
+        return self.anybody(rows).expected
+
+    def p99(self, rows: int, cores: int) -> float:
+        """99th percentile of the time of such a batch; never below `expected`."""
+        return self.anybody(rows).p99
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        """Time that a share `level` (0 to 1) of such batches stays within."""
+        return self.anybody(rows).quantile(level)
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        """P(such a batch takes at most `budget` seconds)."""
+        return self.anybody(rows).on_time(budget)
+
+    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> ClassForecast:
+        """The time of a batch of just these members; of anybody's if `members` is empty."""
+        if not members:
+            return self.anybody(rows)
+        classes = self._classes
+        counts = classes.counts(members)
+        known = self._by_counts.get((rows, *counts))
+        if known is None:
+            cdf: Floats = np.exp(np.asarray(counts, dtype=np.float64) @ classes.logs)
+            known = ClassForecast(classes, cdf, rows)
+            if len(self._by_counts) >= _MOST_KEPT:
+                self._by_counts.clear()
+            self._by_counts[(rows, *counts)] = known
+        return known
+
+    def anybody(self, rows: int) -> ClassForecast:
+        """The time of a batch of `rows` requests of one row, drawn from all arrivals."""
+        known = self._by_rows.get(rows)
+        if known is None:
+            if rows < 1:
+                raise ProfileError(f"rows must be at least 1, got {rows}")
+            known = ClassForecast(self._classes, np.exp(rows * self._mix_log), rows)
+            if len(self._by_rows) >= _MOST_KEPT:
+                self._by_rows.clear()
+            self._by_rows[rows] = known
+        return known
+
+    def classes(self, cores: int) -> RunClasses:
+        """The classes it was made from."""
+        return self._classes
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Nothing: these predictions stand."""
+
+    def doubt(self) -> None:
+        """Nothing: these predictions stand."""
