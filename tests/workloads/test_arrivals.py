@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from slacktide.workloads import (
     Arrivals,
     Constant,
+    Diurnal,
     Gamma,
+    GammaWindows,
     OnOff,
     Poisson,
     RateTrace,
     Replay,
+    WindowCounts,
     WorkloadError,
 )
 
@@ -26,6 +29,14 @@ PROCESSES = st.one_of(
     st.builds(Poisson, RATES),
     st.builds(Gamma, RATES, st.floats(0.2, 5.0)),
     st.builds(OnOff, RATES, st.floats(0.0, 50.0), st.floats(0.05, 3.0), st.floats(0.05, 3.0)),
+    st.builds(GammaWindows, RATES, st.floats(0.05, 3.0), st.floats(0.2, 2.0)),
+    st.builds(WindowCounts, st.lists(st.integers(0, 60), min_size=1), st.floats(0.05, 3.0)),
+    st.builds(
+        lambda low, more, period: Diurnal(low, low + more, period),
+        st.floats(0.0, 50.0),
+        RATES,
+        st.floats(0.5, 10.0),
+    ),
     st.builds(
         lambda gaps, rates: RateTrace(np.cumsum(gaps), rates[: len(gaps)]),
         st.lists(st.floats(0.01, 2.0), min_size=1, max_size=6),
@@ -67,6 +78,10 @@ def test_a_longer_run_begins_with_the_shorter_one(
         OnOff(5.0, 0.0, 1.0, 0.1),
         RateTrace([0.0, 0.3, 0.7], [10.0, 0.0, 90.0]),
         RateTrace([0.5], [60.0]),
+        GammaWindows(40.0, 0.5, 0.8),
+        WindowCounts([30, 0, 5], 0.5),
+        Diurnal(5.0, 80.0, 2.0),
+        Diurnal(0.0, 80.0, 0.3),
     ],
     ids=lambda p: p.describe(),
 )
@@ -93,6 +108,36 @@ def test_on_off_is_burstier_than_poisson_at_the_same_mean() -> None:
     per_second = np.histogram(times, bins=400, range=(0.0, 400.0))[0]
     assert process.mean_rate(400.0) == 100.0
     assert per_second.var() > 5.0 * per_second.mean()
+
+
+def test_a_day_is_quiet_at_its_ends_and_busy_in_its_middle() -> None:
+    process = Diurnal(10.0, 110.0, 24.0)
+    times = process.times(24.0 * 50, np.random.default_rng(4)) % 24.0
+    per_hour = np.histogram(times, bins=24, range=(0.0, 24.0))[0] / 50.0
+    hours = np.arange(24) + 0.5
+    expected = 10.0 + 100.0 * (1.0 - np.cos(2.0 * np.pi * hours / 24.0)) / 2.0
+    np.testing.assert_allclose(per_hour, expected, rtol=0.12, atol=2.0)
+    assert process.mean_rate(24.0) == pytest.approx(60.0)
+    assert process.mean_rate(12.0) == pytest.approx(60.0)
+    assert process.mean_rate(6.0) == pytest.approx(60.0 - 100.0 / np.pi)
+
+
+def test_window_counts_are_kept_exactly() -> None:
+    process = WindowCounts([3, 0, 5], 2.0, "day.csv")
+    times = process.times(100.0, np.random.default_rng(0))
+    assert np.histogram(times, bins=[0.0, 2.0, 4.0, 6.0])[0].tolist() == [3, 0, 5]
+    assert process.mean_rate(5.0) == pytest.approx((3 + 2.5) / 5.0)
+    assert process.mean_rate(10.0) == 0.8
+    assert process.describe() == "trace:day.csv"
+
+
+def test_gamma_windows_have_the_variance_that_was_asked_for() -> None:
+    """A count of mean m has variance m (Poisson) + m²·cv² (Gamma)."""
+    process = GammaWindows(20.0, 5.0, 0.35)
+    times = process.times(5.0 * 4000, np.random.default_rng(2))
+    counts = np.histogram(times, bins=4000, range=(0.0, 20_000.0))[0]
+    assert counts.mean() == pytest.approx(100.0, rel=0.02)
+    assert counts.var() == pytest.approx(100.0 + (100.0 * 0.35) ** 2, rel=0.08)
 
 
 def test_constant_counts_exactly() -> None:
@@ -141,6 +186,14 @@ def test_traces_keep_their_own_copy() -> None:
         (lambda: RateTrace([0.0, 0.0], [1.0, 1.0]), "time_s"),
         (lambda: RateTrace([0.0], [1.0, 1.0]), "rate_rps"),
         (lambda: RateTrace([0.0], [float("nan")]), "rate_rps"),
+        (lambda: Diurnal(5.0, 4.0, 1.0), "high"),
+        (lambda: Diurnal(-1.0, 4.0, 1.0), "low"),
+        (lambda: Diurnal(1.0, 4.0, 0.0), "period"),
+        (lambda: GammaWindows(1.0, 1.0, 0.0), "cv"),
+        (lambda: GammaWindows(1.0, -1.0, 1.0), "window"),
+        (lambda: WindowCounts([], 1.0), "counts"),
+        (lambda: WindowCounts([1.5], 1.0), "counts"),
+        (lambda: WindowCounts([-1], 1.0), "counts"),
         (lambda: Poisson(1.0).times(0.0, np.random.default_rng(0)), "duration"),
         (lambda: Poisson(1e9).times(60.0, np.random.default_rng(0)), "rate"),
     ],

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from slacktide.workloads import (
     Arrivals,
     Constant,
     Deadlines,
+    Diurnal,
+    Empirical,
+    Exponential,
     Fixed,
     Gamma,
+    GammaWindows,
+    Lengths,
     Mix,
+    Mode,
+    Modes,
     OnOff,
     Poisson,
     Replay,
@@ -18,6 +26,7 @@ from slacktide.workloads import (
     WorkloadError,
     parse_arrivals,
     parse_deadlines,
+    parse_lengths,
     parse_seconds,
 )
 
@@ -33,6 +42,8 @@ from slacktide.workloads import (
         ("constant:0.5", Constant(0.5)),
         ("onoff:200:20:1s:500ms", OnOff(200.0, 20.0, 1.0, 0.5)),
         ("onoff:200:20:mean_on=1s:mean_off=1m", OnOff(200.0, 20.0, 1.0, 60.0)),
+        ("diurnal:10:90:24h", Diurnal(10.0, 90.0, 86_400.0)),
+        ("windows:130:1m:cv=0.35", GammaWindows(130.0, 60.0, 0.35)),
     ],
 )
 def test_arrivals_are_read(text: str, process: Arrivals) -> None:
@@ -120,4 +131,55 @@ def test_bad_arrivals_name_the_field(text: str, complaint: str) -> None:
 def test_bad_deadlines_name_the_field(text: str, complaint: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         parse_deadlines(text)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("constant:10", Modes((Mode(10.0),))),
+        ("exponential:10", Exponential(10.0)),
+        ("exponential:mean=10", Exponential(10.0)),
+        ("modes:3~1,17~1", Modes((Mode(3.0, 1.0), Mode(17.0, 1.0)))),
+        (
+            "modes:short=3~2@9,long=17~0.5",
+            Modes((Mode(3.0, 2.0, 9.0, "short"), Mode(17.0, 0.5, 1.0, "long"))),
+        ),
+    ],
+)
+def test_lengths_are_read(text: str, lengths: Lengths) -> None:
+    parsed = parse_lengths(text)
+    assert parsed == lengths
+    assert parse_lengths(parsed.describe()) == lengths
+
+
+def test_recorded_lengths_are_read_by_the_caller() -> None:
+    recorded = Empirical([1.0, 2.0, 3.0], in_order=True)
+    in_order = parse_lengths("trace:a:b.csv", lambda path: recorded)
+    by_chance = parse_lengths("sample:a.csv", lambda path: recorded)
+    rng = np.random.default_rng(0)
+    assert in_order.draw(4, rng).lengths.tolist() == [1.0, 2.0, 3.0, 1.0]
+    assert sorted(set(by_chance.draw(100, rng).lengths.tolist())) == [1.0, 2.0, 3.0]
+    with pytest.raises(WorkloadError, match="cannot be read here"):
+        parse_lengths("trace:a.csv")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "unknown source ''"),
+        ("mods:3", "did you mean 'modes'"),
+        ("constant", "constant length: missing"),
+        ("modes:", "modes: expected a number, got ''"),
+        ("modes:3~x", "modes: expected a number, got 'x'"),
+        ("modes:=3", "modes: expected [APPLICATION=]MEAN"),
+        ("modes:0", "mean: must be positive"),
+        ("modes:3~-1", "sigma: must be finite and not negative"),
+        ("modes:3@0", "weight: must be positive"),
+        ("sample:", "expected sample:FILE"),
+    ],
+)
+def test_bad_lengths_name_the_field(text: str, complaint: str) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        parse_lengths(text)
     assert complaint in str(caught.value)

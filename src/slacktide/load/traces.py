@@ -1,54 +1,62 @@
-"""Arrival traces from CSV files.
+"""Recorded workloads from CSV files: `FILE`, `FILE:only=NAME`, `FILE:column=NAME`.
 
-A header is required and decides: `time_s` alone lists arrival times; `time_s,rate_rps` lists rates,
-each in force from its time on. Times are seconds from the start of the run.
+The header decides what a file is; `workloads/trace_formats.py` lists those that are known. `only`
+keeps one application, function or segment; `column` says which one holds the lengths.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
-from slacktide.workloads import Arrivals, RateTrace, Replay, WorkloadError, parse_number
+from slacktide.workloads import Arrivals, Empirical, Trace, WorkloadError, parse_trace
 
-_TIMES = ["time_s"]
-_RATES = ["time_s", "rate_rps"]
+_FIELDS = ("only", "column")
 
 
-def read_trace(path: str) -> Arrivals:
-    """The arrivals in the CSV file at `path`. Raises WorkloadError naming line and column."""
+def read_trace(text: str) -> Arrivals:
+    """The arrivals in a file. Raises WorkloadError naming file, line and column."""
+    path, fields = _split(text)
+    return _read(path, fields.get("only")).arrivals
+
+
+def read_lengths(text: str) -> Empirical:
+    """The lengths in a file, in the order of its arrivals. Raises WorkloadError as above."""
+    path, fields = _split(text)
+    lengths = _read(path, fields.get("only")).lengths
+    name = Path(path).name
+    if not lengths:
+        raise WorkloadError(name, "has no column of lengths")
+    column = fields.get("column")
+    if column is None:
+        if len(lengths) > 1:
+            raise WorkloadError(name, f"say which column: column={' | '.join(lengths)}")
+        return next(iter(lengths.values()))
+    if column not in lengths:
+        close = get_close_matches(column, lengths, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(lengths)}"
+        raise WorkloadError(name, f"has no column {column!r}{hint}")
+    return lengths[column]
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    """A path, which may hold colons, and the fields that follow it."""
+    fields: dict[str, str] = {}
+    while True:
+        path, colon, last = text.rpartition(":")
+        key, equals, value = last.partition("=")
+        if not colon or not equals or key not in _FIELDS:
+            return text, fields
+        fields[key] = value
+        text = path
+
+
+def _read(path: str, only: str | None) -> Trace:
     name = Path(path).name
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            rows = csv.reader(file)
-            header = [cell.strip() for cell in next(rows, [])]
-            if header not in (_TIMES, _RATES):
-                raise WorkloadError(
-                    f"{name}, line 1",
-                    f"expected the header time_s or time_s,rate_rps, got {','.join(header)!r}",
-                )
-            columns = _columns(name, header, rows)
+            return parse_trace(file, name, only=only)
     except OSError as error:
         raise WorkloadError("trace", f"cannot read {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
         raise WorkloadError("trace", f"{name} is not a CSV file: {error}") from None
-    try:
-        if header == _TIMES:
-            return Replay(columns[0], name)
-        return RateTrace(columns[0], columns[1], name)
-    except WorkloadError as error:
-        raise WorkloadError(name, str(error)) from None
-
-
-def _columns(name: str, header: list[str], rows: Iterable[list[str]]) -> list[list[float]]:
-    columns: list[list[float]] = [[] for _ in header]
-    for line, cells in enumerate(rows, start=2):
-        if not cells:
-            continue
-        if len(cells) != len(header):
-            expected = f"expected {len(header)} values, got {len(cells)}"
-            raise WorkloadError(f"{name}, line {line}", expected)
-        for column, title, cell in zip(columns, header, cells, strict=True):
-            column.append(parse_number(cell, f"{name}, line {line}, {title}"))
-    return columns

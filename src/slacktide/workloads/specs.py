@@ -1,7 +1,10 @@
 """Workloads as short texts, for command lines and scenario files.
 
     arrivals   poisson:RATE   gamma:RATE:cv=CV   constant:RATE   trace:FILE
-               onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF
+               onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF   diurnal:LOW:HIGH:PERIOD
+               windows:RATE:WINDOW:cv=CV
+    lengths    constant:LENGTH   exponential:MEAN   trace:FILE   sample:FILE
+               modes:[APPLICATION=]MEAN[~SIGMA][@WEIGHT],…
     deadlines  fixed:50ms (or just 50ms)   mix:24ms,60ms@2,120ms   uniform:20ms:200ms   none
 
 Fields come in order or by name (`gamma:100:cv=3` is `gamma:rate=100:cv=3`). Rates are plain
@@ -10,39 +13,19 @@ numbers, requests per second; durations always carry a unit (us, ms, s, m or h).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 
-from slacktide.workloads.arrivals import Arrivals, Constant, Gamma, OnOff, Poisson
+from slacktide.workloads.arrivals import Arrivals, Constant, Gamma, Poisson
 from slacktide.workloads.deadlines import Deadlines, Fixed, Mix, Uniform
 from slacktide.workloads.errors import WorkloadError
+from slacktide.workloads.lengths import Empirical, Exponential, Lengths, Mode, Modes, constant
+from slacktide.workloads.values import parse_number, parse_seconds
+from slacktide.workloads.varying import Diurnal, OnOff
+from slacktide.workloads.windows import GammaWindows
 
 _Reader = Callable[[str, str], float]
-
-_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
-
-
-def parse_seconds(text: str, field: str = "duration") -> float:
-    """`50ms` → 0.05. The unit is required. Raises WorkloadError naming `field`."""
-    match = _DURATION.fullmatch(text.strip())
-    unit = _UNITS.get(match["unit"]) if match else None
-    if match is None or unit is None:
-        raise WorkloadError(field, f"expected a duration such as 50ms, 1.5s or 2m, got {text!r}")
-    return parse_number(match["number"], field) * unit
-
-
-def parse_number(text: str, field: str) -> float:
-    """A plain finite number. Raises WorkloadError naming `field`."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise WorkloadError(field, f"expected a number, got {text!r}") from None
-    if value != value or value in (float("inf"), float("-inf")):
-        raise WorkloadError(field, f"expected a finite number, got {text!r}")
-    return value
-
 
 _PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] = {
     "poisson": (Poisson, {"rate": parse_number}),
@@ -57,9 +40,15 @@ _PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] 
             "mean_off": parse_seconds,
         },
     ),
+    "diurnal": (Diurnal, {"low": parse_number, "high": parse_number, "period": parse_seconds}),
+    "windows": (
+        GammaWindows,
+        {"rate": parse_number, "window": parse_seconds, "cv": parse_number},
+    ),
 }
 _ARRIVALS = (*_PROCESSES, "trace")
 _DEADLINES = ("fixed", "mix", "uniform", "none")
+_LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
 
 
 def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
@@ -98,6 +87,44 @@ def parse_deadlines(text: str) -> Deadlines | None:
     if kind == "mix":
         return _mix(rest)
     raise WorkloadError("deadlines", _unknown("kind", kind, _DEADLINES))
+
+
+def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = None) -> Lengths:
+    """The source of lengths that `text` describes.
+
+    This room opens no file: `read_lengths` (path → recorded lengths) is called for `trace:FILE`,
+    which goes through them in their order, and `sample:FILE`, which draws from them by chance.
+    Raises WorkloadError naming the field.
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind in ("trace", "sample"):
+        if not rest:
+            raise WorkloadError(kind, f"expected {kind}:FILE")
+        if read_lengths is None:
+            raise WorkloadError(kind, "trace files cannot be read here")
+        return replace(read_lengths(rest), in_order=kind == "trace")
+    if kind == "constant":
+        return constant(**_fields(kind, rest, {"length": parse_number}))
+    if kind == "exponential":
+        return Exponential(**_fields(kind, rest, {"mean": parse_number}))
+    if kind == "modes":
+        return Modes(tuple(map(_mode, rest.split(","))))
+    raise WorkloadError("lengths", _unknown("source", kind, _LENGTHS))
+
+
+def _mode(text: str) -> Mode:
+    """`short=3~1@9`: application, mean, σ and weight; all but the mean may be left out."""
+    application, equals, rest = text.rpartition("=")
+    if equals and not application.strip():
+        raise WorkloadError("modes", f"expected [APPLICATION=]MEAN[~SIGMA][@WEIGHT], got {text!r}")
+    rest, at, weight = rest.partition("@")
+    mean, wave, sigma = rest.partition("~")
+    return Mode(
+        parse_number(mean, "modes"),
+        parse_number(sigma, "modes") if wave else 0.0,
+        parse_number(weight, "modes") if at else 1.0,
+        application.strip(),
+    )
 
 
 def _mix(text: str) -> Mix:

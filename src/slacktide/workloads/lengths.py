@@ -1,0 +1,265 @@
+"""How much work each request is: sources of *lengths*, from which a profile makes run times.
+
+A length is the part of a request's work that differs from others', in the unit of its model's
+profile: tokens, frames, or milliseconds of marginal run time (l_B = c0 + c1 · k · max(l), Orloj
+§4.2). Each draw also says which *mode* a length came from; a mode may name the application its
+requests belong to, so that a mixture can be one stream of several tenants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slacktide.workloads.errors import WorkloadError, not_negative, positive
+
+SMALLEST = 0.01
+"""A length drawn from a mode is at least this share of the mode's mean: no work is negative."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Lengths and the modes they came from, both of shape (n,)."""
+
+    lengths: NDArray[np.float64]
+    modes: NDArray[np.int64]
+    """Index into `names` of the source."""
+
+
+class Lengths(Protocol):
+    """One stream's lengths."""
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        """`count` lengths, none negative. A longer draw begins with a shorter one."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The application of each mode; empty text where it names none."""
+        ...
+
+    @property
+    def mean(self) -> float:
+        """Expected length."""
+        ...
+
+    def quantile(self, level: float) -> float:
+        """The length that a share `level` (0 < level < 1) of requests stays within."""
+        ...
+
+    def describe(self) -> str:
+        """The spec that makes this source, or a short account of it if none does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """One peak of a mixture: normal around `mean`, drawn `weight` times as often as weight 1."""
+
+    mean: float
+    sigma: float = 0.0
+    weight: float = 1.0
+    application: str = ""
+
+    def __post_init__(self) -> None:
+        positive("mean", self.mean)
+        not_negative("sigma", self.sigma)
+        positive("weight", self.weight)
+
+    @property
+    def smallest(self) -> float:
+        """What falls below this is drawn as this."""
+        return SMALLEST * self.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """A mixture of normal peaks, each cut off at a small positive length.
+
+    The synthetic run times of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each.
+    """
+
+    modes: tuple[Mode, ...]
+
+    def __post_init__(self) -> None:
+        if not self.modes:
+            raise WorkloadError("modes", "a mixture needs at least one mode")
+
+    @classmethod
+    def spaced(cls, count: int, low: float, high: float, sigma: float) -> Modes:
+        """`count` equal peaks, equally spaced from `low` to `high`; one peak is in the middle."""
+        if count < 1:
+            raise WorkloadError("modes", f"expected at least one, got {count}")
+        means = np.linspace(low, high, count) if count > 1 else [(low + high) / 2.0]
+        return cls(tuple(Mode(float(mean), sigma) for mean in means))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(mode.application for mode in self.modes)
+
+    @property
+    def mean(self) -> float:
+        shares = self._shares()
+        return sum(share * _mean_of(mode) for share, mode in zip(shares, self.modes, strict=True))
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        choice, noise = rng.spawn(2)
+        edges = np.cumsum(self._shares())[:-1]
+        modes = np.searchsorted(edges, choice.random(count), side="right")
+        means, sigmas, smallest = (
+            np.array([getattr(mode, name) for mode in self.modes])
+            for name in ("mean", "sigma", "smallest")
+        )
+        lengths = means[modes] + sigmas[modes] * noise.standard_normal(count)
+        return Drawn(np.maximum(lengths, smallest[modes]), modes.astype(np.int64))
+
+    def quantile(self, level: float) -> float:
+        _check_level(level)
+        low = 0.0
+        high = max(mode.mean + 10.0 * mode.sigma for mode in self.modes)
+        for _ in range(100):
+            middle = (low + high) / 2.0
+            if self._share_within(middle) < level:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def describe(self) -> str:
+        return "modes:" + ",".join(
+            (f"{mode.application}=" if mode.application else "")
+            + f"{mode.mean:g}"
+            + (f"~{mode.sigma:g}" if mode.sigma else "")
+            + (f"@{mode.weight:g}" if mode.weight != 1.0 else "")
+            for mode in self.modes
+        )
+
+    def _shares(self) -> list[float]:
+        total = sum(mode.weight for mode in self.modes)
+        return [mode.weight / total for mode in self.modes]
+
+    def _share_within(self, length: float) -> float:
+        shares = self._shares()
+        return sum(
+            share * _share_of(mode, length) for share, mode in zip(shares, self.modes, strict=True)
+        )
+
+
+def constant(length: float) -> Modes:
+    """Every request is as much work as any other: one mode without spread."""
+    return Modes((Mode(length),))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Exponential lengths of mean `mean`: many short ones, no typical one."""
+
+    mean: float
+
+    def __post_init__(self) -> None:
+        positive("mean", self.mean)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("",)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        return Drawn(rng.exponential(self.mean, count), np.zeros(count, dtype=np.int64))
+
+    def quantile(self, level: float) -> float:
+        _check_level(level)
+        return -self.mean * math.log1p(-level)
+
+    def describe(self) -> str:
+        return f"exponential:{self.mean:g}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Empirical:
+    """Lengths that were measured: drawn from by chance, or gone through in their order.
+
+    `values` has shape (m,), none negative; `applications` names that of each, or is empty. In their
+    order they belong to arrivals recorded with them; after the last comes the first again.
+    """
+
+    values: NDArray[np.float64]
+    applications: tuple[str, ...] = ()
+    in_order: bool = False
+    source: str = ""
+
+    def __init__(
+        self,
+        values: ArrayLike,
+        applications: Sequence[str] = (),
+        *,
+        in_order: bool = False,
+        source: str = "",
+    ) -> None:
+        lengths = np.array(values, dtype=np.float64)
+        if lengths.ndim != 1 or lengths.size == 0:
+            raise WorkloadError("length", f"must be a non-empty list, got {lengths.shape}")
+        if not np.all(np.isfinite(lengths)) or np.any(lengths < 0.0):
+            raise WorkloadError("length", "must be finite and not negative")
+        if applications and len(applications) != lengths.size:
+            raise WorkloadError("application", f"{len(applications)} for {lengths.size} lengths")
+        lengths.setflags(write=False)
+        object.__setattr__(self, "values", lengths)
+        object.__setattr__(self, "applications", tuple(applications))
+        object.__setattr__(self, "in_order", in_order)
+        object.__setattr__(self, "source", source)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.applications)) or ("",)
+
+    @property
+    def mean(self) -> float:
+        return float(self.values.mean())
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        size = self.values.size
+        picks = np.arange(count) % size if self.in_order else rng.integers(size, size=count)
+        if not self.applications:
+            return Drawn(self.values[picks], np.zeros(count, dtype=np.int64))
+        number = {name: index for index, name in enumerate(self.names)}
+        modes = np.array([number[name] for name in self.applications], dtype=np.int64)
+        return Drawn(self.values[picks], modes[picks])
+
+    def quantile(self, level: float) -> float:
+        _check_level(level)
+        return float(np.quantile(self.values, level, method="inverted_cdf"))
+
+    def describe(self) -> str:
+        return f"trace:{self.source or 'lengths'}"
+
+
+def _mean_of(mode: Mode) -> float:
+    """Mean of max(smallest, normal)."""
+    if mode.sigma == 0.0:
+        return mode.mean
+    z = (mode.mean - mode.smallest) / mode.sigma
+    density = math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+    return mode.smallest + mode.sigma * (density + z * _normal(z))
+
+
+def _share_of(mode: Mode, length: float) -> float:
+    """P(a length of this mode is at most `length`)."""
+    if length < mode.smallest:
+        return 0.0
+    if mode.sigma == 0.0:
+        return float(length >= mode.mean)
+    return _normal((length - mode.mean) / mode.sigma)
+
+
+def _normal(z: float) -> float:
+    return 0.5 * math.erfc(-z / math.sqrt(2.0))
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise WorkloadError("level", f"must be between 0 and 1, got {level!r}")

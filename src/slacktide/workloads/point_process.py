@@ -1,0 +1,74 @@
+"""What the arrival processes are drawn with: renewals, and Poisson arrivals of a varying rate.
+
+A varying rate λ(t) is drawn by the change of clock of Çinlar (Introduction to Stochastic
+Processes, 1975, §4.7): if u is a unit Poisson process then Λ⁻¹(u) is Poisson with rate λ, where Λ
+is the integral of λ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from slacktide.workloads.errors import WorkloadError, positive
+
+Times: TypeAlias = NDArray[np.float64]
+"""Sorted seconds from the start of the run, shape (n,)."""
+
+MAX_ARRIVALS = 50_000_000
+"""Most arrivals one process may be asked for (expected): beyond it is a slip of the pen."""
+
+CHUNK = 1024
+"""Gaps drawn at once. Fixed, so that the draws do not depend on the duration."""
+
+
+def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Times:
+    """Times of a renewal process whose first arrival is at `first` and whose gaps are drawn."""
+    chunks = [np.array([first])]
+    last = first
+    while last < duration:
+        times = last + np.cumsum(draw(CHUNK))
+        chunks.append(times)
+        last = float(times[-1])
+    every = np.concatenate(chunks)
+    return every[: np.searchsorted(every, duration, side="left")]
+
+
+def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
+    """Λ as corner points (time, expected arrivals until then) over [0, duration]."""
+    inside = starts < duration
+    edges = np.concatenate((starts[inside], [duration]))
+    total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates[inside])))
+    return edges, total
+
+
+def modulated(starts: Times, rates: Times, duration: float, rng: np.random.Generator) -> Times:
+    """Poisson arrivals with a piecewise constant rate, by the change of clock."""
+    edges, total = integral(starts, rates, duration)
+    expected = float(total[-1])
+    if expected <= 0.0:
+        return np.empty(0)
+    unit = renewal(rng.exponential(), lambda n: rng.exponential(1.0, n), expected)
+    times = np.interp(unit, total, edges)
+    return times[times < duration]  # rounding may put the last one on the edge
+
+
+def column(field: str, values: ArrayLike) -> Times:
+    """A read-only float64 copy, checked: one axis, not empty, finite, not negative."""
+    made = np.array(values, dtype=np.float64)
+    if made.ndim != 1 or made.size == 0:
+        raise WorkloadError(field, f"must be a non-empty list of numbers, got {made.shape}")
+    if not np.all(np.isfinite(made)) or np.any(made < 0.0):
+        raise WorkloadError(field, "must be finite and not negative")
+    made.setflags(write=False)
+    return made
+
+
+def check_size(duration: float, rate: float) -> None:
+    """Raise WorkloadError if `duration` is not positive, or holds too many expected arrivals."""
+    positive("duration", duration)
+    if duration * rate > MAX_ARRIVALS:
+        raise WorkloadError("rate", f"{duration * rate:.3g} arrivals; the limit is {MAX_ARRIVALS}")

@@ -1,0 +1,235 @@
+"""Recorded workloads: our own format and those of the public traces, told apart by their header.
+
+| header | what it is |
+| --- | --- |
+| time_s | arrival times |
+| time_s,length[,application] | arrivals, each with its work, and whose it is |
+| time_s,rate_rps | rates, each in force from its time on |
+| segment,time_s,rate_rps; time_s,rate_rps_mean,rate_rps_max | Twitter, per second and per minute |
+| HashOwner,HashApp,HashFunction,Trigger,1,2,… | Azure Functions 2019: counts per minute |
+| function_id,time_s,invocations | the same, one row for each function and window |
+| app,func,end_timestamp,duration | Azure Functions 2021: single invocations |
+| time_s,function_id,duration_s | the same, by start |
+| TIMESTAMP,ContextTokens,GeneratedTokens | Azure LLM inference |
+| time_s,context_tokens,generated_tokens | the same, in seconds |
+
+Pure: lines in, value out; `slacktide.load.traces` opens the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.workloads.arrivals import Arrivals, Replay
+from slacktide.workloads.errors import WorkloadError
+from slacktide.workloads.lengths import Empirical
+from slacktide.workloads.trace_table import Column, TraceRows, read_rows
+from slacktide.workloads.values import parse_number
+from slacktide.workloads.varying import RateTrace
+from slacktide.workloads.windows import WindowCounts
+
+MINUTE = 60.0
+"""Window of the Azure Functions 2019 trace, seconds."""
+
+_AZURE_2019 = ("HashOwner", "HashApp", "HashFunction", "Trigger")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a recorded workload says: when requests came, and how much work each was."""
+
+    arrivals: Arrivals
+    lengths: Mapping[str, Empirical] = field(default_factory=dict)
+    """By column; one length for each arrival, in the order of arrivals. Empty: none recorded."""
+
+
+def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> Trace:
+    """The trace in these lines of a CSV file called `name`.
+
+    `only` keeps one application, function or segment. Raises WorkloadError naming the file, the
+    line and the column.
+    """
+    table = read_rows(lines, name)
+    if table.header[:4] == _AZURE_2019:
+        return _counts_by_minute(table, only)
+    reader = _FORMATS.get(table.header)
+    if reader is None:
+        raise WorkloadError(f"{name}, line 1", _unknown_header(table.header))
+    return reader(table, only)
+
+
+def _times(table: TraceRows, only: str | None) -> Trace:
+    _no_choice(table, only)
+    columns = table.columns()
+    return Trace(Replay(columns["time_s"].times(), table.name))
+
+
+def _own(table: TraceRows, only: str | None) -> Trace:
+    columns = table.columns()
+    times = columns["time_s"].times()
+    owners = columns.get("application")
+    if owners is None:
+        _no_choice(table, only)
+    return _events(table.name, times, [columns["length"]], owners, only)
+
+
+def _rates(table: TraceRows, only: str | None) -> Trace:
+    _no_choice(table, only)
+    columns = table.columns()
+    rate = next(title for title in table.header if title != "time_s")
+    times = columns["time_s"].times(rising=True)
+    return Trace(RateTrace(times, columns[rate].numbers(), table.name))
+
+
+def _segments(table: TraceRows, only: str | None) -> Trace:
+    columns = table.columns()
+    names = columns["segment"].words()
+    if only is None and len(set(names)) > 1:
+        raise WorkloadError(table.name, f"say which segment: only={' | '.join(sorted(set(names)))}")
+    kept = _chosen(table.name, names, only)
+    times = _part(columns["time_s"], kept).times(rising=True)
+    return Trace(RateTrace(times, _part(columns["rate_rps"], kept).numbers(), table.name))
+
+
+def _counts(table: TraceRows, only: str | None) -> Trace:
+    columns = table.columns()
+    kept = _chosen(table.name, columns["function_id"].words(), only)
+    starts = _part(columns["time_s"], kept).numbers()
+    counts = _part(columns["invocations"], kept).numbers()
+    distinct, places = np.unique(starts, return_inverse=True)
+    window = float(distinct[1] - distinct[0]) if distinct.size > 1 else MINUTE
+    whole = distinct / window
+    if np.any(np.abs(whole - np.round(whole)) > 1e-6):
+        raise WorkloadError(f"{table.name}, time_s", f"expected windows of {window:g} s each")
+    sums = np.zeros(round(float(whole[-1])) + 1)
+    np.add.at(sums, np.round(whole).astype(np.int64)[places], counts)
+    return Trace(WindowCounts(sums, window, table.name))
+
+
+def _counts_by_minute(table: TraceRows, only: str | None) -> Trace:
+    minutes = table.header[4:]
+    if minutes != tuple(str(minute) for minute in range(1, len(minutes) + 1)) or not minutes:
+        raise WorkloadError(f"{table.name}, line 1", "expected the minutes 1,2,… after Trigger")
+    sums = np.zeros(len(minutes))
+    functions = set()
+    for line, cells in table.rows:
+        functions.add(cells[2].strip())
+        if only is not None and cells[2].strip() != only:
+            continue
+        for index, cell in enumerate(cells[4:]):
+            where = f"{table.name}, line {line}, {minutes[index]}"
+            count = parse_number(cell, where)
+            if count < 0.0:
+                raise WorkloadError(where, f"must not be negative, got {cell!r}")
+            sums[index] += count
+    if not functions:
+        raise WorkloadError(table.name, "the trace is empty")
+    _must_know(table.name, only, functions)
+    return Trace(WindowCounts(sums, MINUTE, table.name))
+
+
+def _azure_2021(table: TraceRows, only: str | None) -> Trace:
+    """Published by end; an invocation began its duration before."""
+    columns = table.columns()
+    durations = columns["duration"]
+    starts = columns["end_timestamp"].numbers() - durations.numbers()
+    order = np.argsort(starts, kind="stable")
+    times = starts[order] - starts[order[0]]
+    return _events(
+        table.name, times, [_part(durations, order)], _part(columns["func"], order), only
+    )
+
+
+def _azure_2021_by_start(table: TraceRows, only: str | None) -> Trace:
+    columns = table.columns()
+    times = columns["time_s"].times()
+    return _events(table.name, times, [columns["duration_s"]], columns["function_id"], only)
+
+
+def _azure_llm(table: TraceRows, only: str | None) -> Trace:
+    _no_choice(table, only)
+    columns = table.columns()
+    first, *tokens = table.header
+    times = columns[first].instants() if first == "TIMESTAMP" else columns[first].times()
+    return _events(table.name, times, [columns[title] for title in tokens], None, None)
+
+
+def _events(
+    name: str,
+    times: NDArray[np.float64],
+    lengths: Sequence[Column],
+    owners: Column | None,
+    only: str | None,
+) -> Trace:
+    """Single arrivals, each with its lengths."""
+    words = () if owners is None else owners.words()
+    kept = np.arange(times.size) if owners is None else _chosen(name, words, only)
+    names = tuple(words[index] for index in kept) if words else ()
+    return Trace(
+        Replay(times[kept], name),
+        {
+            column.title: Empirical(column.numbers()[kept], names, in_order=True, source=name)
+            for column in lengths
+        },
+    )
+
+
+def _chosen(name: str, words: Sequence[str], only: str | None) -> NDArray[np.int64]:
+    """Indices of the rows that belong to `only`; all if None."""
+    _must_know(name, only, set(words))
+    return np.flatnonzero([only is None or word == only for word in words])
+
+
+def _must_know(name: str, only: str | None, known: set[str]) -> None:
+    if only is not None and only not in known:
+        close = get_close_matches(only, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise WorkloadError(name, f"nothing is called {only!r}{hint}")
+
+
+def _no_choice(table: TraceRows, only: str | None) -> None:
+    if only is not None:
+        raise WorkloadError(table.name, f"has no column to choose {only!r} by")
+
+
+def _part(column: Column, kept: NDArray[np.int64]) -> Column:
+    """The rows of `column` at these indices."""
+    return Column(
+        column.name,
+        column.title,
+        [column.lines[index] for index in kept],
+        [column.cells[index] for index in kept],
+    )
+
+
+_FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {
+    ("time_s",): _times,
+    ("time_s", "length"): _own,
+    ("time_s", "length", "application"): _own,
+    ("time_s", "rate_rps"): _rates,
+    ("time_s", "rate_rps_mean", "rate_rps_max"): _rates,
+    ("segment", "time_s", "rate_rps"): _segments,
+    ("function_id", "time_s", "invocations"): _counts,
+    ("app", "func", "end_timestamp", "duration"): _azure_2021,
+    ("time_s", "function_id", "duration_s"): _azure_2021_by_start,
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): _azure_llm,
+    ("time_s", "context_tokens", "generated_tokens"): _azure_llm,
+}
+
+
+def _unknown_header(header: Sequence[str]) -> str:
+    """What to say of a header that no format has: the first column that is wrong, and the nearest
+    format."""
+    shapes = [",".join(columns) for columns in _FORMATS]
+    given = ",".join(header)
+    close = get_close_matches(given, shapes, n=1)
+    known = {title for columns in _FORMATS for title in columns}
+    strange = [title for title in header if title not in known]
+    column = f"unknown column {strange[0]!r}; " if strange else ""
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{column}expected a header such as time_s or time_s,rate_rps, got {given!r}{hint}"

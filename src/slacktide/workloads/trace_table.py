@@ -1,0 +1,124 @@
+"""The rows of a CSV file, checked as they are read: every error names file, line and column."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.workloads.errors import WorkloadError
+from slacktide.workloads.values import parse_number
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRows:
+    """What is below a header, line by line. Can be gone through once."""
+
+    name: str
+    """Of the file, for messages."""
+    header: tuple[str, ...]
+    rows: Iterator[tuple[int, list[str]]]
+    """(line, cells); as many cells as the header has. Empty lines are left out."""
+
+    def columns(self) -> dict[str, Column]:
+        """All columns. Raises WorkloadError if there is no row."""
+        lines: list[int] = []
+        cells: list[list[str]] = [[] for _ in self.header]
+        for line, row in self.rows:
+            lines.append(line)
+            for column, cell in zip(cells, row, strict=True):
+                column.append(cell)
+        if not lines:
+            raise WorkloadError(self.name, f"{','.join(self.header)}: the trace is empty")
+        return {
+            title: Column(self.name, title, lines, column)
+            for title, column in zip(self.header, cells, strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as text, with the lines it was read from."""
+
+    name: str
+    title: str
+    lines: Sequence[int]
+    cells: Sequence[str]
+
+    def numbers(self) -> NDArray[np.float64]:
+        """As finite numbers that are not negative; shape (n,)."""
+        values = np.empty(len(self.cells))
+        for index, cell in enumerate(self.cells):
+            values[index] = parse_number(cell, self._where(index))
+        negative = np.flatnonzero(values < 0.0)
+        if negative.size:
+            self._refuse(int(negative[0]), "must not be negative")
+        return values
+
+    def times(self, *, rising: bool = False) -> NDArray[np.float64]:
+        """As seconds in order; `rising`: no two alike."""
+        values = self.numbers()
+        steps = np.diff(values)
+        wrong = np.flatnonzero(steps <= 0.0 if rising else steps < 0.0)
+        if wrong.size:
+            index = int(wrong[0]) + 1
+            rule = "must rise from row to row" if rising else "must not decrease"
+            before = self.cells[index - 1].strip()
+            self._refuse(index, f"{rule}, but comes after {before}")
+        return values
+
+    def instants(self) -> NDArray[np.float64]:
+        """Dates with times (`2023-11-16 18:15:46.6805900`), as seconds after the first."""
+        values = np.empty(len(self.cells), dtype="datetime64[ns]")
+        for index, cell in enumerate(self.cells):
+            try:
+                values[index] = np.datetime64(cell.strip(), "ns")
+            except ValueError:
+                self._refuse(index, "expected a date with a time")
+        seconds = (values - values[0]) / np.timedelta64(1, "s")
+        wrong = np.flatnonzero(np.diff(seconds) < 0.0)
+        if wrong.size:
+            index = int(wrong[0]) + 1
+            self._refuse(index, f"must not decrease, but comes after {self.cells[index - 1]}")
+        return np.asarray(seconds, dtype=np.float64)
+
+    def words(self) -> tuple[str, ...]:
+        return tuple(cell.strip() for cell in self.cells)
+
+    def _where(self, index: int) -> str:
+        return f"{self.name}, line {self.lines[index]}, {self.title}"
+
+    def _refuse(self, index: int, why: str) -> None:
+        raise WorkloadError(self._where(index), f"{why}, got {self.cells[index].strip()!r}")
+
+
+def read_rows(lines: Iterable[str], name: str) -> TraceRows:
+    """The CSV file whose lines these are; the first is its header. Raises WorkloadError."""
+    reader = csv.reader(lines)
+    try:
+        header = tuple(cell.strip() for cell in next(reader, []))
+    except csv.Error as error:
+        raise WorkloadError(name, f"is not a CSV file: {error}") from None
+    return TraceRows(name, header, _rows(reader, name, len(header)))
+
+
+def _rows(reader: Iterator[list[str]], name: str, width: int) -> Iterator[tuple[int, list[str]]]:
+    line = 1
+    while True:
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise WorkloadError(f"{name}, line {line}", f"is not CSV: {error}") from None
+        if cells is None:
+            return
+        line += 1
+        if not cells:
+            continue
+        if len(cells) != width:
+            raise WorkloadError(
+                f"{name}, line {line}", f"expected {width} values, got {len(cells)}"
+            )
+        yield line, cells

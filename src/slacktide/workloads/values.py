@@ -1,0 +1,30 @@
+"""Numbers and durations as people write them; errors name the field."""
+
+from __future__ import annotations
+
+import re
+
+from slacktide.workloads.errors import WorkloadError
+
+_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµ]+)")
+
+
+def parse_seconds(text: str, field: str = "duration") -> float:
+    """`50ms` → 0.05. The unit is required. Raises WorkloadError naming `field`."""
+    match = _DURATION.fullmatch(text.strip())
+    unit = _UNITS.get(match["unit"]) if match else None
+    if match is None or unit is None:
+        raise WorkloadError(field, f"expected a duration such as 50ms, 1.5s or 2m, got {text!r}")
+    return parse_number(match["number"], field) * unit
+
+
+def parse_number(text: str, field: str) -> float:
+    """A plain finite number. Raises WorkloadError naming `field`."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise WorkloadError(field, f"expected a number, got {text!r}") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise WorkloadError(field, f"expected a finite number, got {text!r}")
+    return value

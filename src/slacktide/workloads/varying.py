@@ -1,0 +1,140 @@
+"""Arrival processes whose rate changes with time: bursts, recorded rates, days and nights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slacktide.workloads.errors import WorkloadError, not_negative, positive
+from slacktide.workloads.point_process import (
+    CHUNK,
+    Times,
+    check_size,
+    column,
+    integral,
+    modulated,
+)
+
+_STEPS = 360
+"""Steps of a day's rate. Fixed by the period alone, so that draws do not depend on the duration."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff:
+    """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays.
+
+    `mean_on` and `mean_off` are the mean stays in seconds. A Markov-modulated Poisson process
+    with two states, begun in its equilibrium.
+    """
+
+    rate_on: float
+    rate_off: float
+    mean_on: float
+    mean_off: float
+
+    def __post_init__(self) -> None:
+        positive("rate_on", self.rate_on)
+        not_negative("rate_off", self.rate_off)
+        positive("mean_on", self.mean_on)
+        positive("mean_off", self.mean_off)
+
+    def times(self, duration: float, rng: np.random.Generator) -> Times:
+        check_size(duration, max(self.rate_on, self.rate_off))
+        check_size(duration, 2.0 / (self.mean_on + self.mean_off))
+        stays, clicks = rng.spawn(2)
+        on_first = bool(stays.uniform() * (self.mean_on + self.mean_off) < self.mean_on)
+        means = (self.mean_on, self.mean_off) if on_first else (self.mean_off, self.mean_on)
+        rates = (self.rate_on, self.rate_off) if on_first else (self.rate_off, self.rate_on)
+        chunks: list[Times] = []
+        total = 0.0
+        while total < duration:
+            pairs = stays.exponential(means, (CHUNK, 2))
+            chunks.append(pairs.reshape(-1))
+            total += float(pairs.sum())
+        lengths = np.concatenate(chunks)
+        starts = np.concatenate(([0.0], np.cumsum(lengths)[:-1]))
+        return modulated(starts, np.tile(rates, lengths.size // 2), duration, clicks)
+
+    def mean_rate(self, duration: float) -> float:
+        weighted = self.rate_on * self.mean_on + self.rate_off * self.mean_off
+        return weighted / (self.mean_on + self.mean_off)
+
+    def describe(self) -> str:
+        return f"onoff:{self.rate_on:g}:{self.rate_off:g}:{self.mean_on:g}s:{self.mean_off:g}s"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RateTrace:
+    """Poisson at `rates[i]` from `starts[i]` on, until the next start; the last rate lasts.
+
+    Both have shape (n,); starts rise strictly. Before the first start nothing comes.
+    """
+
+    starts: Times
+    rates: Times
+    source: str = ""
+
+    def __init__(self, starts: ArrayLike, rates: ArrayLike, source: str = "") -> None:
+        times, levels = column("time_s", starts), column("rate_rps", rates)
+        if times.size != levels.size:
+            raise WorkloadError("rate_rps", f"{levels.size} rates for {times.size} times")
+        if np.any(np.diff(times) <= 0.0):
+            raise WorkloadError("time_s", "must rise from row to row")
+        object.__setattr__(self, "starts", times)
+        object.__setattr__(self, "rates", levels)
+        object.__setattr__(self, "source", source)
+
+    def times(self, duration: float, rng: np.random.Generator) -> Times:
+        positive("duration", duration)
+        check_size(duration, self.mean_rate(duration))
+        return modulated(self.starts, self.rates, duration, rng)
+
+    def mean_rate(self, duration: float) -> float:
+        _, total = integral(self.starts, self.rates, duration)
+        return float(total[-1]) / duration
+
+    def describe(self) -> str:
+        return f"trace:{self.source or 'rates'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal:
+    """Day and night: Poisson at a rate that swings from `low` (at 0) to `high` (half a period on).
+
+    λ(t) = low + (high − low) · (1 − cos(2πt / period)) / 2, held at its mean over each of the 360
+    steps of a period.
+    """
+
+    low: float
+    high: float
+    period: float
+
+    def __post_init__(self) -> None:
+        not_negative("low", self.low)
+        positive("high", self.high)
+        positive("period", self.period)
+        if self.low > self.high:
+            raise WorkloadError("high", f"must be at least low = {self.low:g}, got {self.high:g}")
+
+    def times(self, duration: float, rng: np.random.Generator) -> Times:
+        check_size(duration, self.high)
+        check_size(duration, _STEPS / self.period)
+        return modulated(*self._steps(duration), duration, rng)
+
+    def mean_rate(self, duration: float) -> float:
+        _, total = integral(*self._steps(duration), duration)
+        return float(total[-1]) / duration
+
+    def describe(self) -> str:
+        return f"diurnal:{self.low:g}:{self.high:g}:{self.period:g}s"
+
+    def _steps(self, duration: float) -> tuple[Times, Times]:
+        """(starts, rates) of the steps that begin within [0, duration)."""
+        count = int(np.ceil(duration / self.period * _STEPS)) + 1
+        turns = np.arange(count + 1) / _STEPS
+        sines = np.sin(2.0 * np.pi * turns)
+        mean_cosine = np.diff(sines) / (2.0 * np.pi / _STEPS)
+        rates = self.low + (self.high - self.low) * (1.0 - mean_cosine) / 2.0
+        return turns[:-1] * self.period, np.maximum(rates, 0.0)
