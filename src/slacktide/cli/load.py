@@ -47,8 +47,8 @@ def load(
         typer.Option(
             metavar="PROCESS",
             help="poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
-            "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE or trace:FILE; rates "
-            "per second.",
+            "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE or trace:FILE; "
+            "rates per second.",
             rich_help_panel=_TRAFFIC,
         ),
     ] = "poisson:10",
