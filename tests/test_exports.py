@@ -56,6 +56,10 @@ EXPORTS = {
         FixedTimes LatencyTable Peak ProfileError ProfileRecord RunClasses
         TimeDistribution batch_sizes classes_of_samples fit_latency
     """,
+    "slacktide.recording": """
+        Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording
+        RecordingError Replayed Watcher export_times load_times replay
+    """,
     "slacktide.reports": """
         SCHEMA Comparison Ending Entry Percentiles Provenance Records Report ReportError
         StreamReport Timeline comparison_page merge page percentiles render
@@ -69,7 +73,8 @@ EXPORTS = {
         parse_seconds split_parameters
     """,
     "slacktide.scheduling": """
-        DEFAULT_POLICY POLICIES DeadlineQueue Edf EdfOptions Fifo FifoOptions Policy
+        DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
+        DeadlineQueue Edf EdfOptions Fifo FifoOptions Nexus NexusOptions Policy
         PolicyError PoolRecipe Slack SlackOptions make_scheduler option_defaults policy_options
     """,
     "slacktide.server.grpc": """
@@ -84,7 +89,7 @@ EXPORTS = {
     """,
     "slacktide.simulation": """
         KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
-        Happening Item Kind Simulation SimulationError Upload Watch length_of stream
+        Happening Item Kind Scorer Simulation SimulationError Upload Watch length_of stream
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

@@ -34,11 +34,12 @@ _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
 def outcomes_over_time(report: Report) -> str:
-    """What became of the requests due in each second, stacked."""
+    """What became of the requests due in each bin of the timeline, stacked."""
 
     def draw(axes: Any) -> None:
         line = report.timeline
-        seconds = range(len(line.arrivals))
+        width = line.bin_s
+        starts = [number * width for number in range(len(line.arrivals))]
         bottom = [0] * len(line.arrivals)
         for label, counts, colour in (
             ("on time", line.on_time, GOOD),
@@ -46,11 +47,11 @@ def outcomes_over_time(report: Report) -> str:
             ("late, failed, cancelled", line.other, OTHER),
         ):
             axes.bar(
-                seconds, counts, bottom=bottom, width=1.0, align="edge", color=colour, label=label
+                starts, counts, bottom=bottom, width=width, align="edge", color=colour, label=label
             )
             bottom = [low + count for low, count in zip(bottom, counts, strict=True)]
         axes.set_xlabel("second in which they were due")
-        axes.set_ylabel("requests")
+        axes.set_ylabel("requests" if width == 1.0 else f"requests in {width:g} s")
         axes.legend(frameon=False, loc="upper left", ncols=3)
         axes.set_ylim(0, max(1.0, *line.arrivals, *bottom) * 1.2)
 

@@ -16,6 +16,7 @@ from slacktide.simulation.execution import (
 )
 from slacktide.simulation.items import DrawnRequest, Failure, Happening, Item, Upload
 from slacktide.simulation.order import KIND_OF, Kind
+from slacktide.simulation.results import Scorer
 from slacktide.simulation.streams import stream
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Happening",
     "Item",
     "Kind",
+    "Scorer",
     "Simulation",
     "SimulationError",
     "Upload",

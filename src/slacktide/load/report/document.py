@@ -79,13 +79,15 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Requests by the second of the window in which they were due; all lists are as long."""
+    """Requests by the bin of the window in which they were due; all lists are as long."""
 
     arrivals: tuple[int, ...] = ()
     on_time: tuple[int, ...] = ()
     refused: tuple[int, ...] = ()
     other: tuple[int, ...] = ()
     """Late, failed or cancelled."""
+    bin_s: float = 1.0
+    """Length of a bin; the last may be cut short by the end of the window."""
 
 
 @dataclass(frozen=True, slots=True)
