@@ -5,10 +5,27 @@ from __future__ import annotations
 import pytest
 
 import slacktide.scheduling as scheduling
-from slacktide.scheduling import POLICIES, PolicyError, make_scheduler, option_defaults
-from slacktide.scheduling.edf import Edf
-from slacktide.scheduling.fifo import Fifo
-from slacktide.scheduling.slack import Slack
+from slacktide.scheduling import (
+    POLICIES,
+    Clipper,
+    Clockwork,
+    Edf,
+    Fifo,
+    Nexus,
+    PolicyError,
+    Slack,
+    make_scheduler,
+    option_defaults,
+)
+
+KINDS = {
+    "fifo": Fifo,
+    "edf": Edf,
+    "clipper": Clipper,
+    "nexus": Nexus,
+    "clockwork": Clockwork,
+    "slack": Slack,
+}
 
 
 def made(lab, name: str, **options: object) -> object:
@@ -17,8 +34,8 @@ def made(lab, name: str, **options: object) -> object:
 
 
 def test_every_policy_is_made_with_its_defaults_and_again_from_them(lab) -> None:
-    assert list(POLICIES) == ["fifo", "edf", "slack"]
-    for name, kind in (("fifo", Fifo), ("edf", Edf), ("slack", Slack)):
+    assert list(POLICIES) == list(KINDS)
+    for name, kind in KINDS.items():
         assert type(made(lab, name)) is kind
         assert type(made(lab, name, **option_defaults(name))) is kind
 
@@ -31,7 +48,11 @@ def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
     ("name", "options", "sentence"),
     [
         ("slak", {}, r"unknown scheduler 'slak'; did you mean 'slack'\?"),
-        ("zzz", {}, r"unknown scheduler 'zzz'; there are: edf, fifo, slack"),
+        (
+            "zzz",
+            {},
+            r"unknown scheduler 'zzz'; there are: clipper, clockwork, edf, fifo, nexus, slack",
+        ),
         ("slack", {"kapa": 0.5}, r"no option 'kapa'; did you mean 'kappa'\?"),
         ("slack", {"kappa": "much"}, r"'kappa' of scheduler 'slack' must be of type float"),
         ("slack", {"kappa": 7.0}, r"'slack': kappa must be between 0 and 1, got 7.0"),
@@ -39,6 +60,14 @@ def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
         ("edf", {"guarantee": "p50"}, r"must be one of expected, p99; got 'p50'"),
         ("edf", {"max_queue": 2.5}, r"'max_queue' of scheduler 'edf' must be of type int"),
         ("edf", {"max_queue": 0}, r"max_queue must be at least 1"),
+        ("clipper", {"increase": 0.0}, r"increase must be positive, got 0.0"),
+        ("clipper", {"decrease": 1.0}, r"decrease must lie between 0 and 1, got 1.0"),
+        ("clipper", {"max_queue": 0}, r"max_queue must be at least 1"),
+        ("nexus", {"cycles": 0.5}, r"cycles must be at least 1, got 0.5"),
+        ("nexus", {"max_queue": 0}, r"max_queue must be at least 1"),
+        ("clockwork", {"window": 0}, r"window must be at least 1, got 0"),
+        ("clockwork", {"tolerance": -0.1}, r"tolerance must not be negative, got -0.1"),
+        ("clockwork", {"max_queue": 0}, r"max_queue must be at least 1"),
         ("fifo", {"preferred": "48"}, r"'preferred' of scheduler 'fifo' must be a list"),
     ],
 )

@@ -44,6 +44,8 @@ class Reason(Enum):
     """The deadline passed while the request waited."""
     HOPELESS = ("hopeless", OutcomeKind.DROPPED)
     """P(on time) fell below the scheduler's drop level while the request waited."""
+    BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
+    """The batch ahead took longer than planned, and the policy had planned this one behind it."""
 
     BEHIND_WORK = ("behind_work", OutcomeKind.REJECTED)
     """Cannot be met behind the work that is ahead of it."""

@@ -12,9 +12,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from slacktide.repository.units import Seconds
-from slacktide.scheduling import EdfOptions, FifoOptions, SlackOptions
+from slacktide.scheduling import (
+    ClipperOptions,
+    ClockworkOptions,
+    EdfOptions,
+    FifoOptions,
+    NexusOptions,
+    SlackOptions,
+)
 
 _FIFO, _EDF, _SLACK = FifoOptions(), EdfOptions(), SlackOptions()
+_CLIPPER, _NEXUS, _CLOCKWORK = ClipperOptions(), NexusOptions(), ClockworkOptions()
 
 
 class Section(BaseModel):
@@ -51,6 +59,36 @@ class EdfSettings(Section):
     """Whether what cannot be met behind the work ahead is refused at the door."""
 
 
+class ClipperSettings(Section):
+    """First come, first served, in batches that grow until answers come late (Clipper)."""
+
+    name: Literal["clipper"] = "clipper"
+    increase: Annotated[float, Field(gt=0)] = _CLIPPER.increase
+    """Rows that the batch size grows by after a batch in time."""
+    decrease: Annotated[float, Field(gt=0, lt=1)] = _CLIPPER.decrease
+    """What the batch size is multiplied by after a late one."""
+
+
+class NexusSettings(Section):
+    """First come, first served, at a batch size planned from the expected time (Nexus)."""
+
+    name: Literal["nexus"] = "nexus"
+    cycles: Annotated[float, Field(ge=1)] = _NEXUS.cycles
+    """How many batches of the planned size an SLO has room for."""
+
+
+class ClockworkSettings(Section):
+    """Earliest deadline first by recent medians; a batch behind an overrun is lost (Clockwork)."""
+
+    name: Literal["clockwork"] = "clockwork"
+    window: Annotated[int, Field(ge=1)] = _CLOCKWORK.window
+    """Batches of a size that its median is taken over."""
+    tolerance: Annotated[float, Field(ge=0)] = _CLOCKWORK.tolerance
+    """Share of its estimate that a batch may take longer before the next one is lost."""
+    admission: bool = _CLOCKWORK.admission
+    """Whether what cannot be met behind the work ahead is refused at the door."""
+
+
 class SlackSettings(Section):
     """Most expected answers in time per second of lane time (SCHEDULING §3): the default."""
 
@@ -73,6 +111,9 @@ SCHEDULERS: dict[str, type[Section]] = {
     "slack": SlackSettings,
     "edf": EdfSettings,
     "fifo": FifoSettings,
+    "clipper": ClipperSettings,
+    "nexus": NexusSettings,
+    "clockwork": ClockworkSettings,
 }
 """The section of each policy, by name."""
 
@@ -83,6 +124,14 @@ def name_to_section(value: Any) -> Any:
 
 
 SchedulerSettings = Annotated[
-    Annotated[FifoSettings | EdfSettings | SlackSettings, Field(discriminator="name")],
+    Annotated[
+        FifoSettings
+        | EdfSettings
+        | ClipperSettings
+        | NexusSettings
+        | ClockworkSettings
+        | SlackSettings,
+        Field(discriminator="name"),
+    ],
     BeforeValidator(name_to_section),
 ]

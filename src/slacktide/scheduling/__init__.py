@@ -1,11 +1,14 @@
-"""Which requests of a pool run now: `fifo`, `edf`, `slack` (the default), and who is let in.
+"""Which requests of a pool run now, and who is let in: `slack` (the default) and its rivals.
 
 Pure: a scheduler holds one pool's queue and answers the engine's questions. It reads no clock, runs
 no model, and knows neither protocols nor tensors.
 """
 
+from slacktide.scheduling.clipper import Clipper, ClipperOptions
+from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.fifo import Fifo, FifoOptions
+from slacktide.scheduling.nexus import Nexus, NexusOptions
 from slacktide.scheduling.policies import (
     DEFAULT_POLICY,
     POLICIES,
@@ -22,11 +25,17 @@ from slacktide.scheduling.slack import Slack, SlackOptions
 __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
+    "Clipper",
+    "ClipperOptions",
+    "Clockwork",
+    "ClockworkOptions",
     "DeadlineQueue",
     "Edf",
     "EdfOptions",
     "Fifo",
     "FifoOptions",
+    "Nexus",
+    "NexusOptions",
     "Policy",
     "PolicyError",
     "PoolRecipe",

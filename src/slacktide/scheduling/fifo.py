@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal
 
-from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.domain import Batch, Reason, Replica, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.scheduling.arrival_policy import ArrivalPolicy, Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,47 +52,17 @@ class FifoOptions:
             raise ValueError(f"timeout must be positive, got {self.timeout}")
 
 
-Waiting = tuple[float, Request]
-"""(when it was queued, request)."""
-
-
-class Fifo:
-    """A `Scheduler` (engine/ports.py) that ignores deadlines."""
+class Fifo(ArrivalPolicy):
+    """First in, first out."""
 
     def __init__(self, options: FifoOptions, *, max_batch: int) -> None:
+        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
         self._options = options
-        self._max_batch = max_batch
-        # Ordered dicts: a queue with removal by id in constant time.
-        self._queue: OrderedDict[int, Waiting] = OrderedDict()
         self._delayed: OrderedDict[int, Waiting] = OrderedDict()
-        self._notices: set[int] = set()
-
-    def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """Refused only if the queue is full."""
-        if self._full():
-            return Reason.QUEUE_FULL
-        self._notices.add(notice.id)
-        return None
-
-    def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request; refused only if the queue is full."""
-        self._notices.discard(request.id)
-        if self._full():
-            return Reason.QUEUE_FULL
-        self._queue[request.id] = (now, request)
-        return None
-
-    def admit_moved(self, request: Request, *, now: float) -> None:
-        """Queue a request, however full the queue is."""
-        self._notices.discard(request.id)
-        self._queue[request.id] = (now, request)
 
     def remove(self, id: int) -> bool:
         """Forget a request or a notice."""
-        if id in self._notices:
-            self._notices.discard(id)
-            return True
-        return (self._queue.pop(id, None) or self._delayed.pop(id, None)) is not None
+        return super().remove(id) or self._delayed.pop(id, None) is not None
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Apply the queue's timeout; () if it has none."""
@@ -148,9 +119,6 @@ class Fifo:
             if queue.pop(member.id, None) is None:
                 delayed.pop(member.id, None)
 
-    def ended(self, batch: Batch, *, now: float) -> None:
-        """Nothing to learn: this policy predicts nothing."""
-
     def next_expiry(self) -> float | None:
         """When the oldest request will have waited `timeout`."""
         if self._options.timeout is None or not self._queue:
@@ -163,7 +131,3 @@ class Fifo:
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._delayed)
-
-    def _full(self) -> bool:
-        limit = self._options.max_queue
-        return limit is not None and len(self) + len(self._notices) >= limit

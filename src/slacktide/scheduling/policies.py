@@ -13,8 +13,11 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from slacktide.engine.ports import BatchTimes, PoolView, Scheduler
+from slacktide.scheduling.clipper import Clipper, ClipperOptions
+from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.fifo import Fifo, FifoOptions
+from slacktide.scheduling.nexus import Nexus, NexusOptions
 from slacktide.scheduling.slack import Slack, SlackOptions
 
 DEFAULT_POLICY = "slack"
@@ -46,6 +49,25 @@ POLICIES: Mapping[str, Policy] = {
             "edf",
             EdfOptions,
             lambda options, max_batch, times, view: Edf(
+                options, max_batch=max_batch, times=times, view=view
+            ),
+        ),
+        Policy(
+            "clipper",
+            ClipperOptions,
+            lambda options, max_batch, times, view: Clipper(options, max_batch=max_batch),
+        ),
+        Policy(
+            "nexus",
+            NexusOptions,
+            lambda options, max_batch, times, view: Nexus(
+                options, max_batch=max_batch, times=times
+            ),
+        ),
+        Policy(
+            "clockwork",
+            ClockworkOptions,
+            lambda options, max_batch, times, view: Clockwork(
                 options, max_batch=max_batch, times=times, view=view
             ),
         ),

@@ -1,0 +1,93 @@
+"""`RecentTimes`: a point estimate per batch size, from the last few batches of that size.
+
+What `clockwork` goes by. A `BatchTimes` (engine/ports.py) that knows no distribution: every
+quantile is the estimate itself, and a batch is on time for certain or certainly not. A size that
+has not run yet is taken to last as long as the profile says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from slacktide.domain import Request
+from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import Alike
+
+
+class RecentTimes(Alike):
+    """Medians of the last `window` times by size and cores; between two sizes that of the larger.
+
+    Seconds. Non-decreasing in rows: no size counts as quicker than a smaller one.
+    """
+
+    def __init__(self, profile: BatchTimes, sizes: Sequence[int], *, window: int) -> None:
+        self._profile = profile
+        self._sizes = sizes
+        self._window = window
+        self._last: dict[tuple[int, int], deque[float]] = {}
+        self._medians: dict[tuple[int, int], float] = {}
+        self._changes = 0
+
+    def record(self, seconds: float, rows: int, cores: int) -> None:
+        """A batch of `rows` rows took `seconds`."""
+        key = (self._size(rows), cores)
+        last = self._last.get(key)
+        if last is None:
+            last = self._last[key] = deque(maxlen=self._window)
+        last.append(seconds)
+        self._keep(key)
+
+    def expected(self, rows: int, cores: int) -> float:
+        """The median of the size that holds `rows`, or of a smaller one if that is longer."""
+        until = bisect_left(self._sizes, rows) + 1
+        return max(self._of(size, cores) for size in self._sizes[:until])
+
+    def p99(self, rows: int, cores: int) -> float:
+        """The same: it is a point estimate."""
+        return self.expected(rows, cores)
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        """The same again."""
+        return self.expected(rows, cores)
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        """1 if the estimate fits into `budget`, else 0."""
+        return 1.0 if self.expected(rows, cores) <= budget else 0.0
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """As `record`."""
+        self.record(seconds, rows, cores)
+
+    def doubt(self) -> None:
+        """Forget the oldest time of each size, so that the profile has the last word in the end."""
+        for key, last in self._last.items():
+            if last:
+                last.popleft()
+                self._keep(key)
+        self._profile.doubt()
+
+    @property
+    def revision(self) -> int:
+        """Rises with every median that changes, and with the profile's."""
+        return self._changes + self._profile.revision
+
+    def _size(self, rows: int) -> int:
+        return self._sizes[min(bisect_left(self._sizes, rows), len(self._sizes) - 1)]
+
+    def _of(self, size: int, cores: int) -> float:
+        found = self._medians.get((size, cores))
+        return self._profile.expected(size, cores) if found is None else found
+
+    def _keep(self, key: tuple[int, int]) -> None:
+        """Work out a median again."""
+        last = self._last[key]
+        found = median(last) if last else None
+        if found != self._medians.get(key):
+            self._changes += 1
+            if found is None:
+                del self._medians[key]
+            else:
+                self._medians[key] = found
