@@ -13,10 +13,14 @@ from rich.console import Console, RenderableType
 
 from slacktide.reports import (
     Comparison,
+    Curve,
     Records,
     Report,
     ReportError,
     comparison_page,
+    curves,
+    html_document,
+    html_list,
     page,
     render,
     render_comparison,
@@ -163,3 +167,19 @@ def test_a_missing_cell_is_a_dash(report: Build, records: Rows) -> None:
     comparison = Comparison.of("c", [("fifo", "1x", run), ("slack", "2x", run)])
     assert shown(render_comparison(comparison)).count("–") == 2
     assert "<td>–</td>" in comparison_page(comparison)
+
+
+def test_curves_draw_every_line_and_escape_its_name():
+    lines = [
+        Curve(HOSTILE, (1.0, 10.0, 100.0), (0.2, 0.5, 0.9)),
+        Curve("_hidden", (1.0, 100.0), (0.1, 0.1), colour=1, dashed=True),
+    ]
+    drawn = curves(lines, x_label="x (ms)", y_label="share", log="x", y_most=1.0)
+    assert drawn == curves(lines, x_label="x (ms)", y_label="share", log="x", y_most=1.0)
+    parsed = Page(html_document("<b>", "&", html_list("notes", ["<i>"]) + drawn))
+    assert "script" not in parsed.tags
+    assert "_hidden" in parsed.text
+    assert HOSTILE in parsed.text
+    assert "x (ms)" in parsed.text
+    assert "<i>" in parsed.text
+    assert curves(lines, x_label="", y_label="", log="xy").startswith("<svg")

@@ -20,12 +20,14 @@ from slacktide.load.report import (
     timeline,
 )
 from slacktide.reports.comparison import Comparison, Entry
-from slacktide.reports.html import comparison_page, page
+from slacktide.reports.html import comparison_page, html_document, html_list, html_table, page
+from slacktide.reports.plots import Curve, curves
 from slacktide.reports.table import render, render_comparison, summary
 
 __all__ = [
     "SCHEMA",
     "Comparison",
+    "Curve",
     "Ending",
     "Entry",
     "Percentiles",
@@ -36,6 +38,10 @@ __all__ = [
     "StreamReport",
     "Timeline",
     "comparison_page",
+    "curves",
+    "html_document",
+    "html_list",
+    "html_table",
     "merge",
     "page",
     "percentiles",

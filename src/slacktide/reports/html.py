@@ -49,7 +49,7 @@ details { margin: 1rem 0 } summary { cursor: pointer; font-weight: 600 }
 
 def page(report: Report) -> str:
     """The page of one report. Raises ReportError if matplotlib is missing."""
-    return _page(report.title, _origin(report), _body(report))
+    return html_document(report.title, _origin(report), _body(report))
 
 
 def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
@@ -61,37 +61,38 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
         "<h2>Goodput: answered in time ÷ submitted</h2>",
         plots.goodput_bars(comparison),
         _comparison_table(comparison),
-        _list("notes", notes),
+        html_list("notes", notes),
         "<h2>Every run</h2>",
     ]
     for entry in comparison:
         heading = escape(f"{entry.policy} at {entry.load}: {percent(entry.report.goodput)}")
         parts.append(f"<details><summary>{heading}</summary>{_body(entry.report)}</details>")
     origin = _origin(comparison.entries[0].report) if comparison.entries else ""
-    return _page(comparison.title, origin, "\n".join(parts))
+    return html_document(comparison.title, origin, "\n".join(parts))
 
 
 def _body(report: Report) -> str:
     return "\n".join(
         (
             f"<p>{escape(summary(report))}</p>",
-            _list("warnings", report.warnings),
+            html_list("warnings", report.warnings),
             "<h2>Outcomes</h2>",
-            _table(("stream", "submitted", "goodput", *OUTCOME_COLUMNS), _outcomes(report)),
+            html_table(("stream", "submitted", "goodput", *OUTCOME_COLUMNS), _outcomes(report)),
             plots.outcomes_over_time(report),
             "<h2>Latency from the intended send (ms)</h2>",
-            _table(("of", "count", *PERCENTILE_COLUMNS), _latencies(report)),
+            html_table(("of", "count", *PERCENTILE_COLUMNS), _latencies(report)),
             plots.latency_curves(report),
             "<h2>Reasons</h2>",
-            _table(("stream", "reason", "requests"), _reasons(report)),
-            _list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
+            html_table(("stream", "reason", "requests"), _reasons(report)),
+            html_list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
             "<details><summary>Configuration</summary>",
             f"<pre>{escape(_pretty(report))}</pre></details>",
         )
     )
 
 
-def _page(title: str, sub: str, body: str) -> str:
+def html_document(title: str, sub: str, body: str) -> str:
+    """A whole page around `body`, which is HTML; title and subtitle are text."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
@@ -144,7 +145,8 @@ def _comparison_table(comparison: Comparison) -> str:
     return _frame(("policy", *comparison.loads), rows)
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of text."""
     drawn = [f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     return _frame(headings, drawn)
 
@@ -154,7 +156,8 @@ def _frame(headings: Sequence[str], rows: Sequence[str]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{"".join(rows)}</table></div>'
 
 
-def _list(kind: str, items: Iterable[str]) -> str:
+def html_list(kind: str, items: Iterable[str]) -> str:
+    """A list of texts in the style of `kind`: notes, warnings or errors; nothing if it is empty."""
     drawn = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f'<ul class="{kind}">{drawn}</ul>' if drawn else ""
 

@@ -7,7 +7,8 @@ browser would fetch. The same report gives the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
@@ -110,6 +111,55 @@ def goodput_bars(comparison: Comparison) -> str:
         axes.legend(frameon=False, loc="upper right", ncols=max(1, len(policies)))
 
     return _svg(draw, (8.0, 3.2), "goodput")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a plot. `colour` numbers the palette: equal ones belong together."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    colour: int = 0
+    dashed: bool = False
+
+
+def curves(
+    lines: Sequence[Curve],
+    *,
+    x_label: str,
+    y_label: str,
+    log: str = "",
+    y_most: float | None = None,
+    size: tuple[float, float] = (8.0, 3.2),
+) -> str:
+    """Lines with a mark at every point. `log` names the axes that are logarithmic: x, y or xy."""
+
+    def draw(axes: Any) -> None:
+        for line in lines:
+            axes.plot(
+                line.x,
+                line.y,
+                color=_SERIES[line.colour % len(_SERIES)],
+                linestyle="--" if line.dashed else "-",
+                marker="" if line.dashed else "o",
+                markersize=3.0,
+                label=_literal(line.label),
+            )
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        if "x" in log:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+        if "y" in log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+        else:
+            axes.set_ylim(0, y_most)
+        if lines:
+            axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+
+    return _svg(draw, size, "curves")
 
 
 def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:
