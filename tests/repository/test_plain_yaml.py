@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.repository.yaml_text import YamlError, parse_yaml
+from slacktide.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
 
 
 def test_plain_data() -> None:
@@ -56,3 +56,18 @@ def test_no_text_is_worse_than_a_yaml_error(text: str) -> None:
     except YamlError:
         return
     assert data is None or isinstance(data, (dict, list, str, int, float))
+
+
+def test_every_key_and_element_has_its_line() -> None:
+    text = "a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n"
+    document, lines = parse_yaml_lines(text)
+    assert document == {"a": 1, "b": ["x", {"c": 2, "d": 3}]}
+    assert lines == {
+        ("a",): 1,
+        ("b",): 2,
+        ("b", 0): 3,
+        ("b", 1): 4,
+        ("b", 1, "c"): 4,
+        ("b", 1, "d"): 5,
+    }
+    assert parse_yaml_lines("") == (None, {})

@@ -14,6 +14,10 @@ import yaml
 _KEPT_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
 
 
+Lines = dict[tuple[int | str, ...], int]
+"""Line of each place in a document, from 1; a place is the keys and indices that lead to it."""
+
+
 class YamlError(ValueError):
     """The text is not YAML of this kind; `str()` says why and in which line."""
 
@@ -23,8 +27,22 @@ def parse_yaml(text: str) -> Any:
 
     Raises YamlError, and nothing else, whatever the text.
     """
+    return parse_yaml_lines(text)[0]
+
+
+def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
+    """As `parse_yaml`, and the line in which every key and element stands."""
     try:
-        return yaml.load(text, Loader=_PlainLoader)
+        loader = _PlainLoader(text)
+        try:
+            node = loader.get_single_node()
+            document = None if node is None else loader.construct_document(node)
+        finally:
+            loader.dispose()
+        lines: Lines = {}
+        if node is not None:
+            _note_lines(node, (), lines)
+        return document, lines
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
@@ -34,6 +52,19 @@ def parse_yaml(text: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         # A bad character, or a number of more digits than Python reads.
         raise YamlError(str(error).partition(";")[0].partition("\n")[0]) from None
+
+
+def _note_lines(node: yaml.Node, place: tuple[int | str, ...], lines: Lines) -> None:
+    """The lines of what is below `node`. Its keys are words: it has been constructed."""
+    if isinstance(node, yaml.MappingNode):
+        below = [(key.value, key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        below = [(index, value, value) for index, value in enumerate(node.value)]
+    else:
+        return
+    for part, start, value in below:
+        lines[*place, part] = start.start_mark.line + 1
+        _note_lines(value, (*place, part), lines)
 
 
 class _PlainLoader(yaml.SafeLoader):
