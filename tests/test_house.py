@@ -15,6 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workloads", "profiles"),
     ("engine",),
     ("scheduling",),
+    ("recording",),
     ("repository",),
     ("executors",),
     ("wire",),

@@ -246,6 +246,24 @@ def serve(
             "TRACE_ENDPOINT", _SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        _flag(
+            "RECORD",
+            _SEEN,
+            "Record the engine's events and commands, for `slacktide simulate --replay`.",
+            metavar="FILE",
+        ),
+    ] = None,
+    record_limit: Annotated[
+        str,
+        _flag(
+            "RECORD_LIMIT",
+            _SEEN,
+            "Size at which FILE becomes FILE.1 and begins anew.",
+            metavar="SIZE",
+        ),
+    ] = "1GiB",
     print_config: Annotated[
         bool,
         typer.Option("--print-config", help="Print the settings in effect, and exit."),
@@ -292,6 +310,8 @@ def serve(
             tls=tls,
             access_log=access_log,
             trace_endpoint=trace_endpoint,
+            record=record,
+            record_limit=_bytes(record_limit, "record-limit"),
         )
     except ValueError as error:
         fail(_naming_the_flag(str(error)))

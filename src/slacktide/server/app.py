@@ -13,12 +13,13 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from slacktide.engine import Engine
+from slacktide.engine import Engine, EngineSettings
 from slacktide.executors.budget import MemoryBudget
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
+from slacktide.recording import Recorder
 from slacktide.repository import ProfileStore, Repository, Staging
 from slacktide.server.access import AccessLogger
 from slacktide.server.control_plane import ServerControlPlane
@@ -58,9 +59,9 @@ class App:
     async def start(self) -> None:
         """Listen, then load the models. Returns when they serve or have failed to.
 
-        Raises OSError if a port or the state folder cannot be had, SecurityError for certificates
-        and RepositoryError for a repository that cannot be used; then nothing is left running. If
-        it is cancelled, `close` is still to be called.
+        Raises OSError if a port or the state folder cannot be had, RecordingError if the recording
+        cannot, SecurityError for certificates and RepositoryError for a repository that cannot be
+        used; then nothing is left running. If it is cancelled, `close` is still to be called.
         """
         settings = self.settings
         if settings.state_dir is not None:
@@ -74,6 +75,9 @@ class App:
             "in_process": InProcessExecutor(),
             "profiled": profiled_executor(self.catalog),
         }
+        self.recorder: Recorder | None = None
+        if settings.record is not None:
+            self.recorder = Recorder(settings.record, EngineSettings(), limit=settings.record_limit)
         shelf = ProfileShelf(ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s)
         self.fleet = Fleet(
             FleetSettings(
@@ -86,9 +90,10 @@ class App:
             shelf,
             self._executors,
             budget,
+            recorder=self.recorder,
         )
-        self.engine = Engine(self.fleet.pool_parts)
-        self.driver = Driver(self.engine, self.fleet)
+        self.engine = Engine(self.fleet.pool_parts, EngineSettings())
+        self.driver = Driver(self.engine, self.fleet, recorder=self.recorder)
         self.fleet.attach(self.driver)
         self.data = ServerDataPlane(
             self.driver,
@@ -104,7 +109,9 @@ class App:
             remote_control=settings.allow_control,
             staging=self._staging(),
         )
-        metrics = Metrics(self.catalog, self.engine, budget, process_executor=process)
+        metrics = Metrics(
+            self.catalog, self.engine, budget, process_executor=process, recorder=self.recorder
+        )
         access = AccessLogger() if settings.access_log else None
         self.front_ends = FrontEnds(
             settings,
@@ -150,6 +157,8 @@ class App:
         self.data.draining = True
         await self.front_ends.close()
         self.driver.close()
+        if self.recorder is not None:
+            await asyncio.to_thread(self.recorder.close)
         for executor in self._executors.values():
             await executor.close()
         if self._tracer is not None:

@@ -100,6 +100,18 @@ class Launcher(Protocol):
         ...
 
 
+class Recorder(Protocol):
+    """Remembers what the engine is told and what it commands."""
+
+    def called(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        """The engine has handled `events` at `now`."""
+        ...
+
+    def encode(self) -> None:
+        """The commands have been carried out: there is time to write them down."""
+        ...
+
+
 class _Work:
     """What the driver keeps of one request."""
 
@@ -116,8 +128,11 @@ class _Work:
 class Driver:
     """One engine on one event loop."""
 
-    def __init__(self, engine: Engine, launcher: Launcher) -> None:
+    def __init__(
+        self, engine: Engine, launcher: Launcher, *, recorder: Recorder | None = None
+    ) -> None:
         self.engine = engine
+        self._recorder = recorder
         self.clock = time.monotonic
         self._launcher = launcher
         self._loop = asyncio.get_running_loop()
@@ -247,20 +262,28 @@ class Driver:
             events = [*events, TimerFired()]  # one turn for both
         for command in self._handled(events, now):
             self._carry_out(command)
+        if self._recorder is not None:
+            self._recorder.encode()
         self._arm()
 
     def _handled(self, events: Sequence[Event], now: float) -> list[Command]:
         """The engine's commands. Should an event be beyond it, those of all the others are carried
         out nevertheless: they hold the answers of other clients."""
-        engine = self.engine
+        engine, recorder = self.engine, self._recorder
         commands: list[Command] = []
         while True:
             before = engine.events_seen
             try:
-                return [*commands, *engine.handle_all(events, now=now)]
+                given = engine.handle_all(events, now=now)
+                if recorder is not None:
+                    recorder.called(events, now, given)
+                return [*commands, *given] if commands else given
             except Exception:
                 log.exception("the engine could not handle an event")
-                commands += engine.state.runs + engine.state.commands
+                given = engine.state.runs + engine.state.commands
+                if recorder is not None:
+                    recorder.called(events, now, given)
+                commands += given
                 handled = engine.events_seen - before
                 if not handled:  # nothing but lanes to be filled was left
                     return commands

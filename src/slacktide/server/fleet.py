@@ -36,6 +36,7 @@ from slacktide.executors.budget import MemoryBudget
 from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import CorrectedTimes
+from slacktide.recording import Recorder, export_times
 from slacktide.repository import (
     ModelDefinition,
     ModelSettings,
@@ -85,6 +86,8 @@ class Fleet:
         shelf: ProfileShelf,
         executors: Mapping[str, Executor],
         budget: MemoryBudget,
+        *,
+        recorder: Recorder | None = None,
     ) -> None:
         """`executors` by the name that a model's settings give."""
         self._settings = settings
@@ -92,6 +95,7 @@ class Fleet:
         self._shelf = shelf
         self._executors = executors
         self._budget = budget
+        self._recorder = recorder
         self._lock = asyncio.Lock()
         self._driver: Driver | None = None
         self._generation = 0
@@ -352,6 +356,9 @@ class Fleet:
         """The engine's `PoolFactory`."""
         version = self._version(pool)
         recipe = self._recipe(version.definition.settings)
+        if self._recorder is not None:
+            times = version.times
+            self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
         return recipe.parts(version.times, max_batch=max_batch, view=view)
 
     def _recipe(self, settings: ModelSettings) -> PoolRecipe:

@@ -58,6 +58,10 @@ class ServerSettings:
     """A line for every request."""
     trace_endpoint: str | None = None
     """OTLP/HTTP endpoint for traces (extra `otel`); None: no traces."""
+    record: Path | None = None
+    """Where the engine's events and commands are recorded; None: nowhere."""
+    record_limit: int = 1024 * MIB
+    """Size at which a part of the recording is set aside; the one before it is deleted."""
 
     def __post_init__(self) -> None:
         for name in ("http_port", "grpc_port", "metrics_port"):
@@ -75,6 +79,8 @@ class ServerSettings:
                 raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if self.cores is not None and self.cores < 1:
             raise ValueError(f"cores: expected 1 or more, got {self.cores}")
+        if self.record_limit < MIB:
+            raise ValueError(f"record_limit: expected 1MiB or more, got {self.record_limit}")
         if self.allow_uploads and not self.allow_control:
             raise ValueError("allow_uploads: needs allow_control")
 

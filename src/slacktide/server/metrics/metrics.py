@@ -6,12 +6,13 @@ from itertools import chain
 
 from slacktide.engine import Engine
 from slacktide.executors.budget import MemoryBudget
+from slacktide.recording import Recorder
 from slacktide.server.http import Route
 from slacktide.server.http import metrics_routes as routes_of
 from slacktide.server.metrics.exposition import write
 from slacktide.server.metrics.machine import Machine
 from slacktide.server.metrics.nvml import Nvml, open_nvml
-from slacktide.server.metrics.own import server_families, version_families
+from slacktide.server.metrics.own import recording_families, server_families, version_families
 from slacktide.server.metrics.process import process_families
 from slacktide.server.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.server.metrics.view import look
@@ -33,6 +34,7 @@ class Metrics:
         process_executor: Workers | None = None,
         machine: Machine | None = None,
         nvml: Nvml | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """`machine` and `nvml` are found if not given."""
         self._catalog = catalog
@@ -41,6 +43,7 @@ class Metrics:
         self._workers = process_executor
         self._machine = machine or Machine()
         self._nvml = nvml or open_nvml()
+        self._recorder = recorder
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
@@ -53,6 +56,7 @@ class Metrics:
                 gpus,
                 version_families(views, self._catalog),
                 server_families(self._engine, self._budget, usage_of(self._workers)),
+                recording_families(self._recorder),
                 process_families(),
             )
         )

@@ -14,6 +14,7 @@ from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
 from slacktide.executors.budget import MemoryBudget
+from slacktide.recording import Recorder
 from slacktide.server.metrics.exposition import Family
 from slacktide.server.metrics.view import VersionView
 from slacktide.server.metrics.workers import WorkerUsage
@@ -122,6 +123,26 @@ def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) 
         "gauge",
         "Private memory of all workers, bytes",
         workers.memory_bytes,
+    )
+
+
+def recording_families(recorder: Recorder | None) -> Iterable[Family]:
+    """Of what is recorded (`--record`); 0 throughout where nothing is to be."""
+    recording = recorder is not None and recorder.stopped is None
+    yield Family.single(
+        "slacktide_recording", "gauge", "1 while the engine's events are recorded", int(recording)
+    )
+    yield Family.single(
+        "slacktide_recording_bytes_total",
+        "counter",
+        "Recorded so far, bytes",
+        0 if recorder is None else recorder.bytes,
+    )
+    yield Family.single(
+        "slacktide_recording_stopped",
+        "gauge",
+        "1 if recording has stopped because it could not be written",
+        int(recorder is not None and recorder.stopped is not None),
     )
 
 

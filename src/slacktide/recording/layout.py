@@ -1,0 +1,216 @@
+"""Dataclasses as JSON arrays, and back, by their type annotations.
+
+An instance becomes the array of its fields in order: no names, since a recording states the layout
+once, in its header. Enums are written by their label. Floats survive bit for bit: JSON is written
+with the shortest digits that read back as the same number. JSON has no infinity, so it is written
+as null; a null where a number must be is infinity again. (NaN is nowhere: whatever comes from a
+client is checked to be finite.)
+
+Codecs are made once for each type. Most fields are plain values, which one `attrgetter` collects in
+C: to write an event costs a microsecond or two (bench/recording_cost.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from operator import attrgetter
+from types import NoneType, UnionType
+from typing import Any, TypeGuard, Union, get_args, get_origin, get_type_hints
+
+from slacktide.domain import Reason
+from slacktide.recording.errors import LayoutError
+
+Encode = Callable[[Any], Any]
+Decode = Callable[[Any, str], Any]
+"""(plain value, its name) -> value; raises LayoutError with the name."""
+
+_PLAIN = (int, float, str, bool, NoneType)
+
+
+def names_of(type_: type[Any]) -> tuple[str, ...]:
+    """The fields of a dataclass or a NamedTuple, in the order of the array."""
+    if is_dataclass(type_):
+        return tuple(field.name for field in fields(type_))
+    return tuple(type_._fields)
+
+
+def layout_of(types: Sequence[type[Any]]) -> dict[str, list[str]]:
+    """Fields by type name, of `types` and of whatever they hold."""
+    found: dict[str, list[str]] = {}
+
+    def visit(hint: Any) -> None:
+        if _is_record(hint):
+            if hint.__name__ not in found:
+                found[hint.__name__] = list(names_of(hint))
+                for each in get_type_hints(hint).values():
+                    visit(each)
+        else:
+            for part in get_args(hint):
+                visit(part)
+
+    for each in types:
+        visit(each)
+    return found
+
+
+@cache
+def encoder(hint: Hashable) -> Encode | None:
+    """What makes a value of `hint` plain; None if it is plain already."""
+    if hint in _PLAIN:
+        return None
+    if isinstance(hint, type) and issubclass(hint, Reason):
+        return attrgetter("label")
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return attrgetter("value")
+    if _is_record(hint):
+        return record_encoder(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        (inner,) = [encoder(part) for part in parts if part is not NoneType]
+        return None if inner is None else _optional(inner)
+    if origin is tuple:
+        inner = encoder(parts[0])
+        return None if inner is None else _each(inner)
+    raise TypeError(f"no layout for {hint!r}")
+
+
+def _optional(inner: Encode) -> Encode:
+    return lambda value: None if value is None else inner(value)
+
+
+def _each(inner: Encode) -> Encode:
+    return lambda values: [inner(value) for value in values]
+
+
+def record_encoder(
+    type_: type[Any], changed: Mapping[str, Encode] | None = None, left_out: Sequence[str] = ()
+) -> Encode:
+    """Encodes instances of a dataclass; `changed` fields in another way, some `left_out`."""
+    hints = get_type_hints(type_)
+    names = [name for name in names_of(type_) if name not in left_out]
+    made = [(changed or {}).get(name) or encoder(hints[name]) for name in names]
+    if not names:
+        return lambda value: ()
+    if len(names) == 1:
+        (get, (only,)) = (attrgetter(*names), made)
+        return lambda value: (get(value) if only is None else only(get(value)),)
+    every = attrgetter(*names)
+    to_change = [(i, change) for i, change in enumerate(made) if change is not None]
+    if not to_change:
+        return every
+
+    def encode(value: Any) -> list[Any]:
+        plain = list(every(value))
+        for i, change in to_change:
+            plain[i] = change(plain[i])
+        return plain
+
+    return encode
+
+
+@cache
+def decoder(hint: Hashable) -> Decode:
+    """What reads a plain value of `hint` back."""
+    if hint in _PLAIN:
+        return _SCALARS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _enum(hint)
+    if _is_record(hint):
+        return _record(hint)
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin in (UnionType, Union):
+        (inner,) = [decoder(part) for part in parts if part is not NoneType]
+        return lambda value, name: None if value is None else inner(value, name)
+    if origin is tuple:
+        return _tuple(decoder(parts[0]))
+    raise TypeError(f"no layout for {hint!r}")
+
+
+def _is_record(hint: object) -> TypeGuard[type[Any]]:
+    return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
+
+
+def _record(type_: type[Any]) -> Decode:
+    hints = get_type_hints(type_)
+    names = names_of(type_)
+    made = [(name, decoder(hints[name])) for name in names]
+
+    def decode(value: Any, name: str) -> Any:
+        if not isinstance(value, list) or len(value) != len(made):
+            raise LayoutError(f"{name}: expected {len(made)} values ({', '.join(names)})")
+        parts = [
+            read(each, f"{name}.{field}") for (field, read), each in zip(made, value, strict=True)
+        ]
+        try:
+            return type_(*parts)
+        except ValueError as error:
+            raise LayoutError(f"{name}: {error}") from None
+
+    return decode
+
+
+def _enum(type_: type[Enum]) -> Decode:
+    label = attrgetter("label" if issubclass(type_, Reason) else "value")
+    members = {label(member): member for member in type_}
+
+    def decode(value: Any, name: str) -> Enum:
+        if isinstance(value, str) and value in members:
+            return members[value]
+        raise LayoutError(f"{name}: expected one of {', '.join(members)}, got {value!r}")
+
+    return decode
+
+
+def _tuple(inner: Decode) -> Decode:
+    def decode(value: Any, name: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise LayoutError(f"{name}: expected a list, got {value!r}")
+        return tuple([inner(each, name) for each in value])
+
+    return decode
+
+
+def _int(value: Any, name: str) -> int:
+    if type(value) is not int:
+        raise LayoutError(f"{name}: expected a whole number, got {value!r}")
+    return value
+
+
+def _float(value: Any, name: str) -> float:
+    if type(value) is float:
+        return value
+    if value is None:
+        return math.inf
+    if type(value) is not int:
+        raise LayoutError(f"{name}: expected a number, got {value!r}")
+    return float(value)
+
+
+def _str(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise LayoutError(f"{name}: expected text, got {value!r}")
+    return value
+
+
+def _bool(value: Any, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise LayoutError(f"{name}: expected true or false, got {value!r}")
+    return value
+
+
+def _none(value: Any, name: str) -> None:
+    if value is not None:
+        raise LayoutError(f"{name}: expected null, got {value!r}")
+
+
+_SCALARS: Mapping[Any, Decode] = {
+    int: _int,
+    float: _float,
+    str: _str,
+    bool: _bool,
+    NoneType: _none,
+}

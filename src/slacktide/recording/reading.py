@@ -1,0 +1,107 @@
+"""`Recording`: a file that a server recorded, read back line by line.
+
+Strict: what is not just as it would have been written is refused with file, line and field, since a
+replay of something almost right proves nothing. Only a last line without its end is passed over,
+with a warning: that is what a killed server leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from slacktide.recording.errors import LayoutError, RecordingError
+from slacktide.recording.records import Header, Record, read_header, read_record
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A record and where it stands."""
+
+    path: Path
+    number: int
+    record: Record
+
+    @property
+    def place(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+class Recording:
+    """The parts of one recording, oldest first."""
+
+    def __init__(self, path: Path) -> None:
+        """The recording whose newest part is `path`; an older one beside it belongs to it.
+
+        Raises RecordingError if there is none.
+        """
+        self.path = path
+        self.warnings: list[str] = []
+        """What was passed over; complete once all lines have been read."""
+        newest = _header(path)
+        self._parts = [(path, newest)]
+        before = path.with_name(f"{path.name}.1")
+        if newest.part > 1 and before.exists():
+            older = _header(before)
+            if (older.recording, older.part) == (newest.recording, newest.part - 1):
+                self._parts.insert(0, (before, older))
+
+    @property
+    def header(self) -> Header:
+        """Of the oldest part that is here."""
+        return self._parts[0][1]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(path for path, _ in self._parts)
+
+    @property
+    def whole(self) -> bool:
+        """Whether its beginning is here, without which it cannot be replayed."""
+        return self.header.part == 1
+
+    def lines(self) -> Iterator[Line]:
+        """Every record in order. Raises RecordingError at the first that is not one."""
+        for path, _ in self._parts:
+            yield from self._lines_of(path)
+
+    def _lines_of(self, path: Path) -> Iterator[Line]:
+        try:
+            with path.open("rb") as file:
+                file.readline()
+                for number, text in enumerate(file, 2):
+                    if not text.endswith(b"\n"):
+                        self.warnings.append(
+                            f"{path}:{number}: the last line has no end and is passed over; "
+                            "the server was killed"
+                        )
+                        return
+                    yield Line(path, number, _record(text, path, number))
+        except OSError as error:
+            raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _header(path: Path) -> Header:
+    try:
+        with path.open("rb") as file:
+            text = file.readline()
+    except OSError as error:
+        raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return read_header(orjson.loads(text))
+    except orjson.JSONDecodeError:
+        raise RecordingError(f"{path}:1: expected the header of a recording") from None
+    except LayoutError as error:
+        raise RecordingError(f"{path}:1: {error}") from None
+
+
+def _record(text: bytes, path: Path, number: int) -> Record:
+    try:
+        return read_record(orjson.loads(text))
+    except orjson.JSONDecodeError as error:
+        raise RecordingError(f"{path}:{number}: expected a line of JSON: {error}") from None
+    except LayoutError as error:
+        raise RecordingError(f"{path}:{number}: {error}") from None

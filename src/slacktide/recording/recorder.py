@@ -1,0 +1,230 @@
+"""`Recorder`: writes what an engine is told and what it commands, as it happens.
+
+The hot path pays for making one line of JSON for each call of the engine, after its commands have
+been carried out (some µs; bench/recording_cost.py). A thread writes the lines, every second, so
+that a slow disk delays nobody. What the disk cannot take is given up: recording stops, the server
+goes on, and says so.
+
+Parts. A part that has reached the limit is set aside as FILE.1, in the place of an older one, and
+FILE begins anew: a recording takes twice the limit at most, and its newest half is always there.
+A new part states the plan and the pools with what their predictions have learnt, so that it can be
+*predicted* by itself; to *replay* takes the parts from the first on (docs/decisions/0015).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from slacktide._version import __version__
+from slacktide.domain import Command, Event, Plan, PlanChanged, PoolId
+from slacktide.engine import EngineSettings
+from slacktide.recording.errors import RecordingError
+from slacktide.recording.records import (
+    Header,
+    PoolOpened,
+    header_line,
+    plain_commands,
+    plain_events,
+    pool_line,
+)
+from slacktide.scheduling import PoolRecipe
+
+log = logging.getLogger("slacktide.recording")
+
+FLUSH_S = 1.0
+"""Seconds between writes: what a killed server may lose."""
+
+MOST_WAITING = 64 << 20
+"""Bytes that may wait for a slow disk before recording is given up."""
+
+_JSON = orjson.OPT_APPEND_NEWLINE
+
+Export = Callable[[], Mapping[str, Any]]
+"""The predictions of a pool as they are now, as plain data."""
+
+
+class Recorder:
+    """One recording. Belongs to the thread of the engine's driver."""
+
+    def __init__(
+        self, path: Path, settings: EngineSettings, *, limit: int, flush_s: float = FLUSH_S
+    ) -> None:
+        """Opens `path`; a file that is there is set aside as `path`.1. `limit`: bytes of a part.
+
+        Raises RecordingError if it cannot be written.
+        """
+        self.path = path
+        self.events = 0
+        """Events recorded."""
+        self.bytes = 0
+        """Bytes handed to the writer, all parts together."""
+        self._settings = settings
+        self._limit = limit
+        self._recording = secrets.token_hex(8)
+        self._part = 0
+        self._in_part = 0
+        self._plan: Plan | None = None
+        self._pools: dict[PoolId, tuple[int, PoolRecipe, Export]] = {}
+        self._calls: list[tuple[float, Sequence[Event], Sequence[Command]]] = []
+        self._writer = _Writer(path, flush_s)
+        self._begin_part()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing is recorded any more; None while it is."""
+        return self._writer.failure
+
+    def opened(self, pool: PoolId, max_batch: int, recipe: PoolRecipe, export: Export) -> None:
+        """The engine makes a pool, inside a call that will be told of later."""
+        self._pools[pool] = (max_batch, recipe, export)
+        self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
+
+    def called(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        """The engine has handled `events` at `now`: remember it until `encode`."""
+        self._calls.append((now, events, commands))
+
+    def encode(self) -> None:
+        """Hand over what has been remembered; once the commands are carried out."""
+        calls, self._calls = self._calls, []
+        if self._writer.failure is not None:
+            return
+        for now, events, commands in calls:
+            for event in events:
+                if type(event) is PlanChanged:
+                    self._plan = event.plan
+            self.events += len(events)
+            self._put((now, plain_events(events), plain_commands(commands)))
+        if self._in_part >= self._limit:
+            self._begin_part()
+
+    def close(self) -> None:
+        """Write what is left; blocks for that long."""
+        self.encode()
+        self._writer.close()
+
+    def _put(self, line: object) -> None:
+        try:
+            data = orjson.dumps(line, option=_JSON)
+        except TypeError as error:  # who records must not hurt who serves
+            self._writer.fail(f"a line cannot be written as JSON: {error}")
+            return
+        self._in_part += len(data)
+        self.bytes += len(data)
+        self._writer.put(data)
+
+    def _begin_part(self) -> None:
+        self._part += 1
+        self._in_part = 0
+        if self._part > 1:
+            self._writer.put(None)
+        began = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+        header = Header(
+            self._recording,
+            self._part,
+            __version__,
+            began,
+            self._settings,
+            self.events,
+            self._plan,
+        )
+        self._put(header_line(header))
+        kept = set() if self._plan is None else {each.pool for each in self._plan.deployments}
+        self._pools = {pool: known for pool, known in self._pools.items() if pool in kept}
+        for pool, (max_batch, recipe, export) in self._pools.items():
+            self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
+
+
+class _Writer:
+    """The thread that writes, and the lines that wait for it. None: begin a new file."""
+
+    def __init__(self, path: Path, flush_s: float) -> None:
+        self.failure: str | None = None
+        self._path = path
+        self._flush_s = flush_s
+        self._waiting: deque[bytes | None] = deque()
+        self._put_bytes = 0
+        """Counted by the one who puts; the thread counts what it has written."""
+        self._written_bytes = 0
+        self._ending = threading.Event()
+        self._file = self._open()
+        self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
+        self._thread.start()
+
+    def put(self, data: bytes | None) -> None:
+        if self.failure is not None:
+            return
+        # Appending to a deque and taking from it are single steps, so no lock is needed.
+        self._waiting.append(data)
+        if data is not None:
+            self._put_bytes += len(data)
+            if self._put_bytes - self._written_bytes > MOST_WAITING:
+                self.fail(f"the disk is too slow: {MOST_WAITING >> 20} MiB wait to be written")
+
+    def fail(self, why: str) -> None:
+        """Take no more lines; those that wait are still written if they can be."""
+        if self.failure is None:
+            self.failure = why
+            log.error("%s is recorded no further: %s", self._path, why)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._thread.join()
+        with contextlib.suppress(OSError):  # it may have failed between two files
+            os.close(self._file)
+
+    def _open(self) -> int:
+        """Set an older file aside, and begin one. Raises RecordingError."""
+        path = self._path
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                if not stat.S_ISREG(path.stat().st_mode):
+                    raise RecordingError(f"record: {path} is not a file")
+                path.replace(path.with_name(f"{path.name}.1"))
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise RecordingError(f"record: {path} cannot be written: {error.strerror}") from None
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._flush_s):
+            self._write()
+        self._write()
+
+    def _write(self) -> None:
+        """Write what waits now."""
+        lines: list[bytes] = []
+        try:
+            for _ in range(len(self._waiting)):
+                line = self._waiting.popleft()
+                if line is not None:
+                    lines.append(line)
+                    continue
+                self._write_all(lines)
+                lines = []
+                os.close(self._file)
+                self._file = self._open()
+            self._write_all(lines)
+        except OSError as error:
+            self.fail(f"it cannot be written: {error.strerror}")
+            self._waiting.clear()
+        except RecordingError as error:
+            self.fail(str(error))
+            self._waiting.clear()
+
+    def _write_all(self, lines: Sequence[bytes]) -> None:
+        rest = memoryview(b"".join(lines))
+        while rest:
+            written = os.write(self._file, rest)
+            self._written_bytes += written
+            rest = rest[written:]

@@ -1,0 +1,268 @@
+"""The lines of a recording.
+
+1. A *header* opens each part of a recording (`Header`). It states the layout of all arrays, so that
+   a recording made by another version is refused with a reason and never misread.
+2. A *pool* (`PoolOpened`): how the engine made a pool, with its predictions as of then. It stands
+   before the call that opened the pool, and again, as learnt meanwhile, at the head of later parts.
+3. A *call* (`Call`): one `Engine.handle_all(events, now)`, and the commands that it gave.
+
+Commands are written to be compared and counted, so they name replicas and members by id, and leave
+out what equals the time of the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, get_args
+
+from slacktide.domain import (
+    AbortBatch,
+    Answer,
+    Batch,
+    Command,
+    Event,
+    FreeSlots,
+    Outcome,
+    Plan,
+    PoolId,
+    Replica,
+    ResizeLane,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+)
+from slacktide.engine import EngineSettings
+from slacktide.recording.errors import LayoutError
+from slacktide.recording.layout import decoder, layout_of, record_encoder
+from slacktide.scheduling import PoolRecipe
+
+SCHEMA = 1
+
+Plain: TypeAlias = list[Any]
+"""A command as it stands in a recording: [its type, the number of its event, its values …]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first line of a part."""
+
+    recording: str
+    """Which recording this is a part of: random, the same in all of them."""
+    part: int
+    """1 is the first."""
+    software: str
+    began: str
+    """When this part began: wall clock, ISO 8601. For people."""
+    settings: EngineSettings
+    events_before: int = 0
+    """Events in the parts before this one."""
+    plan: Plan | None = None
+    """In force as the part began; None in the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOpened:
+    """How a pool was made."""
+
+    pool: PoolId
+    max_batch: int
+    recipe: PoolRecipe
+    times: Mapping[str, Any]
+    """Its predictions as of this line, exported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Events that the engine was given together, and what it wanted done."""
+
+    now: float
+    events: tuple[Event, ...]
+    commands: tuple[Plain, ...] = field(default=())
+
+
+Record: TypeAlias = PoolOpened | Call
+
+EVENTS: Mapping[str, type] = {type_.__name__: type_ for type_ in get_args(Event)}
+
+
+def _ids(things: Sequence[Any]) -> list[int]:
+    return [thing.id for thing in things]
+
+
+_batch = record_encoder(
+    Batch, {"replica": lambda replica: replica.id, "members": _ids}, left_out=("started",)
+)
+_outcome = record_encoder(Outcome, left_out=("at",))
+_replica = record_encoder(Replica)
+_EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
+    type_: (name, record_encoder(type_)) for name, type_ in EVENTS.items()
+}
+_COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    RunBatch: lambda c: ("RunBatch", c.cause, *_batch(c.batch)),
+    AbortBatch: lambda c: ("AbortBatch", c.cause, c.batch.id),
+    Answer: lambda c: ("Answer", c.cause, c.id, *_outcome(c.outcome)),
+    FreeSlots: lambda c: ("FreeSlots", c.cause, c.ids),
+    StartReplica: lambda c: ("StartReplica", c.cause, *_replica(c.replica)),
+    StopReplica: lambda c: ("StopReplica", c.cause, c.replica.id, c.kill),
+    ResizeLane: lambda c: ("ResizeLane", c.cause, c.lane, c.cores, _ids(c.replicas)),
+}
+
+
+def plain_events(events: Sequence[Event]) -> list[Any]:
+    """Events ready for JSON."""
+    found = []
+    for event in events:
+        name, encode = _EVENT_ENCODERS[type(event)]
+        found.append((name, *encode(event)))
+    return found
+
+
+def plain_commands(commands: Sequence[Command]) -> list[Any]:
+    """Commands ready for JSON."""
+    return [_COMMAND_ENCODERS[type(command)](command) for command in commands]
+
+
+def layout() -> dict[str, list[str]]:
+    """The fields of every array in a recording, in order."""
+    found = layout_of((*EVENTS.values(), EngineSettings))
+    found["RunBatch"] = ["cause", *layout_of((Batch,))["Batch"]]
+    found["RunBatch"].remove("started")
+    found["Answer"] = ["cause", "id", *layout_of((Outcome,))["Outcome"]]
+    found["Answer"].remove("at")
+    found["AbortBatch"] = ["cause", "batch"]
+    found["FreeSlots"] = ["cause", "ids"]
+    found["StartReplica"] = ["cause", *layout_of((Replica,))["Replica"]]
+    found["StopReplica"] = ["cause", "replica", "kill"]
+    found["ResizeLane"] = ["cause", "lane", "cores", "replicas"]
+    return found
+
+
+# ── lines, to plain data and back ────────────────────────────────────────────────────────────
+
+_settings = record_encoder(EngineSettings)
+_plan = record_encoder(Plan)
+_HEADER = (
+    "slacktide_recording",
+    "recording",
+    "part",
+    "software",
+    "began",
+    "settings",
+    "events_before",
+    "plan",
+    "layout",
+)
+_POOL = ("pool", "max_batch", "scheduler", "options", "share", "times")
+
+
+def header_line(header: Header) -> dict[str, Any]:
+    """A header ready for JSON."""
+    return {
+        "slacktide_recording": SCHEMA,
+        "recording": header.recording,
+        "part": header.part,
+        "software": header.software,
+        "began": header.began,
+        "settings": _settings(header.settings),
+        "events_before": header.events_before,
+        "plan": None if header.plan is None else _plan(header.plan),
+        "layout": layout(),
+    }
+
+
+def read_header(line: object) -> Header:
+    """Raises LayoutError naming the field, also for a layout that is not this version's."""
+    if not isinstance(line, dict) or "slacktide_recording" not in line:
+        raise LayoutError("expected the header of a recording")
+    schema = line["slacktide_recording"]
+    if schema != SCHEMA:
+        raise LayoutError(f"slacktide_recording: this version reads {SCHEMA}, got {schema!r}")
+    fields = _keys(line, "header", _HEADER)
+    here = layout()
+    for name, names in _keys(fields["layout"], "layout", tuple(here)).items():
+        if names != here[name]:
+            raise LayoutError(
+                f"layout: {name} has other fields in the version that recorded this "
+                f"({fields['software']}) than in this one; replay with that version"
+            )
+    return Header(
+        decoder(str)(fields["recording"], "recording"),
+        decoder(int)(fields["part"], "part"),
+        decoder(str)(fields["software"], "software"),
+        decoder(str)(fields["began"], "began"),
+        decoder(EngineSettings)(fields["settings"], "settings"),
+        decoder(int)(fields["events_before"], "events_before"),
+        decoder(Plan | None)(fields["plan"], "plan"),
+    )
+
+
+def pool_line(opened: PoolOpened) -> dict[str, Any]:
+    """A pool ready for JSON."""
+    return {
+        "pool": tuple(opened.pool),
+        "max_batch": opened.max_batch,
+        "scheduler": opened.recipe.scheduler,
+        "options": dict(opened.recipe.options),
+        "share": opened.recipe.share,
+        "times": opened.times,
+    }
+
+
+def read_record(line: object) -> Record:
+    """Any line but a header. Raises LayoutError naming the field."""
+    if isinstance(line, dict):
+        return _read_pool(line)
+    if not isinstance(line, list) or len(line) != 3:
+        raise LayoutError("expected [now, events, commands]")
+    now, events, commands = line
+    if not isinstance(events, list) or not isinstance(commands, list):
+        raise LayoutError("expected lists of events and commands")
+    for command in commands:
+        if not isinstance(command, list) or len(command) < 2:
+            raise LayoutError(f"commands: expected [type, cause, …], got {command!r}")
+    return Call(_now(now), tuple([_read_event(event) for event in events]), tuple(commands))
+
+
+def _now(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise LayoutError(f"now: expected a number, got {value!r}")
+    return float(value)
+
+
+def _read_event(value: object) -> Event:
+    if not isinstance(value, list) or not value or value[0] not in EVENTS:
+        raise LayoutError(f"events: expected one of {', '.join(EVENTS)}, got {value!r}")
+    name = value[0]
+    event: Event = decoder(EVENTS[name])(value[1:], name)
+    return event
+
+
+def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
+    fields = _keys(line, "pool", _POOL)
+    options, times = fields["options"], fields["times"]
+    for name, value in (("options", options), ("times", times)):
+        if not isinstance(value, dict):
+            raise LayoutError(f"{name}: expected an object, got {value!r}")
+    return PoolOpened(
+        decoder(PoolId)(fields["pool"], "pool"),
+        decoder(int)(fields["max_batch"], "max_batch"),
+        PoolRecipe(
+            decoder(str)(fields["scheduler"], "scheduler"),
+            options,
+            decoder(float)(fields["share"], "share"),
+        ),
+        times,
+    )
+
+
+def _keys(value: object, name: str, keys: Sequence[str]) -> Mapping[str, Any]:
+    """An object with just these keys."""
+    if not isinstance(value, dict):
+        raise LayoutError(f"{name}: expected an object, got {value!r}")
+    missing = [key for key in keys if key not in value]
+    unknown = [str(key) for key in value if key not in keys]
+    if missing or unknown:
+        told = [f"no {key}" for key in missing] + [f"unknown {key}" for key in unknown]
+        raise LayoutError(f"{name}: {', '.join(told)}")
+    return value

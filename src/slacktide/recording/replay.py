@@ -1,0 +1,134 @@
+"""Replay: a recording's events, in a fresh engine, at their times.
+
+The engine and the schedulers are pure, so the same events at the same times must give the same
+commands, to the last bit. If they do not, something that the engine depends on is not in the
+recording, or the code is not what it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+
+from slacktide.domain import Command, PoolId
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.recording.errors import RecordingError
+from slacktide.recording.predictions import load_times
+from slacktide.recording.reading import Line, Recording
+from slacktide.recording.records import Call, Plain, PoolOpened, plain_commands
+from slacktide.scheduling.policies import PolicyError
+
+
+class Pools:
+    """Makes an engine's pools as they were made when they were recorded."""
+
+    def __init__(self) -> None:
+        self.opened: dict[PoolId, PoolOpened] = {}
+
+    def add(self, opened: PoolOpened) -> None:
+        """What a pool is made of. Stated again at the head of a later part: the first holds."""
+        self.opened.setdefault(opened.pool, opened)
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        """The engine's `PoolFactory`. Raises RecordingError for a pool that was not recorded."""
+        known = self.opened.get(pool)
+        if known is None:
+            raise RecordingError(f"pool {pool} is opened, but not recorded")
+        times = load_times(known.times)
+        try:
+            return known.recipe.parts(times, max_batch=max_batch, view=view)
+        except PolicyError as error:
+            raise RecordingError(f"pool {pool}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first call whose commands are not those that were recorded."""
+
+    line: Line
+    first_event: int
+    """Running number of the first event of the call."""
+    place: int
+    """Index of the first command that differs."""
+    recorded: tuple[Plain, ...]
+    replayed: tuple[Plain, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What became of a replay."""
+
+    calls: int
+    events: int
+    commands: int
+    difference: Difference | None
+    """None: identical."""
+
+
+class Watcher:
+    """Looks on while a recording is replayed. Does nothing of its own."""
+
+    def before(self, call: Call, engine: Engine) -> None:
+        """The engine is about to be told."""
+
+    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+        """It has given these commands, which are those that were recorded."""
+
+
+def replay(recording: Recording, *watchers: Watcher) -> Replayed:
+    """Replay until the end or the first difference.
+
+    Raises RecordingError for a recording that is not whole, or says what cannot be.
+    """
+    if not recording.whole:
+        raise RecordingError(
+            f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
+            "all parts from the first on, and that has been overwritten (--record-limit)"
+        )
+    pools = Pools()
+    engine = Engine(pools.parts, recording.header.settings)
+    calls = count = 0
+    for line in recording.lines():
+        record = line.record
+        if isinstance(record, PoolOpened):
+            pools.add(record)
+            continue
+        for watcher in watchers:
+            watcher.before(record, engine)
+        first = engine.events_seen
+        commands = handled(engine, record)
+        replayed = _as_read(commands)
+        if replayed != list(record.commands):
+            place = _first_difference(record.commands, replayed)
+            found = Difference(line, first, place, record.commands, tuple(replayed))
+            return Replayed(calls, engine.events_seen, count, found)
+        for watcher in watchers:
+            watcher.after(record, engine, commands)
+        calls += 1
+        count += len(commands)
+    return Replayed(calls, engine.events_seen, count, None)
+
+
+def handled(engine: Engine, call: Call) -> list[Command]:
+    """The engine's commands. Where an event is beyond it, those it had given by then: that is what
+    the server carried out, and the rest of the events follow as a call of their own."""
+    try:
+        return engine.handle_all(call.events, now=call.now)
+    except RecordingError:
+        raise
+    except Exception:
+        return engine.state.runs + engine.state.commands
+
+
+def _as_read(commands: list[Command]) -> list[Plain]:
+    """Commands as they come back from a file."""
+    found: list[Plain] = orjson.loads(orjson.dumps(plain_commands(commands)))
+    return found
+
+
+def _first_difference(recorded: tuple[Plain, ...], replayed: list[Plain]) -> int:
+    for i, (one, other) in enumerate(zip(recorded, replayed, strict=False)):
+        if one != other:
+            return i
+    return min(len(recorded), len(replayed))
