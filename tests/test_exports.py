@@ -52,18 +52,18 @@ EXPORTS = {
         Timeline merge percentiles score timeline
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency CorrectedTimes
-        FixedTimes LatencyTable Peak ProfileError ProfileRecord RunClasses
-        TimeDistribution batch_sizes classes_of_samples fit_latency
+        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency ClassedTimes
+        CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
+        RunClasses TimeDistribution batch_sizes classes_of_samples fit_latency
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording
         RecordingError Replayed Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        SCHEMA Comparison Ending Entry Percentiles Provenance Records Report ReportError
-        StreamReport Timeline comparison_page merge page percentiles render
-        render_comparison score summary timeline
+        SCHEMA Comparison Curve Ending Entry Percentiles Provenance Records Report
+        ReportError StreamReport Timeline comparison_page curves html_document html_list
+        html_table merge page percentiles render render_comparison score summary timeline
     """,
     "slacktide.repository": """
         Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey

@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("server", "load"),
     ("simulation",),
     ("reports",),
+    ("reproduce",),
     ("examples",),
     ("cli",),
 )

@@ -1,0 +1,204 @@
+"""What there is to reproduce: the tables and figures as points, each a mean over a few cells.
+
+The paper's four systems take part in every table; beside them ours, the other reading of Orloj's
+Algorithm 1, and a yardstick that knows every length. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
+from slacktide.reproduce.orloj.cell import REQUESTS, Cell, Contender
+from slacktide.reproduce.orloj.published import (
+    DELAY_RATES_PER_MS,
+    SCHEDULERS,
+    SLOS,
+    cases,
+)
+
+PUBLISHED = tuple(Contender(name, name) for name in SCHEDULERS)
+CLIPPER, NEXUS, CLOCKWORK, ORLOJ = PUBLISHED
+ORLOJ_TEXT = Contender("orloj_text", "orloj_text")
+SLACK = Contender("slack", "slack")
+ORACLE = Contender("oracle_slack", "oracle_slack")
+NOTICED = Contender("slack, notice 0.2", "slack", notice=0.2)
+FAIR = Contender("slack, theta 2", "slack", (("theta", 2.0),))
+
+OURS = (ORLOJ_TEXT, SLACK, ORACLE)
+"""In every table, with all seeds."""
+
+FAIR_CASE, FAIR_SLO = "two-modal", 2.0
+"""Where the fairness knob is measured."""
+
+SWEEP_CASE = "three-modal"
+"""Figures 13 and 14 take the distribution of Figure 8c."""
+
+P99_MS = (500.0, 200.0, 100.0, 50.0, 30.0, 20.0, 10.0, 5.0, 2.0)
+"""Figure 14: times alone of the paper's axis and below, as far as it is described."""
+
+OVERHEAD_MS = 1.0
+"""Figure 14: what each batch takes beyond its run time, as no real server is free of."""
+
+FEW_SEEDS = 3
+"""Seeds of setting Q, of notice and of the figures, where the tables under P have five."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """How much is to be measured."""
+
+    settings: tuple[str, ...] = ("P", "Q")
+    seeds: int = 5
+    requests: int = REQUESTS
+    cases: tuple[str, ...] | None = None
+    """Only these; None: all."""
+    slos: tuple[float, ...] = SLOS
+    trace: tuple[float, ...] = ()
+    """Rates of consecutive windows that arrivals follow; empty: those of the setting."""
+
+    def wants(self, case: str) -> bool:
+        """Whether `case` is among those to be measured."""
+        return self.cases is None or case in self.cases
+
+    def seeds_of(self, setting: str, contender: Contender | None = None) -> range:
+        """The seeds of a contender under a setting, from 1."""
+        few = setting != "P" or (contender is not None and contender.notice > 0.0)
+        return range(1, (min(self.seeds, FEW_SEEDS) if few else self.seeds) + 1)
+
+
+QUICK = Scope(
+    seeds=1,
+    requests=1_500,
+    cases=("std-2/0.5", "std-0.5/2", "one-modal", "two-modal", "three-modal", "bart-cnn", "static"),
+    slos=(1.5, 2.0, 3.0),
+)
+"""Under two minutes: to see that it runs, and roughly what comes out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One row of the results: the mean over cells that differ in their seed alone."""
+
+    experiment: str
+    setting: str
+    case: str
+    slo: float
+    contender: Contender
+    cells: tuple[Cell, ...]
+    at: float | None = None
+    """Where on the x axis of a figure."""
+
+
+def _point(
+    experiment: str,
+    scope: Scope,
+    setting: str,
+    case: str,
+    slo: float,
+    contender: Contender,
+    seeds: Iterable[int],
+    at: float | None = None,
+    **fields: float,
+) -> Point:
+    cells = tuple(
+        Cell(
+            setting,
+            workload_of(case),
+            slo,
+            contender,
+            seed,
+            scope.requests,
+            trace=scope.trace,
+            **fields,
+        )
+        for seed in seeds
+    )
+    return Point(experiment, setting, case, slo, contender, cells, at)
+
+
+def _table(
+    name: str, contenders: tuple[Contender, ...], more: tuple[str, ...] = ()
+) -> Callable[[Scope], Iterator[Point]]:
+    """The points of a table; `more` are cases that the paper does not print."""
+
+    def points(scope: Scope) -> Iterator[Point]:
+        for setting in scope.settings:
+            for case in (*cases(name), *more):
+                if not (scope.wants(case) or scope.wants(workload_of(case))):
+                    continue
+                for slo in scope.slos:
+                    fair = case == FAIR_CASE and slo == FAIR_SLO
+                    for contender in (*contenders, *((FAIR,) if fair else ())):
+                        seeds = scope.seeds_of(setting, contender)
+                        yield _point(name, scope, setting, case, slo, contender, seeds)
+
+    return points
+
+
+def _delay_rates(scope: Scope) -> Iterator[Point]:
+    """Figure 13: Orloj's b, in steps of ten."""
+    for setting in scope.settings:
+        for slo in scope.slos:
+            for rate in DELAY_RATES_PER_MS:
+                contender = Contender(f"orloj, b = {rate:g}/ms", "orloj", (("b", rate * 1e3),))
+                seeds = list(scope.seeds_of(setting))[:FEW_SEEDS]
+                yield _point("figure-13", scope, setting, SWEEP_CASE, slo, contender, seeds, rate)
+
+
+def _short_times(scope: Scope) -> Iterator[Point]:
+    """Figure 14: the same requests, all times scaled down."""
+    for setting in scope.settings:
+        for slo in scope.slos:
+            for contender in (ORLOJ, SLACK):
+                for p99 in P99_MS:
+                    seeds = list(scope.seeds_of(setting))[:FEW_SEEDS]
+                    yield _point(
+                        "figure-14",
+                        scope,
+                        setting,
+                        SWEEP_CASE,
+                        slo,
+                        contender,
+                        seeds,
+                        p99,
+                        p99_ms=p99,
+                        overhead_ms=OVERHEAD_MS,
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A table or a figure."""
+
+    name: str
+    title: str
+    points: Callable[[Scope], Iterator[Point]]
+    x_axis: str = ""
+    """What `Point.at` is; empty in a table."""
+
+
+_ALL = (*PUBLISHED, *OURS)
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {
+        experiment.name: experiment
+        for experiment in (
+            Experiment(
+                "table-2",
+                "Two modes, by their standard deviation",
+                _table("table-2", (*_ALL, NOTICED)),
+            ),
+            Experiment("table-3", "One to eight modes", _table("table-3", (*_ALL, NOTICED))),
+            Experiment("table-4", "Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
+            Experiment("table-5", "Real tasks", _table("table-5", _ALL)),
+            Experiment("figure-13", "Sensitivity to b", _delay_rates, "b (1/ms)"),
+            Experiment(
+                "figure-14", "Times alone scaled down", _short_times, "P99 of the time alone (ms)"
+            ),
+        )
+    }
+)
+"""Everything that is simulated, by name. Figure 12 is timed instead: queue.py."""

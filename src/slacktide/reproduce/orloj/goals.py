@@ -1,0 +1,255 @@
+"""What the figures should show, as lines a person can check: goals of this reproduction.
+
+Gains are paired: the same requests under two schedulers, a difference for each seed, then means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
+
+from slacktide.reproduce.orloj.cases import GAIN_CASES
+from slacktide.reproduce.orloj.cell import Cell, Contender, Finish
+from slacktide.reproduce.orloj.experiments import (
+    FAIR,
+    FAIR_CASE,
+    FAIR_SLO,
+    NOTICED,
+    ORACLE,
+    ORLOJ,
+    ORLOJ_TEXT,
+    PUBLISHED,
+    SLACK,
+    Point,
+)
+from slacktide.reproduce.orloj.published import SLOS, printed_finish
+from slacktide.reproduce.orloj.rows import standard_error
+
+BEST_SHARE = 0.95
+MEAN_ERROR = 0.04
+OVER_ORLOJ = {
+    "P": dict(zip(SLOS, (2.4, 3.7, 1.7, 0.8, 0.3), strict=True)),
+    "Q": dict(zip(SLOS, (2.9, 4.8, 6.0, 6.1, 6.1), strict=True)),
+}
+"""Points of `slack` over `orloj`, mean of the 13 cases."""
+OVER_TEXT = {"P": 5.0, "Q": 4.0}
+"""Points of `slack` over `orloj_text`, mean of the tight SLOs."""
+TIGHT = 2.0
+"""SLOs up to this are tight."""
+WITH_NOTICE = {1.5: 8.0, 2.0: 6.0}
+"""Points of `slack` with notice over `orloj` without, under P."""
+WORST = -1.0
+"""Points that no row of `slack` may be below `orloj` by more than."""
+BEHIND_ORACLE = 1.0
+"""Points that `slack` may be behind the yardstick that knows every length, on average under P."""
+LONG_CLASS = 10.0
+"""Points that the long class may be behind what `orloj` gives it, with θ = 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One line of the summary."""
+
+    setting: str
+    what: str
+    measured: str
+    wanted: str
+    met: bool
+    basis: str
+    """What the figure was taken over."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The cells of one case at one SLO, of every contender."""
+
+    case: str
+    slo: float
+    cells: Mapping[Contender, tuple[Cell, ...]]
+
+
+def goals_of(points: Iterable[Point], finishes: Mapping[Cell, Finish]) -> list[Goal]:
+    """Every goal that the points of Tables 2 and 3 can speak of."""
+    found: list[Goal] = []
+    by_setting: dict[str, dict[tuple[str, float], dict[Contender, tuple[Cell, ...]]]] = {}
+    for point in points:
+        if point.case in GAIN_CASES and point.experiment in ("table-2", "table-3"):
+            rows = by_setting.setdefault(point.setting, {})
+            if all(cell in finishes for cell in point.cells):
+                rows.setdefault((point.case, point.slo), {})[point.contender] = point.cells
+    for setting, cells in by_setting.items():
+        view = _View(setting, [_Row(*key, row) for key, row in cells.items()], finishes)
+        found += (goal for make in _GOALS[setting] for goal in make(view))
+    return found
+
+
+class _View:
+    """What was measured under one setting."""
+
+    def __init__(self, setting: str, rows: list[_Row], finishes: Mapping[Cell, Finish]) -> None:
+        self.setting = setting
+        self.rows = rows
+        self._finishes = finishes
+
+    def mean(self, row: _Row, contender: Contender) -> float:
+        return fmean(self._finishes[cell].rate for cell in row.cells[contender])
+
+    def mean_of(self, row: _Row, contender: Contender, application: str) -> float:
+        cells = row.cells[contender]
+        return fmean(self._finishes[cell].rate_of(application) for cell in cells)
+
+    def with_all(self, *contenders: Contender, slos: Iterable[float] = SLOS) -> list[_Row]:
+        """Rows that all of `contenders` were measured in."""
+        wanted = set(slos)
+        return [
+            row
+            for row in self.rows
+            if row.slo in wanted and all(one in row.cells for one in contenders)
+        ]
+
+    def gains(self, rows: list[_Row], one: Contender, other: Contender) -> list[float]:
+        """Points of `one` over `other`, a mean over `rows` for each seed that both have."""
+        by_seed: dict[int, list[float]] = {}
+        for row in rows:
+            base = {cell.seed: self._finishes[cell].rate for cell in row.cells[other]}
+            for cell in row.cells[one]:
+                if cell.seed in base:
+                    gain = 100.0 * (self._finishes[cell].rate - base[cell.seed])
+                    by_seed.setdefault(cell.seed, []).append(gain)
+        return [fmean(gains) for gains in by_seed.values()]
+
+    def goal(self, what: str, measured: str, wanted: str, met: bool, rows: int) -> Goal:
+        return Goal(self.setting, what, measured, wanted, met, f"{rows} rows")
+
+    def at_least(
+        self, what: str, rows: list[_Row], one: Contender, other: Contender, points: float
+    ) -> Goal:
+        """The goal that `one` gains so many points over `other`."""
+        gains = self.gains(rows, one, other)
+        mean, error = fmean(gains), standard_error(gains)
+        spread = "" if error is None else f" ± {error:.1f}"
+        met = round(mean, 1) >= points  # as it is shown
+        return self.goal(what, f"{mean:+.1f}{spread}", f"≥ {points:+.1f}", met, len(rows))
+
+
+def _best_of_four(view: _View) -> Iterator[Goal]:
+    rows = view.with_all(*PUBLISHED)
+    if rows:
+        best = sum(
+            view.mean(row, ORLOJ) >= max(view.mean(row, one) for one in PUBLISHED) for row in rows
+        )
+        share = best / len(rows)
+        yield view.goal(
+            "orloj is the best of the four published systems",
+            f"{best} of {len(rows)} rows ({share:.0%})",
+            f"≥ {BEST_SHARE:.0%}",
+            share >= BEST_SHARE,
+            len(rows),
+        )
+
+
+def _close_to_print(view: _View) -> Iterator[Goal]:
+    for contender in (ORLOJ, *PUBLISHED[:-1]):
+        rows = view.with_all(contender)
+        errors = [
+            abs(view.mean(row, contender) - printed)
+            for row in rows
+            if (printed := printed_finish(row.case, row.slo, contender.label)) is not None
+        ]
+        if not errors:
+            continue
+        error = fmean(errors)
+        judged = contender is ORLOJ
+        yield view.goal(
+            f"mean absolute error against the printed {contender.label} column",
+            f"{error:.3f}",
+            f"≤ {MEAN_ERROR:.2f}" if judged else "–",
+            error <= MEAN_ERROR or not judged,
+            len(errors),
+        )
+
+
+def _over_orloj(view: _View) -> Iterator[Goal]:
+    for slo, points in OVER_ORLOJ[view.setting].items():
+        rows = view.with_all(SLACK, ORLOJ, slos=(slo,))
+        if rows:
+            yield view.at_least(f"slack over orloj at {slo:g} × P99", rows, SLACK, ORLOJ, points)
+
+
+def _over_text(view: _View) -> Iterator[Goal]:
+    rows = view.with_all(SLACK, ORLOJ_TEXT, slos=[slo for slo in SLOS if slo <= TIGHT])
+    if rows:
+        points = OVER_TEXT[view.setting]
+        what = f"slack over orloj_text at ≤ {TIGHT:g} × P99"
+        yield view.at_least(what, rows, SLACK, ORLOJ_TEXT, points)
+
+
+def _worst_row(view: _View) -> Iterator[Goal]:
+    rows = view.with_all(SLACK, ORLOJ)
+    if rows:
+        gain, worst = min(
+            ((fmean(view.gains([row], SLACK, ORLOJ)), row) for row in rows),
+            key=lambda pair: pair[0],
+        )
+        yield view.goal(
+            "slack over orloj, worst row",
+            f"{gain:+.1f} ({worst.case} at {worst.slo:g} ×)",
+            f"≥ {WORST:+.1f}",
+            round(gain, 1) >= WORST,
+            len(rows),
+        )
+
+
+def _with_notice(view: _View) -> Iterator[Goal]:
+    for slo, points in WITH_NOTICE.items():
+        rows = view.with_all(NOTICED, ORLOJ, slos=(slo,))
+        if rows:
+            what = f"slack with notice of {NOTICED.notice:g} × alone over orloj at {slo:g} × P99"
+            yield view.at_least(what, rows, NOTICED, ORLOJ, points)
+
+
+def _behind_oracle(view: _View) -> Iterator[Goal]:
+    rows = view.with_all(SLACK, ORACLE)
+    if rows:
+        behind = -fmean(view.gains(rows, SLACK, ORACLE))
+        yield view.goal(
+            "slack behind oracle_slack, mean of all rows",
+            f"{behind:.1f}",
+            f"≤ {BEHIND_ORACLE:.1f}",
+            round(behind, 1) <= BEHIND_ORACLE,
+            len(rows),
+        )
+
+
+def _long_class(view: _View) -> Iterator[Goal]:
+    for row in view.with_all(FAIR, ORLOJ, slos=(FAIR_SLO,)):
+        if row.case == FAIR_CASE:
+            behind = 100.0 * (view.mean_of(row, ORLOJ, "long") - view.mean_of(row, FAIR, "long"))
+            yield view.goal(
+                f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99",
+                f"{behind:.1f}",
+                f"≤ {LONG_CLASS:.0f}",
+                behind <= LONG_CLASS,
+                1,
+            )
+
+
+_GOALS: Mapping[str, tuple[Callable[[_View], Iterator[Goal]], ...]] = {
+    "P": (
+        _best_of_four,
+        _close_to_print,
+        _over_orloj,
+        _over_text,
+        _worst_row,
+        _with_notice,
+        _behind_oracle,
+        _long_class,
+    ),
+    "Q": (_over_orloj, _over_text, _worst_row),
+}

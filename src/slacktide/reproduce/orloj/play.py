@@ -1,0 +1,126 @@
+"""One cell, simulated: the engine and the policy that serve, one lane, virtual time.
+
+A scheduler knows c0, c1 and the lengths that each application had before the run; it learns nothing
+during it (the paper's profiler does not run in its experiments either). How long a request is it
+sees only in the time of its batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from slacktide.domain import (
+    Batch,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PoolId,
+    Request,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.profiles import FixedTimes, classes_of_samples
+from slacktide.reproduce.orloj.cell import Cell, Finish
+from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
+from slacktide.scheduling import make_scheduler
+from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
+
+_MODEL = "model"
+_POOL = PoolId(_MODEL, "1")
+_LANE = LaneSpec("lane", (0,))
+
+
+class _Slower:
+    """Hardware that takes `seconds` longer for each batch than anybody was told."""
+
+    def __init__(self, execution: Execution, seconds: float) -> None:
+        self._execution = execution
+        self._more = seconds
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return self._execution.seconds(batch, cores) + self._more
+
+
+def play(cell: Cell) -> Finish:
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, PolicyError."""
+    requests = sample(
+        SETTINGS[cell.setting],
+        cell.case,
+        seed=cell.seed,
+        requests=cell.requests,
+        p99_ms=cell.p99_ms,
+        trace=cell.trace,
+    )
+    submitted = Counter(requests.applications)
+    on_time: Counter[str] = Counter(dict.fromkeys(submitted, 0))
+
+    def answered(request: Request | Notice, outcome: Outcome) -> None:
+        if outcome.kind is OutcomeKind.SERVED:
+            on_time[request.application] += 1
+
+    most = requests.latency.sizes[-1]
+    plan = Plan((_LANE,), (Deployment(_POOL, _LANE.name, most),), (Route(_MODEL, _POOL),))
+    simulation = Simulation(
+        _engine(cell, requests), plan, _hardware(cell, requests), answered=answered
+    )
+    simulation.run(_items(cell, requests))
+    return Finish(dict(submitted), dict(on_time))
+
+
+def _engine(cell: Cell, requests: Sample) -> Engine:
+    contender = cell.contender
+    classes = classes_of_samples(
+        requests.training, requests.latency, shares=requests.shares, most=len(requests.training)
+    )
+
+    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = FixedTimes(classes)
+        scheduler = make_scheduler(
+            contender.policy, dict(contender.options), max_batch=max_batch, times=times, view=view
+        )
+        return PoolParts(scheduler, times)
+
+    return Engine(parts)
+
+
+def _hardware(cell: Cell, requests: Sample) -> Execution:
+    exact = ByLength(requests.latency)
+    return _Slower(exact, cell.overhead_ms / 1e3) if cell.overhead_ms else exact
+
+
+def _items(cell: Cell, requests: Sample) -> Iterator[Item]:
+    """The requests as they come; with notice, each an upload that ends when it would have come.
+
+    The deadline counts from the completed arrival, with and without notice.
+    """
+    slo = cell.slo * requests.p99_alone
+    notice = cell.contender.notice * requests.alone
+    columns = zip(
+        requests.arrivals.tolist(), requests.lengths.tolist(), requests.applications, strict=True
+    )
+    for id, (at, length, application) in enumerate(columns):
+        request = DrawnRequest(
+            id=id,
+            model=_MODEL,
+            arrival=at,
+            deadline=at + notice + slo,
+            application=application,
+            length=length,
+        )
+        if not notice:
+            yield request
+            continue
+        announced = Notice(
+            id=id,
+            model=_MODEL,
+            arrival=at,
+            deadline=at + notice + slo,
+            payload_bytes=0,
+            complete_at=at + notice,
+            application=application,
+        )
+        yield Upload(announced, request, at + notice)

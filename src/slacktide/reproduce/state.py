@@ -1,0 +1,106 @@
+"""`Results`: what has been measured so far, one JSON line each, so that a run can be resumed.
+
+A line holds the fingerprint of the code that measured it, the cell and what came of it. Only lines
+of the same code count: results of an older one are left in the file and passed over. A line cut
+off by a crash is passed over too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+import orjson
+
+from slacktide.reproduce.errors import ReproduceError
+
+SOURCE = Path(__file__).parent.parent
+
+
+def fingerprint(rooms: Iterable[str]) -> str:
+    """What identifies the code of these rooms (folders or files under the source): a short hash."""
+    digest = hashlib.sha256()
+    for room in sorted(rooms):
+        at = SOURCE / room
+        for path in sorted(at.rglob("*.py")) if at.is_dir() else [at]:
+            digest.update(path.relative_to(SOURCE).as_posix().encode() + b"\0")
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Results:
+    """Cells by their key, in a file that only grows. Used as a context manager."""
+
+    def __init__(self, path: Path, code: str, *, fresh: bool = False) -> None:
+        """Read what `path` has. `fresh`: start it anew. Raises ReproduceError if it cannot."""
+        self._path = path
+        self._code = code
+        self._known: dict[bytes, dict[str, Any]] = {}
+        self.passed_over = 0
+        """Lines of other code."""
+        self._file: IO[bytes] | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                path.unlink(missing_ok=True)
+            if path.exists():
+                self._read(path.read_bytes())
+        except OSError as error:
+            raise ReproduceError(f"state file {path}: {error.strerror}") from None
+
+    def _read(self, data: bytes) -> None:
+        whole, _, rest = data.rpartition(b"\n")
+        for number, line in enumerate(whole.split(b"\n") if whole else (), start=1):
+            try:
+                document = orjson.loads(line)
+                code, cell, result = document["code"], document["cell"], document["result"]
+            except (orjson.JSONDecodeError, KeyError, TypeError):
+                raise ReproduceError(
+                    f"state file {self._path}, line {number}: not a result; give another --state"
+                ) from None
+            if code == self._code:
+                self._known[_key(cell)] = result
+            else:
+                self.passed_over += 1
+        if rest:  # a crash cut it off: the next line must not continue it
+            self._path.write_bytes(whole + b"\n" if whole else b"")
+
+    def __enter__(self) -> Results:
+        try:
+            self._file = self._path.open("ab")
+        except OSError as error:
+            raise ReproduceError(f"state file {self._path}: {error.strerror}") from None
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._file is not None
+        self._file.close()
+        self._file = None
+
+    def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:
+        """What came of `cell`; None if it has not been measured."""
+        return self._known.get(_key(cell))
+
+    def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:
+        """Keep a result, in the file at once."""
+        assert self._file is not None, "results are added inside `with`"
+        line = {"code": self._code, "cell": dict(cell), "result": dict(result)}
+        self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+        self._file.flush()
+        self._known[_key(cell)] = dict(result)
+
+    def __len__(self) -> int:
+        """How many results of this code there are."""
+        return len(self._known)
+
+
+def _key(cell: Mapping[str, object]) -> bytes:
+    return orjson.dumps(dict(cell), option=orjson.OPT_SORT_KEYS)
