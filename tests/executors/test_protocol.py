@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import BatchTiming
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import Payload, TensorRef
 from slacktide.executors import protocol as p
@@ -112,7 +113,11 @@ def test_members_with_unlike_numbers_of_tensors_are_no_batch() -> None:
 
 def test_spawn_requests_come_back(kit, tmp_path) -> None:
     source = kit.source(
-        tmp_path / "é.onnx", max_batch=4, providers=("cuda",), warmup_shapes={"x": (3, 4), "y": ()}
+        tmp_path / "é.onnx",
+        max_batch=4,
+        providers=("cuda",),
+        warmup_shapes={"x": (3, 4), "y": ()},
+        padding=Padding({"x": PaddedInput(1, -2, mask=True)}, {"z": 2}, (4, 8)),
     )
     request = SpawnRequest(7, source, (0, 3), "cuda:1")
     assert SpawnRequest.decode(request.encode()) == request

@@ -97,6 +97,94 @@ def test_disagreement_with_slacktide_yaml(define: Define, yaml: str, message: st
     assert str(caught.value).startswith("m/slacktide.yaml: ")
 
 
+TEXT = ModelInterface(
+    inputs=(
+        TensorSpec("ids", Datatype.UINT8, (-1, -1)),
+        TensorSpec("mask", Datatype.INT64, (-1, -1)),
+        TensorSpec("words", Datatype.BYTES, (-1, -1)),
+        TensorSpec("table", Datatype.FP32, (-1, 4, -1)),
+    ),
+    outputs=(
+        TensorSpec("states", Datatype.FP32, (-1, -1, 8)),
+        TensorSpec("y", Datatype.FP32, (-1,)),
+    ),
+    max_batch=8,
+)
+
+
+def test_padding_that_the_model_allows(define: Define) -> None:
+    yaml = """
+        inputs: {ids: {pad: {value: 255, mask: mask}}, table: {pad: {axis: 2, value: -1.5}}}
+        outputs: {states: {pad: {}}}
+        work_hint: {input: table, axis: 2}
+    """
+    definition = define(yaml=yaml)
+    assert check_interface(definition, TEXT) == ()
+    inputs = config_json(definition, TEXT)["input"]
+    assert [tensor.get("optional", False) for tensor in inputs] == [False, True, False, False]
+
+
+def test_padding_without_effect_is_warned_of(define: Define) -> None:
+    (warning,) = check_interface(define(yaml="inputs: {ids: {pad: {}}}"), TEXT)
+    assert warning.startswith("m/slacktide.yaml: inputs.ids.pad has no effect without a mask")
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("inputs: {idz: {pad: {}}}", "inputs.idz: the model has no such input; did you mean 'ids'"),
+        ("inputs: {words: {pad: {}}}", "inputs.words.pad.axis: BYTES cannot be padded"),
+        ("inputs: {table: {pad: {}}}", "inputs.table.pad.axis: axis 1 is always 4 long"),
+        ("inputs: {ids: {pad: {axis: 2}}}", "inputs.ids.pad.axis: expected 1 to 1 (axis 0 is the"),
+        ("inputs: {ids: {pad: {value: -1}}}", "inputs.ids.pad.value: expected one of UINT8"),
+        ("inputs: {ids: {pad: {value: 256}}}", "inputs.ids.pad.value: expected one of UINT8"),
+        ("inputs: {ids: {pad: {value: 0.5}}}", "inputs.ids.pad.value: expected one of UINT8"),
+        (
+            "inputs: {table: {pad: {axis: 2, value: 1.0e+39}}}",
+            "inputs.table.pad.value: expected one of FP32",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: masc}}}",
+            "inputs.ids.pad.mask: the model has no input 'masc'; did you mean 'mask'?",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: table}}}",
+            "inputs.ids.pad.mask: expected numbers of shape [-1, -1], 'table' is FP32 [-1, 4, -1]",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: mask}}, mask: {pad: {}}}",
+            "inputs.mask.pad: it is a mask, which is padded with 0 anyway",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: mask}}}\noutputs: {state: {pad: {}}}",
+            "outputs.state: the model has no such output; did you mean 'states'?",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: mask}}}\noutputs: {states: {pad: {axis: 2}}}",
+            "outputs.states.pad.axis: axis 2 is always 8 long",
+        ),
+        (
+            "inputs: {ids: {pad: {mask: mask}}}\noutputs: {y: {pad: {}}}",
+            "outputs.y.pad.axis: it has no axis besides the rows",
+        ),
+        (
+            "work_hint: {input: tokens, axis: 1}",
+            "work_hint.input: the model has no input 'tokens'; valid: ids, mask, words, table",
+        ),
+        ("work_hint: {input: ids, axis: 2}", "work_hint.axis: 'ids' has axes 0 to 1"),
+    ],
+)
+def test_padding_that_the_model_does_not_allow(define: Define, yaml: str, message: str) -> None:
+    with pytest.raises(InterfaceMismatchError) as caught:
+        check_interface(define(yaml=yaml), TEXT)
+    assert message in str(caught.value)
+
+
+def test_nothing_is_padded_without_a_batch_axis(define: Define) -> None:
+    with pytest.raises(InterfaceMismatchError, match=r"inputs.x.pad: the model has no batch axis"):
+        check_interface(define(yaml="inputs: {x: {pad: {}}}\npadding: exact"), SINGLE)
+
+
 def test_the_config_endpoint(define: Define) -> None:
     assert config_json(define(), BATCHED) == {
         "name": "m",

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.errors import SettingsError
 from slacktide.repository.schedulers import (
     SCHEDULERS,
@@ -19,14 +20,19 @@ from slacktide.repository.schedulers import (
 )
 from slacktide.repository.settings import (
     Cores,
+    InputPad,
     InputSettings,
     Limits,
     ModelSettings,
+    OutputPad,
+    OutputSettings,
     Versions,
+    WorkHint,
 )
 from slacktide.repository.settings_file import parse_settings, validate_settings
 from slacktide.scheduling import POLICIES, option_defaults, policy_options
 
+PADDED = "inputs: {x: {pad: {}}}\npadding: exact\n"
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
@@ -48,18 +54,29 @@ def test_the_documented_example_states_every_key_and_loads() -> None:
     assert settings.slo == 0.15
     assert settings.max_slo == 2.0
     assert settings.cores == Cores(min=1, max=4)
-    assert settings.limits == Limits(queue=2000, payload=4 * 2**20, memory=2**28, rows=16)
-    assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True)
+    assert settings.limits == Limits(
+        queue=2000, payload=4 * 2**20, memory=2**28, rows=16, length=512
+    )
+    assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True, pad=InputPad())
+    assert settings.work_hint == WorkHint(input="tokens", axis=1)
     assert settings.provider_names == ("CPUExecutionProvider",)
 
 
 def test_every_key_is_documented() -> None:
     page = PAGE.read_text()
     tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
-    sections = {"cores.": Cores, "limits.": Limits, "versions.": Versions}
+    sections = {
+        "cores.": Cores,
+        "limits.": Limits,
+        "versions.": Versions,
+        "work_hint.": WorkHint,
+        "inputs.NAME.": InputSettings,
+        "inputs.NAME.pad.": InputPad,
+        "outputs.NAME.": OutputSettings,
+        "outputs.NAME.pad.": OutputPad,
+    }
     nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
-    nested |= {f"inputs.NAME.{key}" for key in InputSettings.model_fields}
-    flat = {k for k in ModelSettings.model_fields if k not in ("limits", "inputs", "scheduler")}
+    flat = {*ModelSettings.model_fields} - {"limits", "inputs", "outputs", "scheduler"}
     options = {key for model in SCHEDULERS.values() for key in model.model_fields} - {"name"}
     for key in flat | nested | options | {"scheduler.name"}:
         assert f"`{key}`" in tables, key
@@ -107,6 +124,27 @@ def test_short_forms() -> None:
         ("file: ../../secret", "file: expected letters, digits"),
         ("inputs: {x: {shape: [0]}}", "inputs.x.shape[0]: expected greater than or equal to 1"),
         ("inputs: {x: {shpe: [1]}}", "inputs.x.shpe: unknown key; did you mean 'shape'?"),
+        ("inputs: {x: {pad: {axs: 1}}}", "inputs.x.pad.axs: unknown key; did you mean 'axis'?"),
+        ("inputs: {x: {pad: {axis: 0}}}", "inputs.x.pad.axis: expected greater than or equal to 1"),
+        ("inputs: {x: {pad: {value: a}}}", "inputs.x.pad.value: expected a number, got 'a'"),
+        ("inputs: {x: {pad: {value: .nan}}}", "inputs.x.pad.value: expected a finite number"),
+        ("outputs: {y: {pda: {}}}", "outputs.y.pda: unknown key; did you mean 'pad'?"),
+        ("outputs: {y: {pad: {axs: 1}}}", "outputs.y.pad.axs: unknown key; did you mean 'axis'?"),
+        ("outputs: {y: {pad: {}}}", "outputs: expected an input with 'pad' beside it"),
+        ("padding: exact", "padding: expected an input with 'pad' beside it"),
+        ("padding: exakt", "padding: expected 'exact', got 'exakt'; did you mean 'exact'?"),
+        (
+            "inputs: {x: {pad: {}}}\nlengths: [4]",
+            "lengths: expected an input with 'pad', and a mask",
+        ),
+        (f"{PADDED}lengths: [4, 4]", "lengths: expected ascending lengths, each once, got [4, 4]"),
+        (f"{PADDED}lengths: [0]", "lengths[0]: expected greater than or equal to 1, got 0"),
+        (f"{PADDED}lengths: [9]\nlimits: {{length: 8}}", "lengths: expected at most limits.length"),
+        ("limits: {length: 8}", "limits.length: expected an input with 'pad', and a mask"),
+        ("work_hint: row", "work_hint.of: expected 'rows' or 'bytes', got 'row'; did you mean"),
+        ("work_hint: {inptu: x}", "work_hint.inptu: unknown key; did you mean 'input'?"),
+        ("work_hint: {}", "work_hint: expected either 'input' (and 'axis') or 'of'"),
+        ("work_hint: {of: rows, axis: 1}", "work_hint: expected 'axis' together with 'input' only"),
         ("- slo", "expected keys and values, got ['slo']"),
         ("slo: 1s\nslo: 2s", "line 2: key 'slo' is given twice"),
         ("priority: 6", "priority: expected less than or equal to 5, got 6"),
@@ -141,6 +179,16 @@ def test_settings_printed_as_json_read_back() -> None:
     assert printed["slo"] == "150ms"
     assert printed["limits"] == {"payload": "64MiB"}
     assert validate_settings(printed, where="") == settings
+
+
+def test_padding_needs_a_mask_or_the_owners_word() -> None:
+    assert load("").pads is None
+    assert load("inputs: {x: {pad: {axis: 2}}}").pads is None
+    assert load(f"{PADDED}lengths: [4, 9]").pads == Padding({"x": PaddedInput(1)}, {}, (4, 9))
+    masked = load("inputs: {x: {pad: {value: 7, mask: m}}}\noutputs: {y: {pad: {axis: 2}}}")
+    inputs = {"x": PaddedInput(1, 7), "m": PaddedInput(1, 0, mask=True)}
+    assert masked.pads == Padding(inputs, {"y": 2})
+    assert masked.masks == {"m"}
 
 
 def test_the_smaller_queue_limit_counts() -> None:

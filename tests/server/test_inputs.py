@@ -146,3 +146,84 @@ def test_wanted_outputs_by_position():
     assert check.check_outputs(["label", "scores"]) == (1, 0)
     with pytest.raises(BadField, match=r"outputs\[1\].name: expected one of 'scores', 'label'"):
         check.check_outputs(["label", "logits"])
+
+
+IDS = TensorSpec("ids", Datatype.INT64, (-1, -1))
+MASK = TensorSpec("mask", Datatype.INT64, (-1, -1))
+PAD = {"inputs": {"ids": {"pad": {"mask": "mask"}}}}
+
+
+def ids(length, rows=1, name="ids"):
+    return tensor(name, np.zeros((rows, length), "<i8"))
+
+
+def test_unequal_lengths_share_a_signature_where_they_are_padded():
+    check = check_for(IDS, MASK, IMAGE, **PAD)
+    short, long = (check.check([ids(n), ids(n, name="mask"), image()]) for n in (3, 9))
+    assert short.signature == long.signature == ((), (), (3, 2))
+    plain = check_for(IDS, MASK, IMAGE)
+    assert plain.check([ids(3), ids(3, name="mask"), image()]).signature == ((3,), (3,), (3, 2))
+
+
+def test_free_axes_that_are_not_padded_stay_in_the_signature():
+    grid = TensorSpec("grid", Datatype.FP32, (-1, -1, -1))
+    check = check_for(grid, inputs={"grid": {"pad": {"axis": 2}}}, padding="exact")
+    found = check.check([tensor("grid", np.zeros((1, 5, 7), "<f4"))])
+    assert found.signature == ((5,),)
+
+
+def test_without_a_mask_or_the_owners_word_lengths_stay_apart():
+    found = check_for(IDS, inputs={"ids": {"pad": {}}}).check([ids(3)])
+    assert found.signature == ((3,),)
+
+
+def test_a_request_too_large_to_be_multiplied_keeps_its_shapes():
+    check = check_for(IDS, MASK, **PAD)  # of four rows at most
+    most = (64 << 20) // 4 // 8
+    fits = check.check([ids(most)])
+    assert fits.signature == ((), ())
+    over = check.check([ids(most + 1)])
+    assert over.signature == ((most + 1,), (most + 1,))
+
+
+def test_a_mask_may_be_left_out():
+    found = check_for(IDS, MASK, **PAD).check([ids(5, rows=2)])
+    assert [t.shape for t in found.tensors] == [(2, 5), (2, 5)]
+    assert (found.rows, found.nbytes, len(found.tensors[1].data)) == (2, 80, 0)
+    with pytest.raises(BadField, match="inputs: expected the input 'mask'"):
+        check_for(IDS, MASK).check([ids(5)])
+    with pytest.raises(BadField, match="inputs: expected the input 'ids'"):
+        check_for(IDS, MASK, **PAD).check([ids(5, name="mask")])
+
+
+def test_a_mask_that_is_sent_must_have_its_bytes():
+    empty = InputTensor("mask", Datatype.INT64, (1, 5), b"")
+    with pytest.raises(BadField, match="'mask' data: expected 40 bytes for shape"):
+        check_for(IDS, MASK, **PAD).check([ids(5), empty])
+
+
+def test_a_request_has_one_length():
+    with pytest.raises(BadField, match=r"'mask' shape\[1\]: expected 5 as in 'ids', got 4"):
+        check_for(IDS, MASK, **PAD).check([ids(5), ids(4, name="mask")])
+
+
+def test_a_request_longer_than_the_model_takes_spoils_no_batch():
+    check = check_for(IDS, MASK, limits={"length": 5}, **PAD)
+    check.check([ids(5)])
+    with pytest.raises(BadField, match=r"'ids' shape\[1\]: expected at most 5, got 6") as caught:
+        check.check([ids(6)])
+    assert caught.value.reason is Reason.BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    ("declared", "hint"),
+    [
+        (None, None),
+        ("rows", 2.0),
+        ("bytes", 2 * 7 * 8.0),
+        ({"input": "ids", "axis": 1}, 7.0),
+    ],
+)
+def test_declared_hints_are_read_off_the_request(declared, hint):
+    settings = {} if declared is None else {"work_hint": declared}
+    assert check_for(IDS, **settings).check([ids(7, rows=2)]).work_hint == hint

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from slacktide.domain import BatchTiming, Replica
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.details import client_detail
+from slacktide.executors.padded_io import split_padded
 from slacktide.executors.ports import (
     Aborted,
     Failed,
@@ -30,7 +31,6 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.providers import ModelError
 from slacktide.executors.session import ModelSession
-from slacktide.executors.tensor_io import split_output
 
 
 class InProcessExecutor:
@@ -157,7 +157,7 @@ class InProcessReplica:
             begin = time.perf_counter()
             batches = session.interface.batches
             columns = [
-                split_output(array, spec.datatype, result.rows, batches)
+                split_padded(array, spec, result.rows, batches, result.lengths)
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
             outputs = [

@@ -17,9 +17,12 @@ _MOST_ROWS = 16
 _MOST_BYTES = 64 << 20
 
 
-def row_shapes(interface: ModelInterface, source: ModelSource) -> dict[str, tuple[int, ...]]:
+def row_shapes(
+    interface: ModelInterface, source: ModelSource, length: int | None = None
+) -> dict[str, tuple[int, ...]]:
     """Shape of each input without the batch axis; free axes as `warmup_shapes` says, else 1.
 
+    Padded axes all get `length`; without it what is stated for one of them, or what is typical.
     Raises ValueError if a stated shape has another number of axes than the model.
     """
     shapes = {}
@@ -32,6 +35,18 @@ def row_shapes(interface: ModelInterface, source: ModelSource) -> dict[str, tupl
                 f"the model has {len(axes)}"
             )
         shapes[spec.name] = stated or tuple(1 if axis < 0 else axis for axis in axes)
+    padding = None if source.padding is None else source.padding.fitting(interface)
+    if padding is None:
+        return shapes
+    stated_lengths = [
+        shapes[name][one.axis - 1]
+        for name, one in padding.inputs.items()
+        if name in source.warmup_shapes
+    ]
+    length = length or next(iter(stated_lengths), padding.typical or 1)
+    for name, one in padding.inputs.items():
+        shape = shapes[name]
+        shapes[name] = (*shape[: one.axis - 1], length, *shape[one.axis :])
     return shapes
 
 

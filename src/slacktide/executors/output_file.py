@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface
 from slacktide.executors.arena import ALIGNMENT, map_read_only
+from slacktide.executors.padded_io import Lengths, split_padded
 from slacktide.executors.protocol import ProtocolError, TensorPlace
-from slacktide.executors.tensor_io import as_bytes, split_output
+from slacktide.executors.tensor_io import Piece, as_bytes
 
 
 def make_output_file() -> int:
@@ -58,14 +59,17 @@ class OutputWriter:
         self._view = memoryview(b"")
 
     def write(
-        self, arrays: Sequence[NDArray[Any]], rows: Sequence[int], interface: ModelInterface
+        self,
+        arrays: Sequence[NDArray[Any]],
+        rows: Sequence[int],
+        interface: ModelInterface,
+        lengths: Lengths | None = None,
     ) -> list[list[TensorPlace]]:
         """Put a batch's outputs down; the place of each, by member and then by output."""
-        batches = interface.batches
-        whole: list[tuple[int, list[tuple[tuple[int, ...], memoryview]]]] = []
+        whole: list[tuple[int, list[Piece]]] = []
         size = 0
         for array, spec in zip(arrays, interface.outputs, strict=True):
-            pieces = split_output(array, spec.datatype, rows, batches)
+            pieces = split_padded(array, spec, rows, interface.batches, lengths)
             whole.append((size, pieces))
             nbytes = sum([len(data) for _, data in pieces])
             size += -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -78,7 +82,7 @@ class OutputWriter:
                 column.append(TensorPlace(at, len(data), shape))
                 at += len(data)
             columns.append(column)
-            if interface.outputs[index].datatype is Datatype.BYTES:
+            if lengths is not None or interface.outputs[index].datatype is Datatype.BYTES:
                 self._view[offset:at] = b"".join([data for _, data in pieces])
             else:
                 self._view[offset:at] = as_bytes(arrays[index])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from slacktide.domain import BatchTiming, Replica
+from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface
 
 
@@ -21,6 +22,7 @@ class TensorRef(NamedTuple):
 
     offset: int
     nbytes: int
+    """0 with a shape that is not empty: a mask that its client left out, for the worker to make."""
     shape: tuple[int, ...]
     """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
 
@@ -104,6 +106,8 @@ class ModelSource:
     lane on such a device."""
     warmup_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Values for free axes, by input name, without the batch axis."""
+    padding: Padding | None = None
+    """Axes along which members of a batch may differ; None: they are of one shape."""
 
 
 class InputArena(Protocol):

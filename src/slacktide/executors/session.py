@@ -14,10 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.details import client_detail
 from slacktide.executors.interface import read_interface
+from slacktide.executors.made_up import row_shapes
 from slacktide.executors.model_file import Shapes, inspect
+from slacktide.executors.padded_io import LengthReader, Lengths, PaddedGatherer
 from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (
     ModelError,
@@ -37,6 +40,8 @@ class RunResult:
     arrays: list[NDArray[Any]]
     rows: list[int]
     """Of each member."""
+    lengths: Lengths | None
+    """Of each member, where they differ: the outputs are to be cut."""
     input_s: float
     infer_s: float
 
@@ -48,7 +53,10 @@ class ModelSession:
         self._session = session
         self._source = source
         self._outputs = [spec.name for spec in interface.outputs]
-        self._gatherers = [InputGatherer(spec) for spec in interface.inputs]
+        padding = None if source.padding is None else source.padding.fitting(interface)
+        self._padding = padding
+        self._gatherers = [_gatherer(spec, padding) for spec in interface.inputs]
+        self._lengths = None if padding is None else LengthReader(padding, interface)
         # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
         self._by_value = any(
             spec.datatype is Datatype.BF16 for spec in (*interface.inputs, *interface.outputs)
@@ -97,7 +105,8 @@ class ModelSession:
 
         Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
         false (ModelError), and one that was read off the model is taken back: no batch axis.
-        Inputs are made up, so a model that refuses even one row of them is left cold.
+        Inputs are made up, so a model that refuses even one row of them is left cold. Where axes
+        are padded, the declared lengths are run as well, and the padded outputs are proved.
         """
         limit = self.interface.max_batch
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
@@ -118,6 +127,40 @@ class ModelSession:
                     ) from None
                 self.interface = replace(self.interface, max_batch=0)
                 return
+        if self._padding is not None:
+            self._warm_up_lengths(self._padding)
+
+    def _warm_up_lengths(self, padding: Padding) -> None:
+        """Run one row and a full batch of each declared length. Raises ModelError."""
+        shapes = {}
+        for length in padding.lengths:
+            for rows in dict.fromkeys((self.interface.max_batch, 1)):
+                try:
+                    arrays = self._infer(self._made_up(rows, length), None)
+                except Exception as error:  # whatever a model may raise
+                    detail = self.detail(error)
+                    raise ModelError(
+                        f"lengths names {length}, but {rows} rows of it fail: {detail}"
+                    ) from None
+            shapes[length] = [array.shape for array in arrays]
+        if len(shapes) < 2:
+            return
+        (shorter, before), *_, (longer, after) = shapes.items()
+        for name, less, more in zip(self._outputs, before, after, strict=True):
+            axis = padding.outputs.get(name)
+            if axis is not None:
+                if (less[axis], more[axis]) != (shorter, longer):
+                    raise ModelError(
+                        f"outputs.{name}.pad: axis {axis} is {more[axis]} long for inputs of "
+                        f"length {longer}: only an axis as long as the inputs can be padded"
+                    )
+            elif less != more and self._source.padding is not None:
+                if name in self._source.padding.outputs:
+                    continue  # declared, but wrongly: that is told where the file is checked
+                raise ModelError(
+                    f"output {name!r} grows with the padded inputs: state its axis as "
+                    f"outputs.{name}.pad"
+                )
 
     def run(
         self, members: Sequence[Payload], arena: memoryview, run_options: Any = None
@@ -142,7 +185,10 @@ class ModelSession:
         arrays = self._infer(feeds, run_options)
         done = time.perf_counter()
         self._check_rows(arrays, sum(rows))
-        return RunResult(arrays, rows, gathered - begin, done - gathered)
+        lengths = None if self._lengths is None else self._lengths.of(members)
+        if lengths is not None:
+            lengths.check(arrays, self._outputs)
+        return RunResult(arrays, rows, lengths, gathered - begin, done - gathered)
 
     def detail(self, error: BaseException) -> str:
         """What a client may know of an error that `run` raised."""
@@ -168,25 +214,27 @@ class ModelSession:
             if array.shape[:1] != (rows,):
                 raise TensorError(f"output {name!r} has not one row for each of the {rows} given")
 
-    def _made_up(self, rows: int) -> dict[str, NDArray[Any]]:
-        generator = np.random.default_rng(_SEED)
-        return {
-            spec.name: _made_up_array(spec, self._warm_shape(spec, rows), generator)
-            for spec in self.interface.inputs
-        }
-
-    def _warm_shape(self, spec: TensorSpec, rows: int) -> tuple[int, ...]:
+    def _made_up(self, rows: int, length: int | None = None) -> dict[str, NDArray[Any]]:
+        """Inputs of so many rows; of this length where they are padded, if it is given."""
+        try:
+            shapes = row_shapes(self.interface, self._source, length)
+        except ValueError as error:
+            raise ModelError(str(error)) from None
         lead: tuple[int, ...] = (rows,) if self.interface.batches else ()
-        axes = spec.shape[len(lead) :]
-        stated = self._source.warmup_shapes.get(spec.name)
-        if stated is None:
-            return (*lead, *(1 if axis < 0 else axis for axis in axes))
-        if len(stated) != len(axes):
-            raise ModelError(
-                f"the warm-up shape of input {spec.name!r} has {len(stated)} axes, "
-                f"the model has {len(axes)}"
-            )
-        return (*lead, *stated)
+        generator = np.random.default_rng(_SEED)
+        padded = {} if self._padding is None else self._padding.inputs
+        arrays = {}
+        for spec in self.interface.inputs:
+            array = _made_up_array(spec, (*lead, *shapes[spec.name]), generator)
+            if spec.name in padded and padded[spec.name].mask:
+                array[...] = pad_element(spec.datatype, 1)
+            arrays[spec.name] = array
+        return arrays
+
+
+def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:
+    padded = None if padding is None else padding.inputs.get(spec.name)
+    return InputGatherer(spec) if padded is None else PaddedGatherer(spec, padded)
 
 
 def _made_up_array(

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors.ports import ModelSource
 
 DESCRIPTORS = 4
@@ -49,5 +51,13 @@ class SpawnRequest:
             root=Path(source.root),
             providers=tuple(source.providers),
             warmup_shapes={k: tuple(v) for k, v in source.warmup_shapes.items()},
+            padding=_padding(document["source"]["padding"]),
         )
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
+
+
+def _padding(document: Any) -> Padding | None:
+    if document is None:
+        return None
+    inputs = {name: PaddedInput(**one) for name, one in document["inputs"].items()}
+    return Padding(inputs, document["outputs"], tuple(document["lengths"]))

@@ -62,7 +62,7 @@ class InputGatherer:
         if len(tensors) == 1 and first.offset % ALIGNMENT == 0:
             flat = np.frombuffer(arena, dtype, math.prod(shape), first.offset)
             return flat.reshape(shape)
-        into = self._room(expected)
+        into = self.room(expected)
         target = into.data
         at = 0
         for tensor in tensors:
@@ -71,7 +71,7 @@ class InputGatherer:
             at += nbytes
         return into.view(dtype).reshape(shape)
 
-    def _room(self, nbytes: int) -> NDArray[np.uint8]:
+    def room(self, nbytes: int) -> NDArray[np.uint8]:
         """`nbytes` aligned bytes of the buffer, which grows to the largest batch seen."""
         if self._buffer.nbytes < nbytes:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)

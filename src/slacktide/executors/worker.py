@@ -118,7 +118,9 @@ class BatchRunner:
         try:
             result = self._session.run(members, self._arena, options)
             begin = time.perf_counter()
-            places = self._outputs.write(result.arrays, result.rows, self._session.interface)
+            places = self._outputs.write(
+                result.arrays, result.rows, self._session.interface, result.lengths
+            )
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and _stopped(error):
                 return encode_number(Kind.ABORTED, batch)

@@ -32,6 +32,9 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
         "instance_group": [_instance_group(settings)],
         "default_model_filename": settings.file,
     }
+    for tensor in config["input"]:
+        if tensor["name"] in settings.masks:
+            tensor["optional"] = True  # Triton's word for an input that may be left out
     # Clients read the presence of the key: it stands for batching by the server.
     config.pop("dynamic_batching", None)
     if interface.batches:

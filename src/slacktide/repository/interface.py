@@ -9,6 +9,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.repository.definition import ModelDefinition
 from slacktide.repository.errors import InterfaceMismatchError, Problem
 from slacktide.repository.nearest import suggestion
+from slacktide.repository.padding import padding_problems, padding_warnings
 from slacktide.repository.settings_file import SETTINGS_FILE
 from slacktide.repository.triton.messages import CONFIG_FILE
 
@@ -44,7 +45,7 @@ def check_interface(definition: ModelDefinition, interface: ModelInterface) -> t
         raise InterfaceMismatchError(f"{definition.name}/{CONFIG_FILE}", *wrong_config)
     if wrong_settings:
         raise InterfaceMismatchError(f"{definition.name}/{SETTINGS_FILE}", *wrong_settings)
-    return tuple(_unlisted(definition, interface))
+    return (*_unlisted(definition, interface), *padding_warnings(definition, SETTINGS_FILE))
 
 
 def _tensors(
@@ -95,6 +96,7 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
             yield Problem(f"inputs.{name}.shape", f"{expected}, got {list(settings.shape)}")
         if settings.finite and not spec.datatype.is_float:
             yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
+    yield from padding_problems(definition.settings, interface)
 
 
 def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:

@@ -11,7 +11,7 @@ from slacktide.repository.settings import ModelSettings
 from slacktide.repository.settings_file import Document, validate_settings
 from slacktide.repository.triton.translate import Translation
 
-_DEEP = ("limits", "inputs")
+_DEEP = ("limits", "inputs", "outputs")
 """Keys whose parts are overridden one by one; every other key is replaced as a whole."""
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
 from slacktide.repository.units import ByteSize, Seconds, format_seconds
@@ -89,6 +90,27 @@ class Limits(Section):
     """Most bytes of all its requests in flight (429)."""
     rows: Count | None = None
     """Most rows in one request (400)."""
+    length: Count | None = None
+    """Longest request along the padded axes (400)."""
+
+
+class InputPad(Section):
+    """The axis along which an input may be filled up, to be as long as others in its batch."""
+
+    axis: Annotated[int, Field(ge=1, le=64)] = 1
+    """The batch axis is 0."""
+    value: float = 0
+    """What it is filled up with."""
+    mask: str | None = None
+    """Another input that tells what is real, 1, from what is padding, 0. Clients may leave it out;
+    if they send it, it is padded with 0."""
+
+
+class OutputPad(Section):
+    """The axis of an output that is as long as the padded inputs: cut back for each request."""
+
+    axis: Annotated[int, Field(ge=1, le=64)] = 1
+    """The batch axis is 0."""
 
 
 class InputSettings(Section):
@@ -101,11 +123,50 @@ class InputSettings(Section):
     leaves an axis free."""
     finite: bool = False
     """True refuses NaN and infinity (400)."""
+    pad: InputPad | None = None
+    """None: requests of unequal shape do not share a batch."""
+
+
+class OutputSettings(Section):
+    """One output of the model, by name."""
+
+    pad: OutputPad | None = None
+    """None: its size does not depend on the length of the inputs."""
+
+
+class WorkHint(Section):
+    """What the run time of a request grows with, read from the request itself.
+
+    `rows` and `bytes` are short for `{of: rows}` and `{of: bytes}`.
+    """
+
+    of: Literal["rows", "bytes"] | None = None
+    input: str | None = None
+    axis: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Size of this axis of `input`; the batch axis is 0. 1 if left out."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> WorkHint:
+        if (self.of is None) == (self.input is None):
+            raise ValueError("expected either 'input' (and 'axis') or 'of'")
+        if self.axis is not None and self.input is None:
+            raise ValueError("expected 'axis' together with 'input' only")
+        return self
+
+
+def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if list(lengths) != sorted(set(lengths)):
+        raise ValueError(f"expected ascending lengths, each once, got {list(lengths)}")
+    return lengths
 
 
 def _number_to_cores(value: Any) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return {"min": value, "max": value} if whole else value
+
+
+def _short_hint(value: Any) -> Any:
+    return {"of": value} if isinstance(value, str) else value
 
 
 def _short_versions(value: Any) -> Any:
@@ -151,6 +212,17 @@ class ModelSettings(Section):
     """Name of the model file in the version's folder."""
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
+    outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
+    padding: Literal["exact"] | None = None
+    """`exact`: answers are the same with padding as without, though no input is a mask."""
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=2**31)], ...],
+        Field(strict=False, max_length=16),
+        AfterValidator(_ascending),
+    ] = ()
+    """Typical lengths along the padded axes: warm-up and profiling run them."""
+    work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
+    """What the run time grows with; None: what the request claims."""
 
     @model_validator(mode="after")
     def _slo_within_max(self) -> ModelSettings:
@@ -158,6 +230,42 @@ class ModelSettings(Section):
             slo, max_slo = format_seconds(self.slo), format_seconds(self.max_slo)
             raise ValueError(f"expected slo at most max_slo, got {slo} and {max_slo}")
         return self
+
+    @model_validator(mode="after")
+    def _lengths_need_padding(self) -> ModelSettings:
+        padded = any(one.pad is not None for one in self.inputs.values())
+        trimmed = any(one.pad is not None for one in self.outputs.values())
+        if not padded and (trimmed or self.padding is not None):
+            key = "outputs" if trimmed else "padding"
+            raise ValueError(f"{key}: expected an input with 'pad' beside it")
+        if self.pads is None and (self.lengths or self.limits.length is not None):
+            key = "lengths" if self.lengths else "limits.length"
+            raise ValueError(f"{key}: expected an input with 'pad', and a mask or 'padding: exact'")
+        if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
+            raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
+        return self
+
+    @property
+    def pads(self) -> Padding | None:
+        """The padding in effect; None if requests of unequal shape never share a batch.
+
+        Without a mask, only what is declared exact may be padded: everything else would change
+        answers.
+        """
+        stated = {name: one.pad for name, one in self.inputs.items() if one.pad is not None}
+        masks = self.masks
+        if not stated or not (masks or self.padding == "exact"):
+            return None
+        inputs = {name: PaddedInput(pad.axis, pad.value) for name, pad in stated.items()}
+        inputs |= {name: PaddedInput(1, 0, mask=True) for name in masks}
+        outputs = {name: one.pad.axis for name, one in self.outputs.items() if one.pad is not None}
+        return Padding(inputs, outputs, self.lengths)
+
+    @property
+    def masks(self) -> frozenset[str]:
+        """Inputs that tell what is padding, which clients may leave out."""
+        pads = (one.pad for one in self.inputs.values())
+        return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
 
     @property
     def queue_limit(self) -> int | None:

@@ -448,6 +448,7 @@ def source_of(definition: ModelDefinition) -> ModelSource:
         definition.settings.max_batch,
         definition.settings.provider_names,
         definition.warmup_shapes,
+        definition.settings.pads,
     )
 
 

@@ -143,7 +143,7 @@ class InferTicket:
             version=version.pin,
             application=options.application,
             client=context.client,
-            work_hint=options.work_hint,
+            work_hint=options.work_hint if checked.work_hint is None else checked.work_hint,
             network_time=options.network_s,
         )
 

@@ -11,6 +11,7 @@ import numpy as np
 from slacktide.domain import Reason, Signature
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.repository.settings import ModelSettings
+from slacktide.server.padded_inputs import LEFT_OUT, HintReader, PaddedInputs
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField
 from slacktide.wire.raw_tensors import check_raw
@@ -24,6 +25,8 @@ class CheckedInputs(NamedTuple):
     rows: int
     signature: Signature
     nbytes: int
+    work_hint: float | None = None
+    """What the run time grows with, as measured here; None: the model's owner declared nothing."""
 
 
 class InputCheck:
@@ -40,6 +43,9 @@ class InputCheck:
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, one in settings.inputs.items() if one.finite}
         self._tails = [self._tail(spec) for spec in interface.inputs]
+        self._hint = HintReader(settings.work_hint, self._names) if settings.work_hint else None
+        padding = None if settings.pads is None else settings.pads.fitting(interface)
+        self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
         fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
 
@@ -61,10 +67,13 @@ class InputCheck:
                 "inputs", f"at most {self._payload_limit} bytes", nbytes, Reason.TOO_LARGE
             )
         signature = self._fixed_signature
-        if signature is None:
+        if self._padded is not None:
+            signature = self._padded.signature(ordered, rows or 1, nbytes)
+        elif signature is None:
             skip = 1 if self._batches else 0
             signature = tuple([tensor.shape[skip:] for tensor in ordered])
-        return CheckedInputs(tuple(ordered), rows or 1, signature, nbytes)
+        hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
+        return CheckedInputs(tuple(ordered), rows or 1, signature, nbytes, hint)
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the wanted outputs in the model's order; all if none is named.
@@ -85,12 +94,17 @@ class InputCheck:
         for i, name in enumerate(names):
             if name not in self._names:
                 raise BadField(f"inputs[{i}].name", f"one of {_listed(self._names)}", name)
-        missing = [name for name in self._names if name not in by_name]
-        if missing:
-            raise BadField("inputs", f"the input {missing[0]!r}", names)
         if len(by_name) != len(inputs):
             raise BadField("inputs", "every input once", names)
-        return [by_name[name] for name in self._names]
+        ordered = []
+        for spec in self._specs:
+            tensor = by_name.get(spec.name)
+            if tensor is None and self._padded is not None:
+                tensor = self._padded.left_out(spec, by_name)
+            if tensor is None:
+                raise BadField("inputs", f"the input {spec.name!r}", names)
+            ordered.append(tensor)
+        return ordered
 
     def _check_one(
         self, spec: TensorSpec, tail: tuple[int, ...], tensor: InputTensor, rows: int | None
@@ -114,10 +128,12 @@ class InputCheck:
         datatype = tensor.datatype
         if datatype is Datatype.BYTES:
             check_raw(tensor.data, datatype, shape, f"input {name!r}")
+        elif tensor.data is LEFT_OUT:
+            pass
         elif len(tensor.data) != math.prod(shape) * datatype.itemsize:
             expected = f"{math.prod(shape) * datatype.itemsize} bytes for shape {list(shape)}"
             raise BadField(f"input {name!r} data", expected, f"{len(tensor.data)} bytes")
-        if name in self._finite and datatype.is_float:
+        if name in self._finite and datatype.is_float and tensor.data is not LEFT_OUT:
             self._check_finite(name, tensor)
         return rows
 

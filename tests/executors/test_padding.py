@@ -1,0 +1,232 @@
+"""Members of unequal length in one batch get what they would have got alone."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.domain.padding import PaddedInput, Padding, pad_element
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import (
+    Arena,
+    Finished,
+    InProcessExecutor,
+    ModelError,
+    ProcessExecutor,
+    Slot,
+    TensorRef,
+)
+from slacktide.executors.padded_io import PaddedGatherer
+from slacktide.executors.session import ModelSession
+from slacktide.executors.tensor_io import TensorError
+
+MASKED = Padding(
+    {"x": PaddedInput(1, 7.5), "mask": PaddedInput(1, 0, mask=True)},
+    {"states": 2, "doubled": 1},
+    (2, 5),
+)
+
+
+def masked_model(models: Any, kit: Any) -> Any:
+    """mean (rows, 3) over real positions only; states (rows, 3, length) and doubled (rows, length,
+    3) as long as the input."""
+    three = [numpy_helper.from_array(np.array([i], np.int64), f"i{i}") for i in range(3)]
+    return kit.save(
+        models.path("masked"),
+        [
+            helper.make_node("Cast", ["mask"], ["real"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["real", "i2"], ["weight"]),
+            helper.make_node("Mul", ["x", "weight"], ["kept"]),
+            helper.make_node("ReduceSum", ["kept", "i1"], ["sum"], keepdims=0),
+            helper.make_node("ReduceSum", ["weight", "i1"], ["count"], keepdims=0),
+            helper.make_node("Div", ["sum", "count"], ["mean"]),
+            helper.make_node("Transpose", ["kept"], ["states"], perm=[0, 2, 1]),
+            helper.make_node("Add", ["x", "x"], ["doubled"]),
+        ],
+        [
+            kit.value("x", TensorProto.FLOAT, ["n", "length", 3]),
+            kit.value("mask", TensorProto.INT64, ["n", "length"]),
+        ],
+        [
+            kit.value("mean", TensorProto.FLOAT, ["n", 3]),
+            kit.value("states", TensorProto.FLOAT, ["n", 3, "length"]),
+            kit.value("doubled", TensorProto.FLOAT, ["n", "length", 3]),
+        ],
+        three,
+    )
+
+
+def member(arena: Arena, kit: Any, x: Any, *, sent: bool) -> Any:
+    """A request; its mask sent, or left for the worker to make."""
+    mask: Any = np.ones(x.shape[:2], np.int64)
+    return kit.put(arena, x, mask if sent else (x.shape[:2], b""))
+
+
+def expected(x: Any) -> list[Any]:
+    return [x.mean(axis=1), x.transpose(0, 2, 1), 2 * x]
+
+
+@pytest.mark.parametrize("executor_type", [ProcessExecutor, InProcessExecutor])
+def test_answers_are_those_of_each_request_alone(
+    executor_type: Any, models: Any, kit: Any, arena: Arena
+) -> None:
+    rng = np.random.default_rng(5)
+    shapes = [(1, 4), (2, 1), (1, 9), (3, 4), (1, 2)]
+    xs = [rng.standard_normal((rows, length, 3), np.float32) for rows, length in shapes]
+
+    async def main() -> None:
+        executor = executor_type()
+        try:
+            path = masked_model(models, kit)
+            case = kit.Case(executor, path, arena, padding=MASKED, warmup_shapes={"x": (4, 3)})
+            await case.ready()
+            members = [member(arena, kit, x, sent=i % 2 == 0) for i, x in enumerate(xs)]
+            for picked in ([0, 1, 2, 3, 4], [2], [0, 3], [1, 4], [4, 2]):
+                report = await case.run(1, *(members[i] for i in picked))
+                assert isinstance(report, Finished), report
+                for outputs, i in zip(case.results, picked, strict=True):
+                    for data, wanted in zip(outputs, expected(xs[i]), strict=True):
+                        got = np.frombuffer(data, np.float32).reshape(wanted.shape)
+                        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+                shapes = [[o.shape for o in one] for one in report.outputs]
+                assert shapes == [[w.shape for w in expected(xs[i])] for i in picked]
+        finally:
+            await executor.close()
+
+    asyncio.run(main())
+
+
+SPEC = TensorSpec("x", Datatype.INT16, (-1, 2, -1))
+CUBE = TensorSpec("x", Datatype.FP32, (-1, -1, 3))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6)), min_size=1, max_size=6),
+    st.integers(1, 2),
+    st.integers(0, 1),
+)
+def test_gathered_members_stand_in_order_with_padding_behind(
+    shapes: list[tuple[int, int]], axis: int, shift: int
+) -> None:
+    spec = (CUBE, SPEC)[axis - 1]
+    memory = bytearray(shift)
+    refs, arrays = [], []
+    for index, (rows, length) in enumerate(shapes):
+        shape = (rows, 2, length) if axis == 2 else (rows, length, 3)
+        array = np.full(shape, index + 1, spec.datatype.dtype)
+        refs.append(TensorRef(len(memory), array.nbytes, shape))
+        memory += array.tobytes()
+        arrays.append(array)
+    found = PaddedGatherer(spec, PaddedInput(axis, -9)).gather(refs, memoryview(memory))
+    longest = max(length for _, length in shapes)
+    widths = [[(0, longest - n if i == axis else 0) for i in range(3)] for _, n in shapes]
+    wanted = [
+        np.pad(array, width, constant_values=-9)
+        for array, width in zip(arrays, widths, strict=True)
+    ]
+    assert np.array_equal(found, np.concatenate(wanted))
+
+
+@pytest.mark.parametrize(
+    ("datatype", "one"),
+    [(d, 1) for d in Datatype if d not in (Datatype.BYTES, Datatype.BF16)]
+    + [(Datatype.BF16, 0x3F80)],
+)
+def test_masks_of_any_type_are_made(datatype: Datatype, one: int) -> None:
+    spec = TensorSpec("mask", datatype, (-1, -1))
+    gatherer = PaddedGatherer(spec, PaddedInput(1, 0, mask=True))
+    refs = [TensorRef(0, 0, (1, 1)), TensorRef(0, 0, (2, 3))]
+    assert gatherer.gather(refs, memoryview(b"")).tolist() == [[one, 0, 0], [one] * 3, [one] * 3]
+    assert gatherer.gather(refs[:1], memoryview(b"")).tolist() == [[one]]
+
+
+@pytest.mark.parametrize(
+    ("refs", "message"),
+    [
+        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 6, (1, 3, 1))], "unlike shapes in one batch"),
+        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(8, 2, (1, 2, 1))], "do not fill its shape"),
+        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(1020, 8, (1, 2, 1))], "do not fill its shape"),
+        ([TensorRef(0, 8, (1, 2, 2)), TensorRef(1022, 4, (1, 2, 1))], "lies outside the arena"),
+    ],
+)
+def test_members_that_do_not_fit_are_told(refs: list[TensorRef], message: str) -> None:
+    with pytest.raises(TensorError, match=message):
+        PaddedGatherer(SPEC, PaddedInput(2, 0)).gather(refs, memoryview(bytes(1024)))
+
+
+def test_what_does_not_fit_the_model_is_left_out() -> None:
+    interface = ModelInterface((SPEC,), (SPEC,), 4)
+    assert Padding({"x": PaddedInput(1)}, {}).fitting(interface) is None
+    assert Padding({"y": PaddedInput(2)}, {}).fitting(interface) is None
+    padding = Padding({"x": PaddedInput(2), "z": PaddedInput(1)}, {"x": 2, "z": 1}, (3,))
+    assert padding.fitting(interface) == Padding({"x": PaddedInput(2)}, {"x": 2}, (3,))
+    assert padding.fitting(ModelInterface((SPEC,), (SPEC,), 0)) is None
+    assert pad_element(Datatype.BYTES, 0) is None
+    assert pad_element(Datatype.BOOL, 2) is None
+
+
+def refused(models: Any, kit: Any, padding: Padding) -> str:
+    session = ModelSession.open(
+        kit.source(masked_model(models, kit), padding=padding, warmup_shapes={"x": (4, 3)}),
+        threads=1,
+    )
+    with pytest.raises(ModelError) as failure:
+        session.warm_up()
+    return str(failure.value)
+
+
+def test_outputs_are_proved_at_the_start(models: Any, kit: Any) -> None:
+    inputs = MASKED.inputs
+    assert (
+        "output 'doubled' grows with the padded inputs: state its axis as outputs.doubled.pad"
+        in (refused(models, kit, Padding(inputs, {"states": 2}, (2, 5))))
+    )
+    path = kit.save(
+        models.path("twice"),
+        [helper.make_node("Concat", ["x", "x"], ["y"], axis=1)],
+        [kit.value("x", TensorProto.FLOAT, ["n", "length"])],
+        [kit.value("y", TensorProto.FLOAT, ["n", "twice"])],
+    )
+    padding = Padding({"x": PaddedInput(1)}, {"y": 1}, (2, 5))
+    session = ModelSession.open(kit.source(path, padding=padding), threads=1)
+    with pytest.raises(
+        ModelError, match=r"outputs.y.pad: axis 1 is 10 long for inputs of length 5"
+    ):
+        session.warm_up()
+
+
+def test_lengths_that_the_model_cannot_do_are_named(models: Any, kit: Any) -> None:
+    path = kit.save(
+        models.path("at_most_four"),
+        [
+            helper.make_node("Concat", ["x", "w"], ["y"], axis=0),
+            helper.make_node("Slice", ["y", "zero", "minus", "zero"], ["z"]),
+        ],
+        [kit.value("x", TensorProto.FLOAT, ["n", "length"])],
+        [kit.value("z", TensorProto.FLOAT, ["n", "length"])],
+        [
+            numpy_helper.from_array(np.ones((1, 4), np.float32), "w"),
+            numpy_helper.from_array(np.array([0], np.int64), "zero"),
+            numpy_helper.from_array(np.array([-1], np.int64), "minus"),
+        ],
+    )
+    padding = Padding({"x": PaddedInput(1)}, {"z": 1}, (4, 9))
+    source = kit.source(path, padding=padding, warmup_shapes={"x": (4,)})
+    session = ModelSession.open(source, threads=1)
+    with pytest.raises(ModelError, match="lengths names 9, but 32 rows of it fail"):
+        session.warm_up()
+
+
+def test_equal_lengths_are_used_where_they_lie(models: Any, kit: Any, arena: Arena) -> None:
+    """What is not padded costs no copy: the way of every other model."""
+    gatherer = PaddedGatherer(CUBE, PaddedInput(1))
+    payload = kit.put(arena, np.ones((1, 4, 3), np.float32))
+    memory = arena.view(Slot(0, 4096))
+    alone = gatherer.gather([payload.tensors[0]], memory)
+    assert np.shares_memory(alone, np.frombuffer(memory, np.uint8))
