@@ -52,13 +52,14 @@ def test_eight_keys_become_four_classes_of_neighbours() -> None:
     centres = (3.0, 3.2, 7.0, 7.1, 12.0, 12.3, 17.0, 17.2)
     classes = classes_of_samples(modes(*centres), LATENCY)
     assert [classes.class_of(request(f"at {c:g}")) for c in centres] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert len(classes_of_samples(modes(*centres), LATENCY, most=8)) == 8
+    apart = modes(*(3.0 + 2.0 * n for n in range(8)))
+    assert len(classes_of_samples(apart, LATENCY, most=8)) == 8
 
 
 def test_arrivals_weigh() -> None:
     """What many ask for is kept apart; what hardly anybody asks for is merged."""
     samples = {"a": [1.0], "b": [3.0], "c": [10.0], "d": [30.0]}
-    shares = {"a": 500.0, "b": 500.0, "c": 0.01, "d": 0.01}
+    shares = {"a": 500.0, "b": 500.0, "c": 10.0, "d": 10.0}
     classes = classes_of_samples(samples, LATENCY, shares=shares, most=3)
     assert [classes.class_of(request(name)) for name in "abcd"] == [0, 1, 1, 2]
     even = classes_of_samples(samples, LATENCY, most=3)

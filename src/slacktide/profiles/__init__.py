@@ -7,6 +7,7 @@ keeps the result.
 from slacktide.profiles.alike import Alike
 from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles.classed_times import ClassedTimes
 from slacktide.profiles.classing import MOST_CLASSES, classes_of_samples
 from slacktide.profiles.distribution import POINTS
 from slacktide.profiles.errors import ProfileError
@@ -25,6 +26,7 @@ __all__ = [
     "POINTS",
     "Alike",
     "BatchLatency",
+    "ClassedTimes",
     "CorrectedTimes",
     "FixedTimes",
     "LatencyTable",

@@ -7,7 +7,8 @@ so that the spread left inside the classes is smallest:
     minimise  Σ over classes Σ over their keys  share · (mean − mean of the class)²
 
 which is one-dimensional k-means with weights; sorted, it is solved exactly by dynamic programming
-(Wang and Song, Ckmeans.1d.dp, The R Journal 3/2, 2011).
+(Wang and Song, Ckmeans.1d.dp, The R Journal 3/2, 2011). Fewer classes do where a further one would
+take away next to nothing.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from slacktide.profiles.run_classes import NO_HINT, Key, RunClasses
 
 MOST_CLASSES = 4
 """Merged groups that do as well as eight classes, at half the cost of a decision."""
+NEGLIGIBLE = 0.01
+"""Part of the spread of all keys that another class must take away to be worth its cost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +58,7 @@ def classes_of(
     # Nobody weighs nothing: a key without arrivals still belongs somewhere.
     shares = [known[i].share / total if total > 0.0 else 0.0 for i in order]
     weights = [max(share, 1e-6) for share in shares]
-    cuts = partition([means[i] for i in order], weights, most)
+    cuts = partition([means[i] for i in order], weights, most, negligible=NEGLIGIBLE)
     cdfs: list[Floats] = []
     merged: list[float] = []
     by_key: dict[Key, int] = {}
@@ -113,11 +116,13 @@ def _key(key: str | Key) -> Key:
     return (key, NO_HINT) if isinstance(key, str) else key
 
 
-def partition(values: Sequence[float], weights: Sequence[float], most: int) -> list[int]:
+def partition(
+    values: Sequence[float], weights: Sequence[float], most: int, *, negligible: float = 0.0
+) -> list[int]:
     """Cut ascending `values` into at most `most` runs of least weighted spread inside.
 
-    Returns the cuts: run i is values[cuts[i] : cuts[i + 1]]. As few runs as reach the least
-    spread. Time O(most · n²).
+    Returns the cuts: run i is values[cuts[i] : cuts[i + 1]]. Fewer runs where they leave no more
+    than `negligible` of the spread of all values. Time O(most · n²).
     """
     n = len(values)
     mass = list(accumulate(weights, initial=0.0))
@@ -132,18 +137,18 @@ def partition(values: Sequence[float], weights: Sequence[float], most: int) -> l
 
     least = [spread(0, stop) if stop else 0.0 for stop in range(n + 1)]
     ends: list[list[int]] = [[0] * (n + 1)]
-    best_runs, best = 1, least[n]
-    negligible = 1e-12 * second[n]
+    enough = max(negligible, 1e-12) * least[n]
     for runs in range(2, min(most, n) + 1):
+        if least[n] <= enough:
+            break
         before, least = least, [0.0] * (n + 1)
         starts = [0] * (n + 1)
         for stop in range(runs, n + 1):
-            cost, start = min((before[i] + spread(i, stop), i) for i in range(runs - 1, stop))
-            least[stop], starts[stop] = cost, start
+            least[stop], starts[stop] = min(
+                (before[i] + spread(i, stop), i) for i in range(runs - 1, stop)
+            )
         ends.append(starts)
-        if least[n] < best - negligible:
-            best_runs, best = runs, least[n]
     cuts = [n]
-    for starts in reversed(ends[:best_runs]):
+    for starts in reversed(ends):
         cuts.append(starts[cuts[-1]])
     return cuts[::-1]

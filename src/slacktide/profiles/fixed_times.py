@@ -30,7 +30,7 @@ _MOST_KEPT = 4096
 class ClassForecast:
     """The time of a batch whose longest member is distributed as `cdf`; seconds."""
 
-    __slots__ = ("_cdf", "_fixed", "_per_length", "_step", "expected", "p99")
+    __slots__ = ("_cdf", "_fixed", "_per_length", "_spread", "_step", "expected", "p01", "p99")
 
     def __init__(self, classes: RunClasses, cdf: Floats, rows: int) -> None:
         latency = classes.latency
@@ -41,6 +41,16 @@ class ClassForecast:
         self.expected = self._fixed + self._per_length * expected_max(cdf, classes.step)
         """Mean."""
         self.p99 = max(self.quantile(0.99), self.expected)
+        self.p01 = self.quantile(0.01)
+        self._spread: float | None = None
+
+    @property
+    def spread(self) -> float:
+        """Half the log distance from the 16th to the 84th percentile, at least 1 %."""
+        if self._spread is None:
+            ratio = self.quantile(0.84) / max(self.quantile(0.16), 1e-12)
+            self._spread = max(0.5 * math.log(ratio), 0.01)
+        return self._spread
 
     def quantile(self, level: float) -> float:
         """Time that a share `level` (0 to 1) of such batches stays within."""

@@ -1,0 +1,365 @@
+"""`ClassedTimes`: a profile that learns which requests are long.
+
+Until requests differ it is a `CorrectedTimes` and nothing else: the same answers from the same
+code. Requests that name an application or carry a work hint are told apart by it: what runs alone
+shows its length (`RunTimes`), and once lengths differ noticeably `classes` offers a snapshot and
+every prediction follows from it (`FixedTimes`). Larger batches then teach how the machine of today
+differs from the profile (`Pace`), since the length of their longest member is not seen.
+
+Times that stand still between revisions, as in `CorrectedTimes`: what was learnt is looked at
+every so many lone runs and published if it would show.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from slacktide.domain import Request
+from slacktide.profiles import reading
+from slacktide.profiles.batch_latency import BatchLatency
+from slacktide.profiles.batch_times import DOUBT, NOTICEABLE, PATIENCE, CorrectedTimes
+from slacktide.profiles.classing import KeyLengths, classes_of
+from slacktide.profiles.distribution import Floats, expected_max, quantile
+from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.fixed_times import ClassForecast, FixedTimes
+from slacktide.profiles.latency_fit import fit_latency
+from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.length_window import NEWEST
+from slacktide.profiles.pace import BOUND_FIXED, BOUND_SPEED, Pace
+from slacktide.profiles.run_classes import Key, RunClasses
+from slacktide.profiles.run_times import RunTimes
+from slacktide.profiles.time_distribution import TimeDistribution
+
+DIFFERENT = 1.15
+"""The longest class takes this many times as long as the shortest, alone: worth telling apart."""
+WIDE = 2.0
+"""Or, in one class alone, the 95th percentile is so many times the 5th."""
+LOOK_EVERY = 50
+"""Lone runs between two looks at what they have taught; every tenth run while they are few."""
+_SPEED_SHOWS = 0.02
+"""Twice what `CorrectedTimes` takes: here tables by class hang on each revision."""
+_MEAN_SHOWS = 0.02
+_CDF_SHOWS = 0.05
+_SHARE_SHOWS = 0.05
+_FIXED_SHOWS = 0.03
+_ERROR_GAIN = 0.05
+_WORST_ERROR = 10.0
+SCHEMA = 1
+_KEYS = ("schema", "speed", "fixed", "lengths")
+
+
+class ClassedTimes:
+    """`BatchTimes` (engine/ports.py) of one pool, seconds. Raises ProfileError as `CorrectedTimes`.
+
+    `expected` is the median while all requests are alike, the mean once there are classes.
+    """
+
+    def __init__(
+        self,
+        table: LatencyTable,
+        *,
+        latency: Callable[[int], BatchLatency] | None = None,
+    ) -> None:
+        """`latency` says c0 and c1 for a number of cores; None fits them to the table."""
+        self.point = CorrectedTimes(table)
+        """The predictions that take all requests to be alike; they rest while there are classes."""
+        self._latency = latency or (lambda cores: fit_latency(table, cores).latency)
+        self._latencies: dict[int, BatchLatency] = {}
+        self._lengths = RunTimes()
+        self._pace = Pace()
+        self._tagged = False
+        self._fresh = 0
+        self._classes: RunClasses | None = None
+        self._known: frozenset[Key] = frozenset()
+        self._by_cores: dict[int, FixedTimes] = {}
+        self._speed = 0.0
+        self._fixed = 0.0
+        self._since = 0
+        self._error: float | None = None
+        self.batches = 0
+        """Batches learnt from."""
+        self.revision = 0
+        """Rises when predictions have changed noticeably."""
+
+    # BatchTimes
+
+    def expected(self, rows: int, cores: int) -> float:
+        """Typical time of a batch of anybody's requests."""
+        if self._classes is None:
+            return self.point.expected(rows, cores)
+        return self._times(cores).expected(rows, cores)
+
+    def p99(self, rows: int, cores: int) -> float:
+        """99th percentile of the time of a batch; never below `expected`."""
+        if self._classes is None:
+            return self.point.p99(rows, cores)
+        return self._times(cores).p99(rows, cores)
+
+    def quantile(self, level: float, rows: int, cores: int) -> float:
+        """Time that a share `level` (0 to 1) of batches stays within."""
+        if self._classes is None:
+            return self.point.quantile(level, rows, cores)
+        return self._times(cores).quantile(level, rows, cores)
+
+    def on_time(self, budget: float, rows: int, cores: int) -> float:
+        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
+        if self._classes is None:
+            return self.point.on_time(budget, rows, cores)
+        return self._times(cores).on_time(budget, rows, cores)
+
+    def forecast(
+        self, members: Sequence[Request], rows: int, cores: int
+    ) -> ClassForecast | TimeDistribution:
+        """The time of a batch of just these members, together `rows` rows."""
+        if self._classes is None:
+            return self.point.forecast(members, rows, cores)
+        return self._times(cores).forecast(members, rows, cores)
+
+    def classes(self, cores: int) -> RunClasses | None:
+        """The requests by how much work they are; None while all are taken to be alike."""
+        return None if self._classes is None else self._times(cores).classes(cores)
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
+        """Learn from one finished batch; times that are not positive and finite are ignored."""
+        point, classes = self.point, self._classes
+        self.batches += 1
+        if classes is None:
+            seen = point.revision
+            point.observe(seconds, members, rows, cores)
+            if point.revision != seen:
+                self.revision += 1
+            if not (self._tagged or _tagged(members)):
+                return
+            self._tagged = True
+        if not (members and 0.0 < seconds < math.inf):
+            return
+        lengths = self._lengths
+        edges = lengths.edges
+        keys = lengths.arrived(members)
+        if lengths.edges is not edges:
+            self._look()
+        elif classes is not None:
+            self._judge(seconds, members, keys, rows, cores)
+        if len(members) == 1 or _alike(members):
+            self.observe_alone(members[0], seconds, rows, cores)
+
+    def observe_alone(self, request: Request, seconds: float, rows: int, cores: int) -> None:
+        """`request` took `seconds` by itself, or with others of its length: `rows` rows in all."""
+        latency = self._base(cores)
+        per_length = latency.c1 * latency.paid(rows)
+        seconds *= math.exp(-self._pace.speed)  # as the machine was when it was profiled
+        replaced = self._lengths.learn(request, seconds / per_length, latency.c0 / per_length)
+        self._fresh += 1
+        few = self._lengths.samples < 4 * LOOK_EVERY
+        if replaced > 1 or self._fresh >= (LOOK_EVERY // 5 if few else LOOK_EVERY):
+            self._look()
+
+    def doubt(self) -> None:
+        """A request was refused on the word of these predictions, and nothing runs that could
+        prove them wrong: trust them a little less."""
+        if self._classes is None:
+            seen = self.point.revision
+            self.point.doubt()
+            if self.point.revision != seen:
+                self.revision += 1
+            return
+        self._pace.speed = max(self._pace.speed - DOUBT, -BOUND_SPEED)
+        if abs(self._pace.speed - self._speed) > 2.0 * NOTICEABLE:
+            self._publish(self._classes)
+
+    # For people, logs and metrics
+
+    @property
+    def table(self) -> LatencyTable:
+        """The profile as measured."""
+        return self.point.table
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Mean |observed − expected| / expected, exponential; None before the first batch."""
+        return self.point.prediction_error if self._error is None else self._error
+
+    @property
+    def drift(self) -> float:
+        """Observed over profiled: 1.3 means that everything takes 30 % longer than profiled."""
+        return self.point.drift if self._classes is None else math.exp(self._pace.speed)
+
+    @property
+    def drifted(self) -> bool:
+        """True once the time of all requests together has been off by more than 25 % for long."""
+        return self._classes is None and self.point.drifted
+
+    @property
+    def unknown_keys(self) -> int:
+        """Applications and hint bins with too few samples, taken to last the model's p99."""
+        return len(self._lengths.unknown)
+
+    def wants(self, request: Request) -> bool:
+        """Whether a lone run of `request` would teach something: few like it ran alone lately."""
+        return _tagged((request,)) and self._lengths.fresh(self._lengths.key_of(request)) < NEWEST
+
+    # Learning beforehand
+
+    def train(self, lengths: Mapping[str, ArrayLike]) -> None:
+        """Learn lengths measured elsewhere, by application.
+
+        Of many samples the last of them count (`LengthWindow`); arrivals are taken to be in
+        proportion. Raises ProfileError if a length is negative or not a number.
+        """
+        for application, values in lengths.items():
+            samples = np.asarray(values, dtype=np.float64)
+            if not (np.isfinite(samples).all() and (samples >= 0.0).all()):
+                raise ProfileError(f"{application!r}: expected lengths, finite and not negative")
+            request = Request(0, "", 0.0, 0.0, application=application)
+            for length in samples.tolist():
+                self._lengths.arrived((request,))
+                self._lengths.learn(request, length, 0.0)
+        self._tagged = True
+        self._look()
+
+    def export(self) -> dict[str, object]:
+        """What was learnt of lengths, JSON-ready; docs/profiles.md explains each field."""
+        return {
+            "schema": SCHEMA,
+            "speed": self._pace.speed,
+            "fixed": self._pace.fixed,
+            "lengths": self._lengths.to_dict(),
+        }
+
+    def load(self, data: object) -> None:
+        """Start from what another run exported. Raises ProfileError, naming the field."""
+        fields = reading.mapping(data, "learnt", _KEYS)
+        reading.schema(fields["schema"], SCHEMA, "learnt.schema")
+        speed = reading.number(fields["speed"], "learnt.speed")
+        fixed = reading.number(fields["fixed"], "learnt.fixed")
+        for name, value, bound in (("speed", speed, BOUND_SPEED), ("fixed", fixed, BOUND_FIXED)):
+            if abs(value) > bound:
+                raise ProfileError(f"learnt.{name}: expected at most ±{bound:.3f}, got {value}")
+        self._lengths = RunTimes.from_dict(fields["lengths"])
+        self._pace = Pace(speed, fixed)
+        self._tagged = self._lengths.tagged
+        self._look()
+
+    # Publishing
+
+    def _base(self, cores: int) -> BatchLatency:
+        """c0 and c1 as profiled."""
+        known = self._latencies.get(cores)
+        if known is None:
+            known = self._latencies[cores] = self._latency(cores)
+        return known
+
+    def _times(self, cores: int) -> FixedTimes:
+        """The published predictions. There must be classes."""
+        known = self._by_cores.get(cores)
+        if known is None:
+            assert self._classes is not None
+            base, speed = self._base(cores), math.exp(self._speed)
+            latency = BatchLatency(
+                base.c0 * speed * math.exp(self._fixed), base.c1 * speed, base.sizes
+            )
+            known = FixedTimes(dataclasses.replace(self._classes, latency=latency))
+            self._by_cores[cores] = known
+        return known
+
+    def _judge(
+        self,
+        seconds: float,
+        members: Sequence[Request],
+        keys: Sequence[Key],
+        rows: int,
+        cores: int,
+    ) -> None:
+        """Compare a batch with what was predicted for it."""
+        times = self._times(cores)
+        forecast = times.forecast(members, rows, cores)
+        error = min(abs(seconds - forecast.expected) / forecast.expected, _WORST_ERROR)
+        before = self._error
+        self._error = error if before is None else before + _ERROR_GAIN * (error - before)
+        if not self._known.issuperset(keys):
+            return  # a guess that fails says nothing about the machine
+        fixed = times.classes(cores).latency.c0
+        pace = self._pace
+        pace.observe(seconds, forecast, (1 - len(members)) * fixed / forecast.expected)
+        self._since += 1
+        noticeable = _SPEED_SHOWS * (1.0 + PATIENCE / self._since)
+        if abs(pace.fixed - self._fixed) > _FIXED_SHOWS + noticeable:
+            self._look(always=True)
+        elif abs(pace.speed - self._speed) > noticeable:
+            self._publish(self._classes)
+
+    def _look(self, *, always: bool = False) -> None:
+        """Sort into classes what has been learnt; publish that if it shows, or `always`."""
+        self._fresh = 0
+        before, classes = self._classes, None
+        known, step = self._lengths.distributions(math.exp(self._pace.fixed))
+        if known:
+            classes = classes_of(known, self._base(1), step, hint_edges=self._lengths.edges)
+            if not self._differ(known, step):
+                classes = None
+        if classes is None or before is None:
+            if classes is not before:
+                self._publish(classes)
+        elif always or _shows(before, classes):
+            self._publish(classes)
+
+    def _differ(self, lengths: Sequence[KeyLengths], step: float) -> bool:
+        """Whether the keys that are known are worth telling apart; once so, a little longer so."""
+        known = [one for one in lengths if one.key in self._lengths.known]
+        base = self._base(1)
+        latency = BatchLatency(base.c0 * math.exp(self._pace.fixed), base.c1)
+        ease = 1.0 if self._classes is None else 0.5
+        alone = [latency.seconds(1, expected_max(one.cdf, step)) for one in known]
+        if max(alone) > min(alone) * (1.0 + ease * (DIFFERENT - 1.0)):
+            return True
+        shares = np.array([max(one.share, 1e-6) for one in known])
+        mix: Floats = (shares / shares.sum()) @ np.stack([one.cdf for one in known])
+        low, high = (latency.seconds(1, quantile(mix, level, step)) for level in (0.05, 0.95))
+        return high > low * (1.0 + ease * (WIDE - 1.0))
+
+    def _publish(self, classes: RunClasses | None) -> None:
+        if classes is None:
+            self._error = None
+        self._classes = classes
+        self._known = self._lengths.known
+        self._speed, self._fixed = self._pace.speed, self._pace.fixed
+        self._since = 0
+        self._by_cores.clear()
+        self.revision += 1
+
+
+def _tagged(members: Sequence[Request]) -> bool:
+    """Whether any of them says more of itself than its rows."""
+    return any(member.application or member.work_hint is not None for member in members)
+
+
+def _alike(members: Sequence[Request]) -> bool:
+    """Whether all members carry the same hint: then none is padded, and all are as long."""
+    first = members[0]
+    return first.work_hint is not None and all(
+        member.work_hint == first.work_hint and member.application == first.application
+        for member in members
+    )
+
+
+def _shows(before: RunClasses, after: RunClasses) -> bool:
+    """Whether a policy would decide otherwise by the newer classes."""
+    if (
+        len(before) != len(after)
+        or before.step != after.step
+        or before.hint_edges != after.hint_edges
+        or before.by_key != after.by_key
+    ):
+        return True
+    means = zip(before.means, after.means, strict=True)
+    shares = zip(before.shares, after.shares, strict=True)
+    return (
+        any(abs(a - b) > _MEAN_SHOWS * a for a, b in means)
+        or any(abs(a - b) > _SHARE_SHOWS for a, b in shares)
+        or float(np.abs(before.cdfs - after.cdfs).max()) > _CDF_SHOWS
+    )

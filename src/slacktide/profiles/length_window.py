@@ -1,0 +1,91 @@
+"""`LengthWindow`: the latest run times of one key, forgotten at once when they have moved on.
+
+Orloj resets its profiling memory "every once a while" (§3.2); here the data say when. The newest
+`NEWEST` samples are compared with the rest by the two-sample Kolmogorov-Smirnov test, whose
+critical distance at level α is √(−½ ln(α / 2)) · √((m + n) / (m n)) (Smirnov, Table for estimating
+the goodness of fit of empirical distributions, 1948). If they differ, only the newest are kept.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from slacktide.profiles.distribution import Floats
+
+WINDOW = 1000
+"""Samples kept."""
+NEWEST = 50
+"""Samples that are compared with those before them, each time so many are new."""
+LEVEL = 0.001
+"""Share of comparisons that see drift where there is none: once in 50,000 samples."""
+_CRITICAL = math.sqrt(-0.5 * math.log(LEVEL / 2.0))
+
+
+class LengthWindow:
+    """At most `WINDOW` samples; a sample is a length that depends on c0: gross − fixed · factor."""
+
+    __slots__ = ("_fixed", "_gross", "_hints", "_next", "_since", "count")
+
+    def __init__(self) -> None:
+        self._gross: Floats = np.empty(WINDOW)
+        self._fixed: Floats = np.empty(WINDOW)
+        self._hints: Floats = np.empty(WINDOW)
+        self._next = 0
+        self._since = 0
+        self.count = 0
+
+    def add(self, gross: float, fixed: float, hint: float) -> bool:
+        """Keep a sample: `gross` = seconds / (c1 · k), `fixed` = c0 / (c1 · k); NaN: no hint.
+
+        Seconds and c0 are those of the machine as it was when it was profiled.
+
+        True if the window has drifted: then only its newest samples are left.
+        """
+        at = self._next
+        self._gross[at] = gross
+        self._fixed[at] = fixed
+        self._hints[at] = hint
+        self._next = at + 1 if at + 1 < WINDOW else 0
+        if self.count < WINDOW:
+            self.count += 1
+        self._since += 1
+        if self._since < NEWEST:
+            return False
+        self._since = 0
+        return self.count >= 3 * NEWEST and self._drifted()
+
+    def lengths(self, factor: float) -> Floats:
+        """Every sample as a length, where c0 is `factor` times as long as was thought."""
+        order = self._order()
+        lengths: Floats = np.maximum(self._gross[order] - factor * self._fixed[order], 0.0)
+        return lengths
+
+    def samples(self) -> tuple[Floats, Floats, Floats]:
+        """(gross, fixed, hints), oldest first."""
+        order = self._order()
+        return self._gross[order], self._fixed[order], self._hints[order]
+
+    def _order(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        start = self._next - self.count
+        return np.arange(start, start + self.count) % WINDOW
+
+    def _drifted(self) -> bool:
+        lengths = self.lengths(1.0)
+        before, newest = lengths[:-NEWEST], lengths[-NEWEST:]
+        if ks_distance(before, newest) <= _CRITICAL * math.sqrt(1 / before.size + 1 / newest.size):
+            return False
+        kept = [samples[-NEWEST:] for samples in self.samples()]
+        self._gross[:NEWEST], self._fixed[:NEWEST], self._hints[:NEWEST] = kept
+        self._next = self.count = NEWEST
+        return True
+
+
+def ks_distance(one: Floats, other: Floats) -> float:
+    """Largest difference of two empirical CDFs, 0 to 1."""
+    one, other = np.sort(one), np.sort(other)
+    both = np.concatenate((one, other))
+    here = one.searchsorted(both, side="right") / one.size
+    there = other.searchsorted(both, side="right") / other.size
+    return float(np.abs(here - there).max())

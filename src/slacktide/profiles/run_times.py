@@ -1,0 +1,272 @@
+"""`RunTimes`: what lone runs teach about the lengths of each application and hint bin.
+
+A window of samples for each key (`LengthWindow`), bins for the hints (`HintBins`), and how many
+requests of each key came lately. From these it makes the lengths that `classing.py` sorts. A key
+with fewer than `ENOUGH` samples is taken to be as long as the model's p99, the 99th percentile
+over all requests measured, until it has its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from slacktide.domain import Request
+from slacktide.profiles import reading
+from slacktide.profiles.classing import KeyLengths
+from slacktide.profiles.distribution import (
+    POINTS,
+    Floats,
+    empirical_cdf,
+    point_cdf,
+    quantile,
+    step_for,
+)
+from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.hint_bins import HintBins
+from slacktide.profiles.length_window import WINDOW, LengthWindow
+from slacktide.profiles.run_classes import NO_HINT, Key
+
+ENOUGH = 20
+"""Samples that a key must have to be known."""
+MOST_KEYS = 64
+"""Keys kept: clients name their own applications. The one least asked for makes room."""
+MEMORY = 4096
+"""Requests after which the counts of arrivals are halved."""
+HEADROOM = 1.15
+"""The grid is made longer than what was seen, so that it need not change with every sample."""
+HICCUP = 2.0
+"""A run counts as at most so many times the grid's end: the grid grows, but not by one hiccup."""
+SCHEMA = 1
+_KEYS = ("schema", "edges", "keys")
+_KEY_FIELDS = ("application", "bin", "arrivals", "gross", "fixed", "hints")
+
+
+class RunTimes:
+    """Learns; makes distributions when asked. Memory is bounded by `MOST_KEYS` windows."""
+
+    def __init__(self) -> None:
+        self._windows: dict[Key, LengthWindow] = {}
+        self._arrivals: dict[Key, float] = {}
+        self._recent: dict[Key, float] = {}
+        self._bins = HintBins()
+        self._until_halved = MEMORY
+        self._step = 0.0
+        self._cdfs: dict[Key, Floats] = {}
+        self._factor = 1.0
+        self.samples = 0
+        """Lone runs remembered, over all keys."""
+
+    @property
+    def edges(self) -> tuple[float, ...]:
+        """Upper edges of the hint bins but the last."""
+        return self._bins.edges
+
+    @property
+    def known(self) -> frozenset[Key]:
+        """Keys with enough samples."""
+        return frozenset(key for key, w in self._windows.items() if w.count >= ENOUGH)
+
+    @property
+    def unknown(self) -> frozenset[Key]:
+        """Keys that requests came with, and that are taken to last the model's p99."""
+        return frozenset(self._arrivals) - self.known
+
+    @property
+    def tagged(self) -> bool:
+        """Whether any request named an application or carried a hint."""
+        return any(key != ("", NO_HINT) for key in self._arrivals)
+
+    def fresh(self, key: Key) -> float:
+        """Lone runs of `key` lately, on the clock of its arrivals: halved when they are."""
+        return self._recent.get(key, 0.0)
+
+    def key_of(self, request: Request) -> Key:
+        """What the samples of `request` are kept by, for now."""
+        hint = request.work_hint
+        return request.application, NO_HINT if hint is None else self._bins.bin_of(hint)
+
+    def arrived(self, members: Iterable[Request]) -> list[Key]:
+        """Count requests; returns their keys. May make new hint bins (`edges`)."""
+        keys = []
+        arrivals = self._arrivals
+        for member in members:
+            hint = member.work_hint
+            if hint is not None and self._bins.see(hint):
+                self._sort_again()
+            key = self.key_of(member)
+            if key not in arrivals:
+                self._make_room()
+                arrivals[key] = 0.0
+            arrivals[key] += 1.0
+            keys.append(key)
+        self._until_halved -= len(keys)
+        if self._until_halved <= 0:
+            self._until_halved = MEMORY
+            for counts in (arrivals, self._recent):
+                for key in counts:
+                    counts[key] *= 0.5
+        return keys
+
+    def learn(self, request: Request, gross: float, fixed: float) -> int:
+        """One lone run of `request`, as in `LengthWindow.add`.
+
+        Returns how many samples it has replaced: 1, or more where its window has drifted.
+        """
+        key = self.key_of(request)
+        if self._step > 0.0:
+            gross = min(gross, fixed + HICCUP * POINTS * self._step)
+        self._recent[key] = self._recent.get(key, 0.0) + 1.0
+        return self._add(key, gross, fixed, request.work_hint)
+
+    def _add(self, key: Key, gross: float, fixed: float, hint: float | None) -> int:
+        window = self._windows.get(key)
+        if window is None:
+            if key not in self._arrivals:
+                self._make_room()
+                self._arrivals[key] = 0.0
+            window = self._windows[key] = LengthWindow()
+        had = window.count
+        drifted = window.add(gross, fixed, math.nan if hint is None else hint)
+        self._cdfs.pop(key, None)
+        self.samples += window.count - had
+        return had if drifted else 1
+
+    def distributions(self, factor: float) -> tuple[list[KeyLengths], float]:
+        """(lengths by key, step of their grid), where c0 is `factor` times the profile's.
+
+        Empty if no key is known.
+        """
+        known = [key for key, window in self._windows.items() if window.count >= ENOUGH]
+        if not known:
+            return [], 0.0
+        if factor != self._factor:
+            self._factor = factor
+            self._cdfs.clear()
+        fresh = {
+            key: _trimmed(self._windows[key].lengths(factor))
+            for key in known
+            if key not in self._cdfs
+        }
+        longest = max((float(values.max()) for values in fresh.values()), default=0.0)
+        end = self._step * (POINTS - 1.5)
+        if longest > end or (len(fresh) == len(known) and longest * 2.0 < end):
+            self._step = step_for(max(longest, 1e-9) * HEADROOM)
+            self._cdfs.clear()
+            fresh = {key: _trimmed(self._windows[key].lengths(factor)) for key in known}
+        for key, values in fresh.items():
+            self._cdfs[key] = empirical_cdf(values, self._step)
+        step = self._step
+        shares = np.array([max(self._arrivals[key], 1e-6) for key in known])
+        mix: Floats = (shares / shares.sum()) @ np.stack([self._cdfs[key] for key in known])
+        lengths = [KeyLengths(key, self._cdfs[key], self._arrivals[key]) for key in known]
+        unknown = self.unknown
+        if unknown:
+            guess = point_cdf(quantile(mix, 0.99, step), step)
+            lengths += [KeyLengths(key, guess, self._arrivals[key]) for key in sorted(unknown)]
+        return lengths, step
+
+    def _make_room(self) -> None:
+        if len(self._arrivals) < MOST_KEYS:
+            return
+        least = min(self._arrivals, key=lambda key: (self._arrivals[key], key))
+        del self._arrivals[least]
+        self._recent.pop(least, None)
+        if least in self._windows:
+            self.samples -= self._windows.pop(least).count
+        self._cdfs.pop(least, None)
+
+    def _sort_again(self) -> None:
+        """Put every sample with a hint, and its key's arrivals, into the bin it belongs to now."""
+        hinted = [key for key in self._arrivals if key[1] != NO_HINT]
+        moving = {key: self._windows.pop(key) for key in hinted if key in self._windows}
+        counts = {key: self._arrivals.pop(key) for key in hinted}
+        for key, window in moving.items():
+            self._cdfs.pop(key, None)
+            self.samples -= window.count
+            self._recent.pop(key, None)
+            weight = counts[key] / window.count
+            for gross, fixed, hint in zip(*window.samples(), strict=True):
+                to = (key[0], self._bins.bin_of(float(hint)))
+                self._add(to, float(gross), float(fixed), float(hint))
+                self._arrivals[to] += weight
+
+    # To and from plain data
+
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready; docs/profiles.md explains each field."""
+        keys: list[dict[str, object]] = []
+        for (application, bin), arrivals in self._arrivals.items():
+            window = self._windows.get((application, bin))
+            gross, fixed, hints = (
+                ([], [], []) if window is None else map(np.ndarray.tolist, window.samples())
+            )
+            keys.append(
+                {
+                    "application": application,
+                    "bin": bin,
+                    "arrivals": arrivals,
+                    "gross": gross,
+                    "fixed": fixed,
+                    "hints": None if bin == NO_HINT else hints,
+                }
+            )
+        return {"schema": SCHEMA, "edges": list(self.edges), "keys": keys}
+
+    @classmethod
+    def from_dict(cls, data: object) -> RunTimes:
+        """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
+        fields = reading.mapping(data, "lengths", _KEYS)
+        reading.schema(fields["schema"], SCHEMA, "lengths.schema")
+        edges = reading.items(fields["edges"], "lengths.edges", reading.number)
+        if list(edges) != sorted(set(edges)):
+            raise ProfileError("lengths.edges: expected ascending numbers")
+        times = cls()
+        times._bins = HintBins(edges)
+        read = reading.items(fields["keys"], "lengths.keys", _read_key)
+        if len(read) > MOST_KEYS:
+            raise ProfileError(f"lengths.keys: expected {MOST_KEYS} at most, got {len(read)}")
+        for index, (key, arrivals, samples) in enumerate(read):
+            if key in times._arrivals:
+                raise ProfileError(f"lengths.keys[{index}]: {key!r} is there twice")
+            if key[1] > len(edges):
+                raise ProfileError(f"lengths.keys[{index}].bin: there are {len(edges) + 1} bins")
+            times._arrivals[key] = arrivals
+            for gross, fixed, hint in samples:
+                times._add(key, gross, fixed, hint)
+        return times
+
+
+def _trimmed(lengths: Floats) -> Floats:
+    """Cut off what so few samples reach that it may be a hiccup of the machine."""
+    level = min(0.99, 1.0 - 3.0 / lengths.size)
+    return np.minimum(lengths, 1.5 * float(np.quantile(lengths, level)))
+
+
+_Sample = tuple[float, float, float]
+
+
+def _read_key(value: object, name: str) -> tuple[Key, float, list[_Sample]]:
+    fields: Mapping[str, object] = reading.mapping(value, name, _KEY_FIELDS)
+    key = (
+        reading.text(fields["application"], f"{name}.application"),
+        reading.whole_number(fields["bin"], f"{name}.bin"),
+    )
+    if key[1] < NO_HINT:
+        raise ProfileError(f"{name}.bin: expected {NO_HINT} (no hint) or above, got {key[1]}")
+    arrivals = reading.number(fields["arrivals"], f"{name}.arrivals")
+    gross = reading.items(fields["gross"], f"{name}.gross", reading.number)
+    fixed = reading.items(fields["fixed"], f"{name}.fixed", reading.number)
+    if key[1] == NO_HINT:
+        if fields["hints"] is not None:
+            raise ProfileError(f"{name}.hints: expected null where there is no bin")
+        hints: tuple[float, ...] = (math.nan,) * len(gross)
+    else:
+        hints = reading.items(fields["hints"], f"{name}.hints", reading.number)
+    if not len(gross) == len(fixed) == len(hints) <= WINDOW:
+        raise ProfileError(f"{name}: gross, fixed and hints differ in number or exceed {WINDOW}")
+    if min((arrivals, *gross, *fixed)) < 0.0:
+        raise ProfileError(f"{name}: arrivals, gross and fixed must not be negative")
+    return key, arrivals, list(zip(gross, fixed, hints, strict=True))
