@@ -58,8 +58,8 @@ def ask(module: Any, address: str, ids: Any, *, mask: bool, **how: Any) -> Any:
         tensor.set_data_from_numpy(array)
         given.append(tensor)
     with module.InferenceServerClient(address) as client:
-        parameters = {"report_timing": True, "timeout": 30_000_000}
-        result = client.infer("text", given, parameters=parameters, **how)
+        parameters = {"report_timing": True}
+        result = client.infer("text", given, parameters=parameters, timeout=30_000_000, **how)
     response = result.get_response()
     if isinstance(response, dict):
         rows = response["parameters"]["batch_size"]
@@ -97,8 +97,12 @@ def test_hints_and_applications_reach_the_engine(reader: Any) -> None:
     headers = {"slacktide-application": "short", "slacktide-work-hint": "1e9"}
     with reader.hold():
         asked = [
-            reader.spawn(ask, tritonclient.http, reader.http, ids[0], mask=False, headers=headers),
-            reader.spawn(ask, tritonclient.grpc, reader.grpc, ids[1], mask=False, headers=headers),
+            reader.spawn(
+                ask, tritonclient.http, reader.http, ids[0], mask=False, headers=dict(headers)
+            ),
+            reader.spawn(
+                ask, tritonclient.grpc, reader.grpc, ids[1], mask=False, headers=dict(headers)
+            ),
         ]
         reader.queued("text", 2)
         found = reader.look(
