@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
 from slacktide.scheduling.admission import Admission
+from slacktide.scheduling.announcements import Announcements
 from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import Lead, row_times
 
@@ -39,7 +40,7 @@ class DeadlinePolicy(ABC):
         self._row_times = row_times(times, max_batch, lead)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
-        self._notices: dict[int, Notice] = {}
+        self._notices = Announcements()
         self._admission = Admission(
             queue=self._timed, view=view, max_queue=max_queue, enabled=admission
         )
@@ -48,13 +49,13 @@ class DeadlinePolicy(ABC):
         """Admission before the body is read; its rows are not known yet and taken to be one."""
         reason = self._refuse(notice.deadline, 1, notice.penalty, notice.best_effort, now)
         if reason is None:
-            self._notices[notice.id] = notice
+            self._notices.add(notice)
         return reason
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request, or say why not. Its notice is forgotten in either case."""
-        if self._notices:
-            self._notices.pop(request.id, None)
+        if len(self._notices):
+            self._notices.arrived(request.id, now=now)
         reason = self._refuse(
             request.deadline, request.rows, request.penalty, request.best_effort, now
         )
@@ -64,12 +65,12 @@ class DeadlinePolicy(ABC):
 
     def admit_moved(self, request: Request, *, now: float) -> None:
         """Queue a request without asking admission."""
-        self._notices.pop(request.id, None)
+        self._notices.arrived(request.id, now=now)
         (self._best_effort if request.best_effort else self._timed).add(request)
 
     def remove(self, id: int) -> bool:
         """Forget a request or a notice."""
-        if self._notices.pop(id, None) is not None:
+        if self._notices.withdraw(id):
             return True
         return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
 
@@ -77,10 +78,8 @@ class DeadlinePolicy(ABC):
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
-        return [
-            (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
-            for request in self._timed.expire(self._row_times(self._view.cores).lead, now=now)
-        ]
+        lead = self._row_times(self._view.cores).lead
+        return reasons(self._timed.expire(lead, now=now), now=now)
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -137,3 +136,11 @@ class DeadlinePolicy(ABC):
         ):
             self._times.doubt()
         return reason
+
+
+def reasons(given_up: Sequence[Request], *, now: float) -> list[tuple[int, Reason]]:
+    """Why each of them was given up: EXPIRED past its deadline, else HOPELESS."""
+    return [
+        (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
+        for request in given_up
+    ]

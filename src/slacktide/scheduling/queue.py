@@ -9,16 +9,17 @@ one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
 (bench/scheduler_decisions.py): 1 to 2 µs for an insertion at 10,000 pending, slices and bisections
-in C, and no difference that matters before 100,000. Next classes (by application or work hint) are
-one more partition.
+in C, and no difference that matters before 100,000. Classes (by application or work hint) are an
+`Index` beside it: class_queue.py.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from slacktide.domain import Request, Signature
 from slacktide.scheduling.tables import TimeByRows
@@ -32,18 +33,26 @@ Kind = tuple[int, float]
 K = TypeVar("K")
 
 
-def _cut(entries: list[Entry], gone: Sequence[Entry]) -> None:
-    """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time."""
-    if entries[: len(gone)] == gone:  # As a rule they are the first ones.
-        del entries[: len(gone)]
+def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> None:
+    """Remove `gone` (sorted, all present) from `entries`, a contiguous run at a time.
+
+    Arrays that stand `beside` the entries lose the same places.
+    """
+    count = len(gone)
+    if entries[:count] == gone:  # As a rule they are the first ones.
+        del entries[:count]
+        for column in beside:
+            del column[:count]
         return
     i = 0
-    while i < len(gone):
+    while i < count:
         at = bisect_left(entries, gone[i])
         n = 1
-        while i + n < len(gone) and entries[at + n] is gone[i + n]:
+        while i + n < count and entries[at + n] is gone[i + n]:
             n += 1
         del entries[at : at + n]
+        for column in beside:
+            del column[at : at + n]
         i += n
 
 
@@ -73,6 +82,10 @@ class Partition(Generic[K]):
         self._key = key
         self.parts: dict[K, list[Entry]] = {}
         """Part by key, never empty. Read only."""
+        for entry in order:
+            self.parts.setdefault(key(entry[2]), []).append(entry)
+        if len(self.parts) == 1:
+            self.parts = dict.fromkeys(self.parts, order)
 
     def add(self, entry: Entry) -> None:
         """Take in `entry`, before it enters `order`."""
@@ -102,7 +115,7 @@ class Partition(Generic[K]):
                 if len(members) == len(part):
                     del parts[key]
                 else:
-                    _cut(part, members)
+                    cut(part, members)
             if len(parts) == 1:
                 (sole,) = parts
                 parts[sole] = self._order
@@ -110,10 +123,22 @@ class Partition(Generic[K]):
             parts.clear()
 
 
+class Index(Protocol):
+    """Another order of the same entries, told of each that comes or goes."""
+
+    def add(self, entry: Entry) -> None:
+        """`entry` is about to enter the order."""
+        ...
+
+    def discard(self, gone: Sequence[Entry]) -> None:
+        """`gone` (sorted) have left the order."""
+        ...
+
+
 class DeadlineQueue:
     """Requests waiting, earliest deadline first (ties: lower id first)."""
 
-    __slots__ = ("_entries", "_kinds", "_signatures", "order", "removals", "rows")
+    __slots__ = ("_entries", "_kinds", "_signatures", "index", "order", "removals", "rows")
 
     def __init__(self) -> None:
         self.order: list[Entry] = []
@@ -122,6 +147,8 @@ class DeadlineQueue:
         """Rows of all requests together."""
         self.removals = 0
         """How many times something left; lets a cache see that it is stale."""
+        self.index: Index | None = None
+        """Told of everything that comes or goes from now on."""
         self._entries: dict[int, Entry] = {}
         # `attrgetter` rather than functions of our own: it runs in C, for every request.
         self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
@@ -154,6 +181,8 @@ class DeadlineQueue:
         entry = self._entries[id] = (request.deadline, id, request)
         self._signatures.add(entry)
         self._kinds.add(entry)
+        if self.index is not None:
+            self.index.add(entry)
         insort(self.order, entry)
         self.rows += request.rows
 
@@ -246,9 +275,11 @@ class DeadlineQueue:
 
     def _drop(self, gone: list[Entry]) -> None:
         """`gone` (sorted) leaves the order and its partitions."""
-        _cut(self.order, gone)
+        cut(self.order, gone)
         self._signatures.discard(gone)
         self._kinds.discard(gone)
+        if self.index is not None:
+            self.index.discard(gone)
         for entry in gone:
             self.rows -= entry[2].rows
         self.removals += 1

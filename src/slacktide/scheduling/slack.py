@@ -20,66 +20,34 @@ the next smaller size; the sizes are half octaves, less those that save next to 
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
-from slacktide.domain import Batch, Replica, Request
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single, worth
-from slacktide.scheduling.deadline_policy import DeadlinePolicy
-from slacktide.scheduling.queue import Entry, within_rows
-from slacktide.scheduling.slack_candidates import Candidate, Outlook, best_candidate
+from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
+from slacktide.scheduling.announcements import Patience
+from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
+from slacktide.scheduling.deadline_policy import DeadlinePolicy, reasons
+from slacktide.scheduling.slack_alike import AllAlike
+from slacktide.scheduling.slack_by_class import ByClass
+from slacktide.scheduling.slack_candidates import Stance
+from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.slack_prefix import clear_prefix
 from slacktide.scheduling.slack_table import SlackTable, slack_tables, up_to
+
+__all__ = ["Slack", "SlackOptions"]
 
 GROUPS = 8
 """Signatures tried per decision: those of the earliest deadlines."""
 
-LOOK = 8
-"""Requests looked at for the costliest ones, in batches of the largest size."""
-
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
 
-
-@dataclass(frozen=True, slots=True)
-class SlackOptions:
-    """Settings of `slack`. All are flat near their defaults. Raises ValueError if out of range."""
-
-    levels: int = 4
-    """Start points tried per batch size."""
-    kappa: float = 0.9
-    """Share of a patient request's worth that is not lost by passing it over; 0 to 1."""
-    drop: float = 0.2
-    """Given up once P(on time, alone) is this or less; 0 to 1, exclusive."""
-    guarantee: Literal["none", "p99"] = "none"
-    """p99: a batch starts only if its p99 finish meets the deadline of every member."""
-    best_effort_share: float = 0.1
-    """Lane time kept for overdue requests without a deadline; 0 to 1."""
-    admission: bool = True
-    """Refuse at the door what cannot be on time behind the work ahead."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
-
-    def __post_init__(self) -> None:
-        if self.levels < 1:
-            raise ValueError(f"levels must be at least 1, got {self.levels}")
-        if not 0.0 <= self.kappa <= 1.0:
-            raise ValueError(f"kappa must be between 0 and 1, got {self.kappa}")
-        if not 0.0 < self.drop < 1.0:
-            raise ValueError(f"drop must lie between 0 and 1, got {self.drop}")
-        if not 0.0 <= self.best_effort_share <= 1.0:
-            raise ValueError(
-                f"best_effort_share must be between 0 and 1, got {self.best_effort_share}"
-            )
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+WORTH_WAITING = 1.05
+"""How much better a batch with announced members must score for the lane to be held for it."""
 
 
 class Slack(DeadlinePolicy):
-    """The default policy. One class; distributions from the pool's batch times."""
+    """The default policy. Distributions and classes come from the pool's batch times."""
 
     def __init__(
         self, options: SlackOptions, *, max_batch: int, times: BatchTimes, view: PoolView
@@ -106,27 +74,75 @@ class Slack(DeadlinePolicy):
             max_queue=options.max_queue,
         )
         self._kappa = options.kappa
+        self._lead = options.lead
         self._tables = slack_tables(times, needs, max_batch)
+        self._alike = AllAlike(self._timed, self._tables)
+        self._by_class = ByClass(self._timed, options, max_batch=max_batch, times=times, view=view)
         self._floor = Floor(options.best_effort_share)
+        self._patience = Patience()
         self._cost: float | None = None
 
-    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
-        """The batch worth most per second of lane time. Changes nothing."""
-        cores = max(1, len(replica.cores))
-        table = self._tables(cores)
-        limit = min(self._max_batch, replica.max_batch)
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        """Queue a request, or say why not."""
+        self._patience.arrived(request.id)
+        return super().add(request, now=now)
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """Give up whoever's latest start has come, by class where classes are known."""
+        if not self._by_class.refresh():
+            return super().expire(now=now)
+        return reasons(self._by_class.expire(now=now), now=now)
+
+    def next_expiry(self) -> float | None:
+        """The earliest latest start of a request with a deadline."""
+        if not self._by_class.refresh():
+            return super().next_expiry()
+        return self._by_class.next_expiry()
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """The batch worth most per second of lane time, or whom to wait for. Changes nothing."""
         timed, best_effort = self._timed, self._best_effort
+        cores = max(1, len(replica.cores))
+        limit = min(self._max_batch, replica.max_batch)
         if best_effort.order:
             oldest = best_effort.order[0][2]
             if not timed.order or self._floor.claims(oldest, now=now):
-                return self._of_best_effort(oldest, limit, table)
+                return self._of_best_effort(oldest, limit, self._tables(cores))
         elif not timed.order:
             return Idle()
-        elif len(timed.order) == 1:
+        classed = self._by_class.refresh()
+        chooser = self._by_class if classed else self._alike
+        alone = chooser.alone(cores)
+        soon = self._soon(alone, now)
+        if not best_effort.order and not soon:
+            if len(timed.order) == 1:
+                return _proposal([timed.order[0][2]])
+            if not classed and timed.uniform:
+                size = self._clear_prefix(limit, self._tables(cores), now)
+                if size is not None:
+                    return _proposal([entry[2] for entry in timed.order[:size]])
+        groups = timed.groups(GROUPS)
+        stance = self._stance(alone, now=now)
+        best = chooser.best(groups, (), cores, limit, stance)
+        if soon:
+            least = WORTH_WAITING * (best.score if best is not None else 0.0)
+            joining: list[Request] = []
+            for notice in soon:
+                joining.append(_as_request(notice, groups[0][0][2]))
+                at = notice.complete_at
+                later = self._stance(alone, now=at, held=at - now, more=len(joining))
+                found = chooser.best(groups, joining, cores, limit, later)
+                if found is not None and found.score > least:
+                    self._patience.hold(soon[0], now=now)
+                    return WaitUntil(soon[0].complete_at)
+        if best is None:
             return _proposal([timed.order[0][2]])
-        elif timed.uniform and (size := self._clear_prefix(limit, table, now)) is not None:
-            return _proposal([entry[2] for entry in timed.order[:size]])
-        return self._of_timed(cores, limit, table, now)
+        members = [entry[2] for entry in best.entries]
+        if best_effort.order and best.rows < limit:
+            waiting = best_effort.batchable(members[0].signature)
+            if waiting:
+                members += chooser.filling(best, waiting, cores, limit, stance)
+        return _proposal(members)
 
     def _of_best_effort(self, oldest: Request, limit: int, table: SlackTable) -> Proposal | Idle:
         """A batch led by `oldest`, of best-effort requests alone."""
@@ -138,91 +154,58 @@ class Slack(DeadlinePolicy):
 
     def _clear_prefix(self, limit: int, table: SlackTable, now: float) -> int | None:
         """The short cut for requests that are all alike: see slack_prefix.py."""
-        order = self._timed.order
+        order, alone = self._timed.order, table.expected[1]
         return clear_prefix(
             order,
             table.prefixes(min(limit, len(order))),
             now=now,
             kappa=self._kappa,
-            tau=self._tau(table),
-            alone=table.expected[1],
+            tau=self._stance(alone, now=now).tau,
+            alone=alone,
         )
-
-    def _of_timed(self, cores: int, limit: int, table: SlackTable, now: float) -> Proposal | Idle:
-        """The best of all candidates, filled up with best-effort requests where that pays."""
-        outlook = Outlook(now=now, kappa=self._kappa, tau=self._tau(table), alone=table.expected)
-        best: Candidate | None = None
-        single = len(self._timed) == self._timed.rows
-        for among in self._choices(limit, now + table[1].needs[0]):
-            # A request of many rows fits only in a size that may not pay: then all are tried.
-            sizes = (
-                table.prefixes(min(limit, len(among))).sizes if single else up_to(limit, table.grid)
-            )
-            found = best_candidate(among, single=single, sizes=sizes, table=table, outlook=outlook)
-            if found is not None and (best is None or found.score > best.score):
-                best = found
-        if best is None:
-            return _proposal([self._timed.order[0][2]])
-        members = [entry[2] for entry in best.entries]
-        if self._best_effort.order and best.rows < limit:
-            members += self._filling(best, limit, table, outlook)
-        return _proposal(members)
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
         timed = len(self._timed.order)
+        self._patience.run(now=batch.started)
         super().take(batch)
-        expected = self._tables(max(1, len(batch.replica.cores))).expected
-        seconds = expected[batch.rows]
-        cost = self._cost if self._cost is not None else expected[1]
+        cores = max(1, len(batch.replica.cores))
+        chooser = self._by_class if self._by_class.refresh() else self._alike
+        alone, seconds = chooser.alone(cores), chooser.seconds(batch.members, batch.rows, cores)
+        cost = self._cost if self._cost is not None else alone
         self._cost = cost + COST_GAIN * (seconds / len(batch.members) - cost)
         if len(self._timed.order) == timed:  # of best-effort requests alone
             self._floor.spend(seconds, now=batch.started)
 
-    def _choices(self, limit: int, earliest: float) -> Iterator[Sequence[Entry]]:
-        """Sorted lists of requests that may share a batch, from which candidates are made.
+    def _stance(self, alone: float, *, now: float, held: float = 0.0, more: int = 0) -> Stance:
+        """How a decision at `now` looks at things, with `more` requests than there are.
 
-        Each group; and, where penalties differ, the costliest of it alone, among the first
-        LOOK × `limit` due at `earliest` or later, as the study's class prefixes are batches of the
-        short alone. One more list, not one per penalty: more do not measure better everywhere.
+        τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds.
         """
-        penalties = self._timed.penalties()
-        for group in self._timed.groups(GROUPS):
-            yield group
-            if len(penalties) > 1:
-                first = bisect_left(group, (earliest,))
-                near = group[first : first + LOOK * limit]
-                costliest = [entry for entry in near if entry[2].penalty == penalties[-1]]
-                if costliest:
-                    yield costliest
-
-    def _tau(self, table: SlackTable) -> float:
-        """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds."""
-        alone = table.expected[1]
         cost = self._cost if self._cost is not None else alone
-        return len(self._timed.order) * cost / self._view.lanes + alone
+        pending = len(self._timed.order) + more
+        return Stance(now, self._kappa, pending * cost / self._view.lanes + alone, held)
 
-    def _filling(
-        self, best: Candidate, limit: int, table: SlackTable, outlook: Outlook
-    ) -> list[Request]:
-        """Best-effort requests that raise the score of `best` by joining it."""
-        waiting = self._best_effort.batchable(best.entries[0][2].signature)
-        chosen: list[Request] = []
-        score = best.score
-        if not waiting:
-            return chosen
-        for size in up_to(limit, table.grid):
-            extra = within_rows(waiting, size - best.rows) if size > best.rows else []
-            rows = best.rows + sum(request.rows for request in extra)
-            time = table[rows]
-            if best.entries[0][0] < outlook.now + time.needs[0]:
-                break
-            value = sum(outlook.values(best.entries, time))
-            value += sum(worth(request, now=outlook.now) for request in extra)
-            if value / time.expected > score:
-                score = value / time.expected
-                chosen = extra
-        return chosen
+    def _soon(self, alone: float, now: float) -> list[Notice]:
+        """The announced requests that the lane may be held for."""
+        if not len(self._notices) or self._lead == 0.0 or not self._patience.lasts(now=now):
+            return []
+        return self._notices.soon(self._lead * alone, now=now)
+
+
+def _as_request(notice: Notice, other: Request) -> Request:
+    """What is known of an announced request: taken to have one row, and the shape of `other`."""
+    return Request(
+        id=notice.id,
+        model=notice.model,
+        arrival=notice.arrival,
+        deadline=notice.deadline,
+        penalty=notice.penalty,
+        signature=other.signature,
+        version=notice.version,
+        application=notice.application,
+        client=notice.client,
+    )
 
 
 def _proposal(members: Sequence[Request]) -> Proposal | Idle:

@@ -17,17 +17,34 @@ from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_table import BatchTime, SlackTable
 from slacktide.scheduling.tables import TimeByRows
 
+LOOK = 8
+"""Requests looked at for the costliest ones, in batches of the largest size."""
+
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What prices a request in one decision. Times in seconds."""
+class Stance:
+    """From where a decision looks at the requests. Times in seconds."""
 
     now: float
     kappa: float
     tau: float
     """Likely wait of a request that is passed over."""
-    alone: TimeByRows
-    """Expected time of a request by its own, by rows."""
+    held: float = 0.0
+    """How long the lane would be kept waiting until `now`."""
+
+
+class Outlook:
+    """What prices a request in one decision. Times in seconds."""
+
+    __slots__ = ("alone", "held", "kappa", "now", "tau")
+
+    def __init__(self, stance: Stance, *, alone: TimeByRows) -> None:
+        self.now = stance.now
+        self.kappa = stance.kappa
+        self.tau = stance.tau
+        self.held = stance.held
+        self.alone = alone
+        """Expected time of a request by its own, by rows."""
 
     def values(self, entries: Sequence[Entry], time: BatchTime) -> list[float]:
         """What answering each of `entries` in a batch that takes `time` is worth."""
@@ -80,7 +97,7 @@ class Candidate:
     entries: Sequence[Entry]
     rows: int
     score: float
-    """Expected on-time value per second of lane time."""
+    """Expected on-time value per second of lane time, that of waiting for it included."""
 
 
 def best_candidate(
@@ -140,10 +157,14 @@ def _best_window(
                     done = later + size
                 values = outlook.values_of_single(entries[first:done], time)
                 sums = list(accumulate(values, initial=0.0))
-            score = (sums[start - first + size] - sums[start - first]) / time.expected
+            score = (sums[start - first + size] - sums[start - first]) / (
+                time.expected + outlook.held
+            )
         elif len(entries) - start > low:
             own = table[len(entries) - start]
-            score = sum(outlook.values_of_single(entries[start:], own)) / own.expected
+            score = sum(outlook.values_of_single(entries[start:], own)) / (
+                own.expected + outlook.held
+            )
         else:
             break
         if chosen is None or score > best:
@@ -171,7 +192,7 @@ def _best_filling(
         if rows > low:
             filled = [(member.deadline, member.id, member) for member in members]
             time = table[rows]
-            score = sum(outlook.values(filled, time)) / time.expected
+            score = sum(outlook.values(filled, time)) / (time.expected + outlook.held)
             if best is None or score > best.score:
                 best = Candidate(filled, rows, score)
     return best

@@ -1,0 +1,156 @@
+"""`Announcements`: the notices of one pool, and for which of them a lane may be held.
+
+A request is known before its body is (DESIGN §4, Notice). To hold a free lane for one that is about
+to be complete is worth much where deadlines are tight, and costs everybody where it never comes. So
+
+- a notice is waited for only until the time that it named, never again after;
+- a client is waited for while it keeps its word: not after a body that took more than half as long
+  again as announced, or never came, until one comes in time again;
+- there may be many clients, and each may break its word once: lane time lost in waiting for bodies
+  that did not come in time is bounded to a share of all time (`Patience`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from heapq import heappop, heappush
+from math import inf
+
+from slacktide.domain import Notice
+
+LATE = 1.5
+"""A body that takes this many times as long as announced is late."""
+
+GRACE = 0.001
+"""Seconds that do not make a body late: one that fits in a packet is announced to take nothing."""
+
+MOST_AT_ONCE = 4
+"""Notices that a lane is held for at once."""
+
+LOOK = 64
+"""Notices looked at to find them: those of late clients may come first."""
+
+MOST_CLIENTS = 4096
+"""Clients remembered for having been late. Beyond that the one that was late longest ago is
+forgiven."""
+
+WASTE = 0.02
+"""Share of all time that may be lost in waiting for bodies that do not come."""
+
+
+class Announcements:
+    """Notices by id. Every one is added once, and ends by `arrived` or `withdraw`."""
+
+    __slots__ = ("_ahead", "_late", "_notices", "_overdue")
+
+    def __init__(self) -> None:
+        self._notices: dict[int, Notice] = {}
+        self._ahead: list[tuple[float, int]] = []
+        """Sorted (complete_at, id) of those with a deadline; their time may have passed."""
+        self._overdue: list[tuple[float, int]] = []
+        """Heap of (when it is late, id) of those whose time has passed; ids may be gone."""
+        self._late: OrderedDict[str, None] = OrderedDict()
+        """Clients that are not waited for, in the order in which they were late."""
+
+    def __len__(self) -> int:
+        return len(self._notices)
+
+    def add(self, notice: Notice) -> None:
+        """A body is on its way."""
+        self._notices[notice.id] = notice
+        if not notice.best_effort:
+            insort(self._ahead, (notice.complete_at, notice.id))
+
+    def arrived(self, id: int, *, now: float) -> None:
+        """The body is here; an id that was never announced is passed over."""
+        notice = self._forget(id)
+        if notice is None:
+            return
+        if now > _late_at(notice):
+            self._mark(notice.client)
+        else:
+            self._late.pop(notice.client, None)
+
+    def withdraw(self, id: int) -> bool:
+        """The body will not come; False if it was never announced."""
+        notice = self._forget(id)
+        if notice is None:
+            return False
+        self._mark(notice.client)
+        return True
+
+    def soon(self, within: float, *, now: float) -> list[Notice]:
+        """Those that may be waited for, in order: complete within so many seconds."""
+        ahead, overdue, notices = self._ahead, self._overdue, self._notices
+        if ahead and ahead[0][0] <= now:
+            passed = bisect_right(ahead, (now, inf))
+            for _, id in ahead[:passed]:
+                heappush(overdue, (_late_at(notices[id]), id))
+            del ahead[:passed]
+        while overdue and overdue[0][0] < now:
+            notice = notices.get(heappop(overdue)[1])
+            if notice is not None:
+                self._mark(notice.client)
+        found: list[Notice] = []
+        for complete_at, id in ahead[:LOOK]:
+            if complete_at > now + within:
+                break
+            if notices[id].client not in self._late:
+                found.append(notices[id])
+                if len(found) == MOST_AT_ONCE:
+                    break
+        return found
+
+    def _forget(self, id: int) -> Notice | None:
+        notice = self._notices.pop(id, None)
+        if notice is not None and not notice.best_effort:
+            at = bisect_right(self._ahead, (notice.complete_at, id)) - 1
+            if at >= 0 and self._ahead[at][1] == id:
+                del self._ahead[at]
+        return notice
+
+    def _mark(self, client: str) -> None:
+        late = self._late
+        late[client] = None
+        late.move_to_end(client)
+        if len(late) > MOST_CLIENTS:
+            late.popitem(last=False)
+
+
+def _late_at(notice: Notice) -> float:
+    """From when on the body of `notice` is late."""
+    announced = max(0.0, notice.complete_at - notice.arrival)
+    return notice.arrival + max(LATE * announced, announced + GRACE)
+
+
+class Patience:
+    """Lane time lost in waiting in vain: at most a share `WASTE` of all time."""
+
+    __slots__ = ("_again", "_awaited", "_since")
+
+    def __init__(self) -> None:
+        self._again = -inf
+        self._awaited: Notice | None = None
+        self._since = 0.0
+
+    def lasts(self, *, now: float) -> bool:
+        """Whether the lane may be held."""
+        return now >= self._again
+
+    def hold(self, notice: Notice, *, now: float) -> None:
+        """The lane is held for `notice`, first of all that are waited for."""
+        if self._awaited is not notice:
+            self._awaited = notice
+            self._since = now
+
+    def arrived(self, id: int) -> None:
+        """A body is here."""
+        if self._awaited is not None and self._awaited.id == id:
+            self._awaited = None
+
+    def run(self, *, now: float) -> None:
+        """A batch starts: if the lane was held for a body that is not here, that time is lost."""
+        if self._awaited is not None:
+            self._again = now + (now - self._since) / WASTE
+            self._awaited = None

@@ -1,0 +1,174 @@
+"""`ClassQueue`: the requests with a deadline once more, by class, for `slack` with classes.
+
+For each signature (only equal ones share a batch) and each m it keeps the requests of class ≤ m in
+(deadline, id) order, three times side by side: as entries, as deadlines, as codes. The last two are
+typed arrays, which NumPy reads without a step per element; to insert into one of them is a
+`memmove`, as it is for a list. A *code* stands for all that pricing must know of a request: its
+class, rows and penalty. Code 0 is nobody: an empty place in a batch.
+
+It is an index beside a `DeadlineQueue`, which tells it of every request that comes or goes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from slacktide.domain import Request, Signature
+from slacktide.profiles import RunClasses
+from slacktide.scheduling.queue import Entry, Partition, cut
+
+CROWDED = 4096
+"""Codes beyond which it pays to forget those that nobody has any more."""
+
+
+class Kind(NamedTuple):
+    """What a code stands for."""
+
+    of: int
+    """Class."""
+    rows: int
+    penalty: float
+
+
+NOBODY = Kind(0, 0, 0.0)
+
+
+def alike(one: RunClasses, other: RunClasses) -> bool:
+    """Whether every request is of the same class in both snapshots."""
+    return one is other or (
+        len(one) == len(other)
+        and one.fallback == other.fallback
+        and one.hint_edges == other.hint_edges
+        and one.by_key == other.by_key
+    )
+
+
+class Prefixes:
+    """Batchable requests by class prefix: lists m hold those of class ≤ m. Read only."""
+
+    __slots__ = ("codes", "due", "entries", "rows")
+
+    def __init__(self, classes: int) -> None:
+        self.entries: list[list[Entry]] = [[] for _ in range(classes)]
+        self.due: list[array[float]] = [array("d") for _ in range(classes)]
+        self.codes: list[array[int]] = [array("q") for _ in range(classes)]
+        self.rows = 0
+        """Rows of all of them together."""
+
+    def __len__(self) -> int:
+        return len(self.entries[-1])
+
+    def add(self, entry: Entry, code: int, of: int) -> None:
+        """Insert an entry of class `of`."""
+        deadline = entry[0]
+        entries, due, codes = self.entries, self.due, self.codes
+        for m in range(of, len(entries)):
+            at = bisect_left(entries[m], entry)
+            entries[m].insert(at, entry)
+            due[m].insert(at, deadline)
+            codes[m].insert(at, code)
+        self.rows += entry[2].rows
+
+    def extend(self, entries: Sequence[Entry], codes: Sequence[int], of: Sequence[int]) -> None:
+        """Append entries that are sorted and come after those that are here."""
+        for m in range(len(self.entries)):
+            low = [i for i, one in enumerate(of) if one <= m]
+            self.entries[m] += [entries[i] for i in low]
+            self.due[m].extend([entries[i][0] for i in low])
+            self.codes[m].extend([codes[i] for i in low])
+        self.rows += sum(entry[2].rows for entry in entries)
+
+    def discard(self, gone: Sequence[Entry], of: Sequence[int]) -> None:
+        """Forget entries (sorted, all present), given their classes."""
+        for m, entries in enumerate(self.entries):
+            mine = [entry for entry, one in zip(gone, of, strict=True) if one <= m]
+            if mine:
+                cut(entries, mine, self.due[m], self.codes[m])
+        for entry in gone:
+            self.rows -= entry[2].rows
+
+
+class ClassQueue:
+    """Requests by signature and class prefix, and by kind."""
+
+    __slots__ = ("_codes", "_groups", "_known", "_order", "_parts", "classes", "kinds")
+
+    def __init__(self, classes: RunClasses, order: list[Entry]) -> None:
+        """Takes in `order` (sorted), and follows it from then on."""
+        self._order = order
+        self._build(classes)
+
+    def _build(self, classes: RunClasses) -> None:
+        self.classes = classes
+        """What the requests are sorted by. Read only."""
+        self.kinds: list[Kind] = [NOBODY]
+        """What each code stands for. Read only; grows, or is a new list."""
+        self._known: dict[Kind, int] = {}
+        self._codes = {id: self.code_of(request) for _, id, request in self._order}
+        self._parts: Partition[int] = Partition(self._order, self._code)
+        self._groups: dict[Signature, Prefixes] = {}
+        split: dict[Signature, list[Entry]] = {}
+        for entry in self._order:
+            split.setdefault(entry[2].signature, []).append(entry)
+        for signature, entries in split.items():
+            group = self._groups[signature] = Prefixes(len(classes))
+            codes = [self._codes[entry[1]] for entry in entries]
+            group.extend(entries, codes, [self.kinds[code].of for code in codes])
+
+    def sort_by(self, classes: RunClasses) -> None:
+        """Follow another snapshot: everything is sorted anew, unless everybody's class stands."""
+        if alike(classes, self.classes):
+            self.classes = classes
+        else:
+            self._build(classes)
+
+    def add(self, entry: Entry) -> None:
+        """Take in `entry`, before it enters the order."""
+        if len(self.kinds) > CROWDED + 2 * len(self._order):
+            self._build(self.classes)
+        request = entry[2]
+        code = self._codes[entry[1]] = self.code_of(request)
+        self._parts.add(entry)
+        group = self._groups.get(request.signature)
+        if group is None:
+            group = self._groups[request.signature] = Prefixes(len(self.classes))
+        group.add(entry, code, self.kinds[code].of)
+
+    def discard(self, gone: Sequence[Entry]) -> None:
+        """Forget `gone` (sorted), after they have left the order."""
+        self._parts.discard(gone)
+        kinds, codes = self.kinds, self._codes
+        split: dict[Signature, list[Entry]] = {}
+        for entry in gone:
+            split.setdefault(entry[2].signature, []).append(entry)
+        for signature, members in split.items():
+            group = self._groups[signature]
+            of = [kinds[codes.pop(entry[1])].of for entry in members]
+            if len(members) == len(group):
+                del self._groups[signature]
+            else:
+                group.discard(members, of)
+
+    def code_of(self, request: Request) -> int:
+        """The code of `request`, by the present snapshot."""
+        kind = Kind(self.classes.class_of(request), request.rows, request.penalty)
+        code = self._known.get(kind)
+        if code is None:
+            code = self._known[kind] = len(self.kinds)
+            self.kinds.append(kind)
+        return code
+
+    def group(self, signature: Signature) -> Prefixes:
+        """The requests of one signature; KeyError if there is none. Read only."""
+        return self._groups[signature]
+
+    def parts(self) -> Iterable[tuple[Kind, list[Entry]]]:
+        """The requests by kind, each part sorted and not empty. Read only."""
+        kinds = self.kinds
+        return [(kinds[code], part) for code, part in self._parts.parts.items()]
+
+    def _code(self, request: Request) -> int:
+        return self._codes[request.id]

@@ -1,0 +1,204 @@
+"""What `slack` must know of batches whose members differ in class (profiles/run_classes.py).
+
+Three kinds of tables, all worked out from one snapshot of the classes:
+
+- *start points*: `need[m][k][v]`, the time that a batch of k rows of class m needs with probability
+  (v + ½) / levels, since P(all k lengths ≤ x) = F_m(x)^k;
+- *leads*: the time that a request alone needs with probability `drop` (what has less is given up);
+- *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
+  (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is worked out
+  when it first does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.profiles import RunClasses
+from slacktide.profiles.run_classes import POINTS
+from slacktide.scheduling.slack_options import SlackOptions
+from slacktide.scheduling.tables import size_grid
+
+FLOOR = 1e-9
+"""Least probability of a grid length; keeps logarithms finite."""
+
+P99 = 0.99
+
+WIDTH = POINTS + 1
+"""Columns of the table of compositions: the grid, and its end once more."""
+
+MOST_COMPOSITIONS = 4096
+"""Compositions kept; 3 MiB. With four classes and sixteen rows there are 4,845 in all."""
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Compositions:
+    """Distribution of the longest member by composition, that is by members per class."""
+
+    __slots__ = ("_known", "_logs", "_radix", "cdf", "mean_longest", "weights")
+
+    def __init__(self, classes: RunClasses, most: int) -> None:
+        count = len(classes)
+        self._radix = most + 1
+        self._logs = np.log(np.maximum(classes.cdfs, FLOOR))
+        self.weights: Ints = np.array([self._radix**g for g in range(count)], dtype=np.int64)
+        """The key of a composition is the sum of its members' weights, by class."""
+        self._known: dict[int, int] = {}
+        self.cdf: Floats = np.ones((64, WIDTH))
+        """P(longest ≤ x_j) by slot, shape (≥ slots, WIDTH)."""
+        self.mean_longest: Floats = np.zeros(64)
+        """Expected longest length by slot, in grid steps."""
+
+    def slots(self, keys: list[int]) -> list[int]:
+        """Where the compositions of these keys stand in the tables."""
+        known = self._known
+        try:
+            return [known[key] for key in keys]
+        except KeyError:
+            self._add({key for key in keys if key not in known}, keep=keys)
+            return [self._known[key] for key in keys]
+
+    def _add(self, missing: set[int], *, keep: list[int]) -> None:
+        if len(self._known) + len(missing) > MOST_COMPOSITIONS:
+            self._known.clear()
+            missing = set(keep)
+        first = len(self._known)
+        end = first + len(missing)
+        if end > len(self.mean_longest):
+            rows = 2 * end
+            self.cdf = np.vstack([self.cdf, np.ones((rows - len(self.cdf), WIDTH))])
+            self.mean_longest = np.resize(self.mean_longest, rows)
+        keys = np.array(sorted(missing), dtype=np.int64)
+        members = keys[:, None] // self.weights % self._radix
+        cdf = np.exp(members @ self._logs)
+        self.cdf[first:end, :POINTS] = cdf
+        self.cdf[first:end, POINTS] = cdf[:, -1]
+        self.mean_longest[first:end] = (1.0 - cdf).sum(axis=1) - 0.5
+        self._known.update(zip(keys.tolist(), range(first, end), strict=True))
+
+
+class ClassTables:
+    """Everything about one snapshot of classes, for batches of at most `limit` rows. Seconds."""
+
+    __slots__ = (
+        "_leads",
+        "_options",
+        "alone",
+        "classes",
+        "compositions",
+        "first_level",
+        "limit",
+        "low",
+        "low_of_column",
+        "mean_alone",
+        "need",
+        "paid",
+        "places",
+        "size_of_column",
+        "sizes",
+        "within",
+        "worth",
+    )
+
+    def __init__(self, classes: RunClasses, *, limit: int, options: SlackOptions) -> None:
+        latency = classes.latency
+        self.classes = classes
+        self.limit = limit
+        self._options = options
+        mean = sum(
+            share * length for share, length in zip(classes.shares, classes.means, strict=True)
+        )
+        self.mean_alone = latency.seconds(1, mean)
+        """A: what a request takes by itself, over all arrivals."""
+        self.alone = tuple(classes.alone(of) for of in range(len(classes)))
+        """Expected time of one row by itself, by class."""
+        self.worth = tuple((alone / self.mean_alone) ** options.theta for alone in self.alone)
+        """What an answer is worth, by class, before its penalty."""
+        self.sizes = _sizes(classes, limit)
+        """Batch sizes to try, ascending."""
+        self.low = _low(self.sizes, classes, mean)
+        """Least number of rows that is tried in a batch of each size."""
+        paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
+        self.paid: Floats = np.array(paid, dtype=np.float64)
+        """Rows paid for by rows."""
+        self.need = self._need()
+        """Start points by class; by size and level, flat. Shape (G, sizes · levels)."""
+        levels = self.need.shape[1] // len(self.sizes)
+        self.first_level = np.arange(self.need.shape[1]) % levels == 0
+        """Which columns of `need` are the first level of their size."""
+        self.size_of_column: Ints = np.repeat(np.array(self.sizes), levels)
+        self.low_of_column: Ints = np.repeat(np.array(self.low), levels)
+        self.places: Ints = np.arange(limit)
+        """The places of the largest batch."""
+        self.within: Ints = (self.places < self.size_of_column[:, None]).astype(np.int64)
+        """1 for the places of a batch of the size of each column, else 0."""
+        self.compositions = Compositions(classes, limit)
+        self._leads: dict[tuple[int, int], float] = {}
+
+    def lead(self, of: int, rows: int) -> float:
+        """Time that a request of class `of` must have left, or it is given up."""
+        known = self._leads.get((of, rows))
+        if known is None:
+            known = self._leads[of, rows] = self._lead(of, rows)
+        return known
+
+    def _lead(self, of: int, rows: int) -> float:
+        options, classes = self._options, self.classes
+        level = P99 if options.guarantee == "p99" else options.drop
+        length = _quantile(classes.cdfs[of], level) * classes.step
+        return classes.latency.seconds(rows, length)
+
+    def _need(self) -> Floats:
+        classes, options = self.classes, self._options
+        cdfs = classes.cdfs
+        levels = [(v + 0.5) / options.levels for v in range(options.levels)]
+        if options.guarantee == "p99":
+            # Means are ascending, upper ends need not be: the promise is made for every member.
+            cdfs, levels = np.minimum.accumulate(cdfs, axis=0), [P99]
+        found = [
+            [
+                classes.latency.seconds(size, classes.step * _first(cdf, level ** (1.0 / size)))
+                for size in self.sizes
+                for level in levels
+            ]
+            for cdf in cdfs
+        ]
+        return np.array(found)
+
+
+def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:
+    """The sizes that batches are padded to and `limit`; else half octaves, as with one class."""
+    padded = classes.latency.sizes
+    if not padded:
+        return size_grid(limit)
+    return tuple(sorted({limit, *(size for size in padded if size <= limit)}))
+
+
+def _low(sizes: Sequence[int], classes: RunClasses, mean: float) -> tuple[int, ...]:
+    """A batch that pays for empty places is worth trying only where most of a time is fixed cost.
+
+    One that pays for its own rows only is priced at just these, and always tried.
+    """
+    latency = classes.latency
+    if latency.sizes and latency.c0 <= 2.0 * latency.c1 * mean:
+        return tuple(sizes)
+    return tuple(smaller + 1 for smaller in (0, *sizes[:-1]))
+
+
+def _first(cdf: Floats, probability: float) -> int:
+    """The first grid point with at least this probability."""
+    return min(int(np.searchsorted(cdf, probability)), POINTS - 1)
+
+
+def _quantile(cdf: Floats, probability: float) -> float:
+    """The last place, in grid steps, where the CDF, linear in between, is at most `probability`."""
+    after = min(int(np.searchsorted(cdf, probability, side="right")), POINTS - 1)
+    if after == 0:
+        return 0.0
+    below, above = float(cdf[after - 1]), float(cdf[after])
+    return after - 1 + (probability - below) / (above - below) if above > below else float(after)

@@ -1,0 +1,219 @@
+"""`ByClass`: what `slack` does where predictions know classes, for one pool.
+
+It keeps the pool's requests by class (class_queue.py) while the predictions sort them into classes,
+follows every new snapshot of these, and answers `slack` with the best batch (slack_classes.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+from slacktide.domain import Request
+from slacktide.engine.ports import BatchTimes, PoolView
+from slacktide.scheduling.best_effort import worth
+from slacktide.scheduling.class_queue import ClassQueue, Prefixes, alike
+from slacktide.scheduling.class_tables import ClassTables
+from slacktide.scheduling.queue import DeadlineQueue, Entry, within_rows
+from slacktide.scheduling.slack_candidates import LOOK, Candidate, Stance
+from slacktide.scheduling.slack_classes import Prices, best_of_group, score_of
+from slacktide.scheduling.slack_options import SlackOptions
+
+
+class ByClass:
+    """The requests with a deadline by class; of no use until `refresh` has said so."""
+
+    __slots__ = (
+        "_index",
+        "_max_batch",
+        "_options",
+        "_prices",
+        "_queue",
+        "_seen",
+        "_tables",
+        "_times",
+        "_view",
+    )
+
+    def __init__(
+        self,
+        queue: DeadlineQueue,
+        options: SlackOptions,
+        *,
+        max_batch: int,
+        times: BatchTimes,
+        view: PoolView,
+    ) -> None:
+        self._queue = queue
+        self._options = options
+        self._max_batch = max_batch
+        self._times = times
+        self._view = view
+        self._index: ClassQueue | None = None
+        self._seen: tuple[int, int] | None = None
+        self._tables: dict[tuple[int, int], ClassTables] = {}
+        self._prices: dict[tuple[int, int], Prices] = {}
+
+    def refresh(self) -> bool:
+        """Follow the predictions; whether they know classes. To be called before all else."""
+        seen = (self._times.revision, self._view.cores)
+        if seen != self._seen:
+            self._seen = seen
+            self._tables.clear()
+            self._prices.clear()
+            classes = self._times.classes(self._view.cores)
+            if classes is None:
+                self._index = self._queue.index = None
+            elif self._index is None:
+                self._index = self._queue.index = ClassQueue(classes, self._queue.order)
+            else:
+                self._index.sort_by(classes)
+        return self._index is not None
+
+    @property
+    def index(self) -> ClassQueue:
+        """The requests by class."""
+        assert self._index is not None
+        return self._index
+
+    def tables(self, cores: int, limit: int) -> ClassTables:
+        """The tables for batches of at most `limit` rows on `cores` cores."""
+        tables = self._tables.get((cores, limit))
+        if tables is None:
+            classes = self._times.classes(cores)
+            if classes is None or not alike(classes, self.index.classes):
+                classes = self.index.classes
+            tables = self._tables[cores, limit] = ClassTables(
+                classes, limit=limit, options=self._options
+            )
+        return tables
+
+    def prices(self, cores: int, limit: int) -> Prices:
+        """What each code of `index` is worth by those tables."""
+        prices = self._prices.get((cores, limit))
+        kinds = self.index.kinds
+        if prices is None or prices.kinds is not kinds:
+            prices = self._prices[cores, limit] = Prices(self.tables(cores, limit), kinds)
+        prices.refresh()
+        return prices
+
+    def alone(self, cores: int) -> float:
+        """Expected time of a request by itself, over all arrivals; seconds."""
+        return self.tables(cores, self._max_batch).mean_alone
+
+    def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
+        """Expected time of a batch."""
+        codes = [self.index.code_of(member) for member in members]
+        return self.prices(cores, self._max_batch).seconds(codes, rows)
+
+    def expire(self, *, now: float) -> list[Request]:
+        """Forget and return, in order, the requests whose latest start has come."""
+        tables = self.tables(self._view.cores, self._max_batch)
+        gone: list[Entry] = []
+        for kind, part in self.index.parts():
+            need = tables.lead(kind.of, kind.rows)
+            if part[0][0] - need <= now:
+                gone += part[: bisect_right(part, now, key=_latest_start(need))]
+        if gone:
+            gone.sort()
+            self._queue.remove([entry[1] for entry in gone])
+        return [entry[2] for entry in gone]
+
+    def next_expiry(self) -> float | None:
+        """The earliest latest start (see `expire`); None if there is no request."""
+        tables = self.tables(self._view.cores, self._max_batch)
+        starts = [part[0][0] - tables.lead(kind.of, kind.rows) for kind, part in self.index.parts()]
+        return min(starts, default=None)
+
+    def best(
+        self,
+        groups: Sequence[Sequence[Entry]],
+        announced: Sequence[Request],
+        cores: int,
+        limit: int,
+        stance: Stance,
+    ) -> Candidate | None:
+        """The best batch of any of `groups`, the first of which `announced` are counted among."""
+        best: Candidate | None = None
+        tables, index = self.tables(cores, limit), self.index
+        codes = [index.code_of(request) for request in announced]
+        prices = self.prices(cores, limit)
+        for group in groups:
+            prefixes = index.group(group[0][2].signature)
+            added = [(request.deadline, request.id, request) for request in announced]
+            announced = ()
+            for entry, code in zip(added, codes, strict=False):
+                prefixes.add(entry, code, index.kinds[code].of)
+            for among in self._choices(prefixes, tables, stance.now):
+                found = best_of_group(among, tables, prices, stance)
+                if found is not None and (best is None or found.score > best.score):
+                    best = found
+            for entry, code in zip(added, codes, strict=False):
+                prefixes.discard([entry], [index.kinds[code].of])
+        return best
+
+    def _choices(self, group: Prefixes, tables: ClassTables, now: float) -> Iterator[Prefixes]:
+        """The group; and, where penalties differ, the costliest of it alone, as with one class."""
+        yield group
+        penalties = self._queue.penalties()
+        if len(penalties) > 1:
+            entries, codes = group.entries[-1], group.codes[-1]
+            first = bisect_left(entries, (now + float(tables.need.min()),))
+            last = min(len(entries), first + LOOK * tables.limit)
+            near = [i for i in range(first, last) if entries[i][2].penalty == penalties[-1]]
+            if near:
+                costliest = Prefixes(len(tables.alone))
+                own = [codes[i] for i in near]
+                of = [self.index.kinds[code].of for code in own]
+                costliest.extend([entries[i] for i in near], own, of)
+                yield costliest
+
+    def filling(
+        self,
+        best: Candidate,
+        waiting: Sequence[Entry],
+        cores: int,
+        limit: int,
+        stance: Stance,
+    ) -> list[Request]:
+        """Best-effort requests among `waiting` that raise the score of `best` by joining it.
+
+        None longer than the longest member is likely to be: it would make all of them wait.
+        """
+        index, tables = self.index, self.tables(cores, limit)
+        own = [index.code_of(entry[2]) for entry in best.entries]
+        longest = max(index.kinds[code].of for code in own)
+        fitting = [
+            entry
+            for entry in waiting[: LOOK * limit]
+            if index.classes.class_of(entry[2]) <= longest
+        ]
+        levels = tables.need.shape[1] // len(tables.sizes)
+        chosen: list[Request] = []
+        score = best.score
+        for i, size in enumerate(tables.sizes):
+            if size <= best.rows:
+                continue
+            if best.entries[0][0] < stance.now + tables.need[longest, i * levels]:
+                break
+            extra = within_rows(fitting, size - best.rows)
+            others = [index.code_of(request) for request in extra]
+            found = score_of(
+                best.entries,
+                own,
+                best.rows + sum(request.rows for request in extra),
+                tables,
+                self.prices(cores, limit),
+                stance,
+                others=others,
+                value=sum(worth(request, now=stance.now) for request in extra),
+            )
+            if found > score:
+                score = found
+                chosen = extra
+        return chosen
+
+
+def _latest_start(need: float) -> Callable[[Entry], float]:
+    """When an entry must start that needs so many seconds."""
+    return lambda entry: entry[0] - need

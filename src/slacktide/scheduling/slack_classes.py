@@ -1,0 +1,282 @@
+"""The choice of `slack` where requests differ in class (docs/decisions/0014-slack-classes.md).
+
+Theory of operation. Classes are numbered by mean length, shortest first. A batch takes as long as
+its longest member makes all of its rows, so the classes that may join it matter more than anything
+else. Candidates are therefore *class prefixes*: for each m, size k and start point v, the first k
+requests of class ≤ m, in deadline order, that have `need[m][k][v]` left; at least one of class m,
+or it would be a candidate of m − 1. With n_g members of class g,
+
+    C(x) = Π F_g(x)^n_g                            P(the longest is at most x)
+    T    = c0 + c1 · k · ∫ (1 − C(x)) dx           expected time; k the rows paid for
+    p_i  = C((D_i − t − c0) / (c1 · k))            P(i is on time)
+    v_i  = worth_i · p_i · (1 − κ (1 − e^(−spare_i / τ))),   spare_i = D_i − t − alone_i − T
+    score = Σ v_i / (T + held)
+
+The highest score wins, on ties the first (short prefix, small size, low level). `held` is how long
+the lane would be kept waiting for it. worth_i = penalty · (alone_g / A)^θ is the fairness knob: by
+seconds of lane time alone, long requests would always come last.
+
+All candidates are priced at once, as rows of arrays: there is no loop over requests.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from slacktide.profiles.run_classes import POINTS
+from slacktide.scheduling.class_queue import Kind, Prefixes
+from slacktide.scheduling.class_tables import WIDTH, ClassTables, Floats, Ints
+from slacktide.scheduling.queue import Entry
+from slacktide.scheduling.slack_candidates import Candidate, Stance
+
+NEVER = np.array(np.inf).tobytes()
+"""The deadline of nobody."""
+
+END = float(POINTS - 1)
+"""The last point of the grid."""
+
+
+class Prices:
+    """What pricing must know of each code (class_queue.py), as arrays; grows with the codes."""
+
+    __slots__ = ("_known", "_tables", "alone", "kinds", "weight", "worth")
+
+    def __init__(self, tables: ClassTables, kinds: list[Kind]) -> None:
+        self._tables = tables
+        self.kinds = kinds
+        self._known = 0
+        self.weight: Ints = np.zeros(0, dtype=np.int64)
+        """In the key of a composition."""
+        self.alone: Floats = np.zeros(0)
+        """Seconds by itself."""
+        self.worth: Floats = np.zeros(0)
+
+    def seconds(self, codes: Sequence[int], rows: int) -> float:
+        """Expected time of a batch of members with these codes."""
+        tables = self._tables
+        compositions, latency = tables.compositions, tables.classes.latency
+        (slot,) = compositions.slots([int(self.weight.take(codes).sum())])
+        longest = float(compositions.mean_longest[slot]) * tables.classes.step
+        return latency.seconds(rows, longest)
+
+    def refresh(self) -> None:
+        """Learn of codes that are new."""
+        kinds, tables = self.kinds, self._tables
+        if self._known == len(kinds):
+            return
+        self._known = len(kinds)
+        latency, means = tables.classes.latency, tables.classes.means
+        weights = tables.compositions.weights.tolist()
+        self.weight = np.array(
+            [weights[of] if rows else 0 for of, rows, _ in kinds], dtype=np.int64
+        )
+        self.alone = np.array(
+            [latency.seconds(rows, means[of]) if rows else 0.0 for of, rows, _ in kinds]
+        )
+        self.worth = np.array([tables.worth[of] * penalty for of, _, penalty in kinds])
+
+
+def best_of_group(
+    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+) -> Candidate | None:
+    """The best batch of requests that may share one; None if nobody can be on time."""
+    if group.rows == len(group):
+        return _best_window(group, tables, prices, stance)
+    return _best_filling(group, tables, prices, stance)
+
+
+def _best_window(
+    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+) -> Candidate | None:
+    """`best_of_group` where every request has one row: candidates are windows."""
+    now, limit = stance.now, tables.limit
+    prefixes = _own(group.entries)
+    due, codes = _flat(group, prefixes, limit)
+    starts, left = _starts(group, prefixes, due, tables, now)
+    tried = left >= tables.low_of_column
+    tried[:, 1:] &= (starts[:, 1:] != starts[:, :-1]) | tables.first_level[1:]
+    chosen = tried.ravel().nonzero()[0]
+    width = len(tables.low_of_column)
+    column = chosen % width
+    places = starts.ravel()[chosen, None] + tables.places
+    code = codes.take(places)
+    code *= tables.within.take(column, axis=0)
+    keys = prices.weight.take(code).sum(axis=1)
+    # The highest class counts more in a key than all lower ones together.
+    whole = keys >= tables.compositions.weights.take(prefixes).take(chosen // width)
+    if not whole.all():
+        kept = whole.nonzero()[0]
+        chosen, column, keys = chosen[kept], column[kept], keys[kept]
+        places, code = places[kept], code[kept]
+    if not len(chosen):
+        return None
+    count = np.minimum(left.ravel()[chosen], tables.size_of_column[column])
+    slots = np.array(tables.compositions.slots(keys.tolist()))
+    scores = _scores(due.take(places), code, count, slots, tables, prices, stance)
+    best = int(scores.argmax())
+    row = int(chosen[best]) // width
+    begin = sum(len(group.entries[m]) + limit for m in prefixes[:row])
+    start = int(starts.ravel()[chosen[best]]) - begin
+    members = group.entries[prefixes[row]][start : start + int(count[best])]
+    return Candidate(members, len(members), float(scores[best]))
+
+
+def _scores(
+    due: Floats,
+    code: Ints,
+    rows: Ints,
+    slots: Ints,
+    tables: ClassTables,
+    prices: Prices,
+    stance: Stance,
+    extra: float = 0.0,
+) -> Floats:
+    """The score of each candidate: `due` (overwritten) and `code` by candidate and place.
+
+    `extra` is the value of members that are not among them.
+    """
+    now, kappa, compositions = stance.now, stance.kappa, tables.compositions
+    latency, step = tables.classes.latency, tables.classes.step
+    per_step = tables.paid[rows] * (latency.c1 * step)
+    took = latency.c0 + per_step * compositions.mean_longest[slots]
+
+    share = prices.alone.take(code)
+    share += (took + now)[:, None]
+    share -= due
+    np.minimum(share, 0.0, out=share)  # Now it is − spare.
+    share *= 1.0 / stance.tau
+    np.exp(share, out=share)
+    share *= kappa
+    share += 1.0 - kappa
+
+    at = due  # Where on the grid of lengths each would just be on time.
+    at -= now + latency.c0
+    at *= (1.0 / per_step)[:, None]
+    np.minimum(at, END, out=at)
+    np.maximum(at, 0.0, out=at)
+    points = at.astype(np.int64)
+    at -= points
+    points += (slots * WIDTH)[:, None]
+    cdf = compositions.cdf.ravel()
+    below = cdf.take(points)
+    points += 1
+    value = cdf.take(points)
+    value -= below
+    value *= at
+    value += below  # P(on time).
+
+    value *= share
+    value *= prices.worth.take(code)
+    scores: Floats = value.sum(axis=1)
+    scores += extra
+    scores /= took + stance.held
+    return scores
+
+
+def score_of(
+    entries: Sequence[Entry],
+    codes: Sequence[int],
+    rows: int,
+    tables: ClassTables,
+    prices: Prices,
+    stance: Stance,
+    *,
+    others: Sequence[int] = (),
+    value: float = 0.0,
+) -> float:
+    """The score of one batch, whatever the rows of its members.
+
+    `others` are the codes of best-effort members; theirs is the `value` on top.
+    """
+    code = np.array([codes], dtype=np.int64)
+    key = int(prices.weight.take([*codes, *others]).sum())
+    scores = _scores(
+        np.array([[entry[0] for entry in entries]]),
+        code,
+        np.array([rows]),
+        np.array(tables.compositions.slots([key])),
+        tables,
+        prices,
+        stance,
+        value,
+    )
+    return float(scores[0])
+
+
+def _best_filling(
+    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+) -> Candidate | None:
+    """`best_of_group` where requests have several rows: each start is filled one by one."""
+    best: Candidate | None = None
+    levels = tables.need.shape[1] // len(tables.sizes)
+    needs = (tables.need + stance.now).tolist()
+    for m in _own(group.entries):
+        entries, codes = group.entries[m], group.codes[m]
+        before = -1
+        for column, need in enumerate(needs[m]):
+            size, low = tables.sizes[column // levels], tables.low[column // levels]
+            start = bisect_left(entries, (need,))
+            if column % levels and start == before:
+                continue
+            before = start
+            chosen: list[int] = []
+            rows = 0
+            for i in range(start, min(start + 4 * size, len(entries))):
+                if rows + entries[i][2].rows <= size:
+                    chosen.append(i)
+                    rows += entries[i][2].rows
+                    if rows == size:
+                        break
+            own = [codes[i] for i in chosen]
+            if rows < low or all(prices.kinds[code].of < m for code in own):
+                continue
+            members = [entries[i] for i in chosen]
+            score = score_of(members, own, rows, tables, prices, stance)
+            if best is None or score > best.score:
+                best = Candidate(members, rows, score)
+    return best
+
+
+def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
+    """The prefixes that have a request of their highest class."""
+    found = []
+    before = 0
+    for m, those in enumerate(entries):
+        if len(those) > before:
+            before = len(those)
+            found.append(m)
+    return found
+
+
+def _flat(group: Prefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
+    """Deadlines and codes of these prefixes, one after the other.
+
+    Each is followed by `limit` empty places, so that a window at its end may run over.
+    """
+    nobody, never = bytes(8 * limit), NEVER * limit
+    due = b"".join([part for m in prefixes for part in (group.due[m], never)])
+    codes = b"".join([part for m in prefixes for part in (group.codes[m], nobody)])
+    return np.frombuffer(due), np.frombuffer(codes, dtype=np.int64)
+
+
+def _starts(
+    group: Prefixes, prefixes: Sequence[int], due: Floats, tables: ClassTables, now: float
+) -> tuple[Ints, Ints]:
+    """(where the windows start among `due`, how many requests there are from there).
+
+    By prefix and column of `tables.need`.
+    """
+    needs = tables.need + now
+    starts = np.empty((len(prefixes), needs.shape[1]), dtype=np.int64)
+    left = np.empty_like(starts)
+    begin = 0
+    for row, m in enumerate(prefixes):
+        end = begin + len(group.entries[m])
+        found = due[begin:end].searchsorted(needs[m])
+        np.subtract(end - begin, found, out=left[row])
+        np.add(begin, found, out=starts[row])
+        begin = end + tables.limit
+    return starts, left
