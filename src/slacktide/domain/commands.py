@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.domain.batch import Batch, Replica
+from slacktide.domain.light import light
 from slacktide.domain.outcomes import Outcome
 
 
@@ -30,6 +31,7 @@ class AbortBatch:
     cause: int
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Answer:
     """Tell the client. Sent once for each request."""

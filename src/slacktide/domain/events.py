@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.domain.batch import BatchTiming
+from slacktide.domain.light import light
 from slacktide.domain.outcomes import Reason
 from slacktide.domain.plan import Plan
 from slacktide.domain.request import Notice, Request
@@ -17,6 +18,7 @@ class Announced:
     notice: Notice
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """A request is here, body and all. If it was announced, this replaces the notice."""

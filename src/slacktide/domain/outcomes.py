@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from slacktide.domain.light import light
+
 
 class OutcomeKind(Enum):
     """What became of a request."""
@@ -78,6 +80,7 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The one end of a request.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.domain.light import light
+
 Signature = tuple[tuple[int, ...], ...]
 """The shape of every input without its batch axis. Unequal signatures never share a batch."""
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Request:
     """One call, as the engine sees it: no tensor, no socket, no protocol.

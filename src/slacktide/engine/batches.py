@@ -128,11 +128,11 @@ class Batches:
             state.now - batch.started, batch.members, batch.rows, placement.lane.size
         )
         entries = state.ledger.entries
-        for member in batch.members:
-            entry = entries.pop(member.id)
+        ids = tuple([member.id for member in batch.members])
+        for id in ids:
+            entry = entries.pop(id)
             if entry.state is State.RUNNING:
                 self._serve(entry, batch, Reason.ON_TIME)
-        ids = tuple([member.id for member in batch.members])
         state.commands.append(FreeSlots(ids, state.cause))
 
     def failed(self, event: BatchFailed) -> None:

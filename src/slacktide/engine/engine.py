@@ -105,7 +105,10 @@ class Engine:
 
         May lie in the past, if a scheduler's estimate has moved: then deliver it at once.
         """
-        at = min(self._requests.next_due(), self._replicas.next_due)
+        at = self._replicas.next_due
+        notices = self._requests.next_due()
+        if notices < at:
+            at = notices
         for pool in self.state.pools.values():
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:

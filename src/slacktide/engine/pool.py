@@ -67,12 +67,13 @@ class Pool:
                 continue
             running = placement.lane.running
             ready = 0.0 if running is None else running.expected_end - now
-            if placement.state is ReplicaState.STARTING:
-                ready = max(ready, placement.since + self.start_time - now)
-            elif placement.state is ReplicaState.BACKOFF:
-                ready = max(ready, placement.until + self.start_time - now)
-            best = min(best, ready)
-        return max(0.0, best)
+            if placement.state is not ReplicaState.UP:
+                starting = placement.state is ReplicaState.STARTING
+                start = placement.since if starting else placement.until
+                ready = max(ready, start + self.start_time - now)
+            if ready < best:
+                best = ready
+        return best if best > 0.0 else 0.0
 
     def count_lanes(self) -> None:
         """Call when a placement has come or gone, or a lane has changed its cores."""

@@ -116,28 +116,33 @@ class Simulation:
         """
         source = iter(items)
         coming = next(source, None)
-        heap = self._heap
+        heap, next_wakeup = self._heap, self.engine.next_wakeup
         while True:
-            at = heap[0][0] if heap else math.inf
-            if coming is not None and coming.arrival <= at:
-                at = coming.arrival
-            wakeup = self._wakeup()
-            if wakeup < at:
+            due = heap[0][0] if heap else math.inf
+            arrival = math.inf if coming is None else coming.arrival
+            at = arrival if arrival < due else due
+            wakeup = next_wakeup()
+            if wakeup is not None and wakeup < at:
                 if wakeup > until:
                     break
-                self._fire(wakeup)
+                self._fire(max(wakeup, self.now))
                 continue
             if at == math.inf or at > until:
                 break
             if at < self.now:
-                raise SimulationError(f"an item of {at} s comes after {self.now} s")
-            while coming is not None and coming.arrival <= at:
-                if coming.arrival < at:
-                    raise SimulationError(
-                        f"an item of {coming.arrival} s comes after one of {at} s"
-                    )
-                self._take_in(coming)
-                coming = next(source, None)
+                raise SimulationError(f"an item of {at} s comes after one of {self.now} s")
+            if coming is not None and arrival == at:
+                item, coming = coming, next(source, None)
+                lone = arrival < due and (coming is None or coming.arrival > at)
+                if lone and isinstance(item, Request):
+                    # As a rule: there is nothing to be put in order.
+                    self._open[item.id] = item
+                    self._deliver((Submitted(item),), at)
+                    continue
+                self._take_in(item)
+                while coming is not None and coming.arrival == at:
+                    self._take_in(coming)
+                    coming = next(source, None)
             self._step()
         if self._open and until == math.inf:
             raise SimulationError(
@@ -164,11 +169,6 @@ class Simulation:
             self._put(item.arrival, KIND_OF[type(item.event)], item.event)
         else:
             self._put(item.arrival, Kind.REPLICA, item)
-
-    def _wakeup(self) -> float:
-        """When the engine wants its timer, not before now; inf if never."""
-        at = self.engine.next_wakeup()
-        return math.inf if at is None else max(at, self.now)
 
     def _fire(self, at: float) -> None:
         """Deliver the engine's timer."""
@@ -218,16 +218,20 @@ class Simulation:
         if self._watch is not None:
             self._watch(events, at, commands)
         for command in commands:
-            self._carry_out(command)
+            if type(command) is Answer:
+                self._answer(command)
+            else:
+                self._carry_out(command)
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────
 
+    def _answer(self, command: Answer) -> None:
+        request = self._open.pop(command.id, None)
+        if request is not None and self._answered is not None:
+            self._answered(request, command.outcome)
+
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Answer():
-                request = self._open.pop(command.id, None)
-                if request is not None and self._answered is not None:
-                    self._answered(request, command.outcome)
             case RunBatch():
                 self._run(command.batch)
             case AbortBatch():

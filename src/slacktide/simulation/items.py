@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from slacktide.domain import Event, Notice, Request
+from slacktide.domain.light import light
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class DrawnRequest(Request):
     """A request that carries the length drawn for it.

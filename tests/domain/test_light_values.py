@@ -1,0 +1,47 @@
+"""What `light` keeps of a frozen dataclass: everything but the guard at run time."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+
+import pytest
+
+from slacktide.domain import Answer, Outcome, Reason, Request, Submitted
+from slacktide.simulation import DrawnRequest
+
+ONE = Request(1, "m", 0.5, 2.0, work_hint=3.0)
+VALUES = [
+    ONE,
+    DrawnRequest(1, "m", 0.5, 2.0, length=4.0),
+    Submitted(ONE),
+    Outcome(Reason.ON_TIME, 1.5, detail="d"),
+    Answer(1, Outcome(Reason.ON_TIME, 1.5), 7),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_it_is_equal_hashable_copied_and_replaced_by_its_fields(value):
+    again = dataclasses.replace(value)
+    assert again == value
+    assert hash(again) == hash(value)
+    assert copy.deepcopy(value) == value
+    assert repr(value) == repr(again)
+    assert repr(value).startswith(f"{type(value).__name__}(")
+    assert not hasattr(value, "__dict__")
+
+
+def test_its_constructor_takes_what_is_declared_and_checks_it():
+    parameters = inspect.signature(Request).parameters
+    assert list(parameters) == [field.name for field in dataclasses.fields(Request)]
+    assert Request(1, "m", 0.0, 1.0) == Request(id=1, model="m", arrival=0.0, deadline=1.0, rows=1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'deadline'"):
+        Request(1, "m", 0.0)  # type: ignore[call-arg]
+    with pytest.raises(ValueError, match="penalty must be positive"):
+        dataclasses.replace(ONE, penalty=0.0)
+
+
+def test_it_has_no_fields_beside_the_declared_ones():
+    with pytest.raises(AttributeError):
+        ONE.colour = "red"  # type: ignore[attr-defined]
