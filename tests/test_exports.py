@@ -89,7 +89,8 @@ EXPORTS = {
     """,
     "slacktide.simulation": """
         KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
-        Happening Item Kind Scorer Simulation SimulationError Upload Watch length_of stream
+        Happening Item Kind Prediction Scorer Simulation SimulationError Upload Watch
+        length_of predict stream
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

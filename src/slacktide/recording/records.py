@@ -12,7 +12,7 @@ out what equals the time of the call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, get_args
 
@@ -107,6 +107,24 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
     StopReplica: lambda c: ("StopReplica", c.cause, c.replica.id, c.kill),
     ResizeLane: lambda c: ("ResizeLane", c.cause, c.lane, c.cores, _ids(c.replicas)),
 }
+
+
+def answers(call: Call) -> Iterator[tuple[int, Outcome]]:
+    """Who got which outcome. Raises LayoutError naming the field."""
+    for _, id, *outcome in of_type(call, "Answer"):
+        outcome.insert(1, call.now)
+        yield id, decoder(Outcome)(outcome, "Answer.outcome")
+
+
+def started(call: Call) -> Iterator[Replica]:
+    """The replicas that were to be started. Raises LayoutError naming the field."""
+    for _, *replica in of_type(call, "StartReplica"):
+        yield decoder(Replica)(replica, "StartReplica.replica")
+
+
+def of_type(call: Call, name: str) -> Iterator[Plain]:
+    """[cause, its values …] of every command of this type."""
+    return (command[1:] for command in call.commands if command[0] == name)
 
 
 def plain_events(events: Sequence[Event]) -> list[Any]:

@@ -7,12 +7,15 @@ recording, or the code is not what it was.
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
 
 from slacktide.domain import Command, PoolId
-from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
 from slacktide.recording.errors import RecordingError
 from slacktide.recording.predictions import load_times
 from slacktide.recording.reading import Line, Recording
@@ -23,8 +26,10 @@ from slacktide.scheduling.policies import PolicyError
 class Pools:
     """Makes an engine's pools as they were made when they were recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, learnt: Mapping[PoolId, BatchTimes] | None = None) -> None:
+        """`learnt`: predictions that pools start with, copied, in place of those recorded."""
         self.opened: dict[PoolId, PoolOpened] = {}
+        self._learnt = learnt or {}
 
     def add(self, opened: PoolOpened) -> None:
         """What a pool is made of. Stated again at the head of a later part: the first holds."""
@@ -35,11 +40,16 @@ class Pools:
         known = self.opened.get(pool)
         if known is None:
             raise RecordingError(f"pool {pool} is opened, but not recorded")
-        times = load_times(known.times)
         try:
-            return known.recipe.parts(times, max_batch=max_batch, view=view)
+            return known.recipe.parts(self.times(pool), max_batch=max_batch, view=view)
         except PolicyError as error:
             raise RecordingError(f"pool {pool}: {error}") from None
+
+    def times(self, pool: PoolId) -> BatchTimes:
+        """Predictions of `pool` that nobody else learns from."""
+        if pool in self._learnt:
+            return copy.deepcopy(self._learnt[pool])
+        return load_times(self.opened[pool].times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +74,8 @@ class Replayed:
     commands: int
     difference: Difference | None
     """None: identical."""
+    engine: Engine
+    """As the last call left it."""
 
 
 class Watcher:
@@ -76,8 +88,10 @@ class Watcher:
         """It has given these commands, which are those that were recorded."""
 
 
-def replay(recording: Recording, *watchers: Watcher) -> Replayed:
-    """Replay until the end or the first difference.
+def replay(
+    recording: Recording, *watchers: Watcher, until: float = math.inf, pools: Pools | None = None
+) -> Replayed:
+    """Replay the calls before `until` (on the recording's clock), or up to the first difference.
 
     Raises RecordingError for a recording that is not whole, or says what cannot be.
     """
@@ -86,7 +100,7 @@ def replay(recording: Recording, *watchers: Watcher) -> Replayed:
             f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
             "all parts from the first on, and that has been overwritten (--record-limit)"
         )
-    pools = Pools()
+    pools = pools or Pools()
     engine = Engine(pools.parts, recording.header.settings)
     calls = count = 0
     for line in recording.lines():
@@ -94,6 +108,8 @@ def replay(recording: Recording, *watchers: Watcher) -> Replayed:
         if isinstance(record, PoolOpened):
             pools.add(record)
             continue
+        if record.now >= until:
+            break
         for watcher in watchers:
             watcher.before(record, engine)
         first = engine.events_seen
@@ -102,12 +118,12 @@ def replay(recording: Recording, *watchers: Watcher) -> Replayed:
         if replayed != list(record.commands):
             place = _first_difference(record.commands, replayed)
             found = Difference(line, first, place, record.commands, tuple(replayed))
-            return Replayed(calls, engine.events_seen, count, found)
+            return Replayed(calls, engine.events_seen, count, found, engine)
         for watcher in watchers:
             watcher.after(record, engine, commands)
         calls += 1
         count += len(commands)
-    return Replayed(calls, engine.events_seen, count, None)
+    return Replayed(calls, engine.events_seen, count, None, engine)
 
 
 def handled(engine: Engine, call: Call) -> list[Command]:

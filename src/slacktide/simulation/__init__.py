@@ -16,6 +16,7 @@ from slacktide.simulation.execution import (
 )
 from slacktide.simulation.items import DrawnRequest, Failure, Happening, Item, Upload
 from slacktide.simulation.order import KIND_OF, Kind
+from slacktide.simulation.prediction import Prediction, predict
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.streams import stream
 
@@ -32,11 +33,13 @@ __all__ = [
     "Happening",
     "Item",
     "Kind",
+    "Prediction",
     "Scorer",
     "Simulation",
     "SimulationError",
     "Upload",
     "Watch",
     "length_of",
+    "predict",
     "stream",
 ]

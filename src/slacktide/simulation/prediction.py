@@ -1,0 +1,147 @@
+"""Predict: the outside of a recording, and an inside that is drawn from what was known before.
+
+The engine and the schedulers are the server's; who comes, when and by when, is recorded; how long a
+batch takes is drawn (`Taught`). Nothing is fitted to what is predicted: what the header states is
+all that is known, or, with `after`, that and what the batches of the recording's beginning taught,
+which is replayed and not scored.
+
+A batch's time, as the engine sees it, runs from its start to the moment the engine is told that it
+has ended, and the next one starts in that same moment. So what a live server pays between batches
+(its loop, the hand-over, arrivals that push a model aside) is inside the times that were observed,
+and there is no overhead beside them to state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Outcome, PoolId
+from slacktide.engine import BatchTimes, Engine, EngineSettings
+from slacktide.load.report import Provenance, Report
+from slacktide.recording import Pools, Recording, RecordingError, replay
+from slacktide.simulation.driver import Simulation
+from slacktide.simulation.errors import SimulationError
+from slacktide.simulation.recorded import Outside, outside
+from slacktide.simulation.results import Scorer
+from slacktide.simulation.streams import stream
+from slacktide.simulation.taught import Lessons, Taught
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What became of the same requests, live and in the simulator."""
+
+    recorded: Report
+    predicted: tuple[Report, ...]
+    """One for each seed."""
+    notes: tuple[str, ...]
+    """What was left out, or could not be known."""
+
+    @property
+    def difference(self) -> float:
+        """Predicted − recorded share of requests answered in time, mean over the seeds."""
+        mean = sum(report.total.goodput for report in self.predicted) / len(self.predicted)
+        return mean - self.recorded.total.goodput
+
+
+def predict(
+    recording: Recording,
+    *,
+    seeds: Sequence[int],
+    provenance: Provenance,
+    after: float = 0.0,
+) -> Prediction:
+    """Predict what became of the requests of `recording` that came more than `after` seconds in.
+
+    With `after` > 0 the part before it is replayed, and teaches. Raises RecordingError for a
+    recording that is not what it says, SimulationError if nothing is left to predict.
+    """
+    found = outside(
+        (line.record for line in recording.lines()), after=after, plan=recording.header.plan
+    )
+    if found.plan is None or not found.scored:
+        raise SimulationError(f"{recording.path}: no request to predict after {after:g} s")
+    taught = Lessons()
+    learnt = _learnt(recording, found.start, taught) if after > 0.0 else {}
+    scores = _Scores(found)
+    for id in found.scored:
+        scores.ended(id, found.ended[id])
+    recorded = scores.report(f"recorded in {recording.path}", seeds[0], provenance)
+    predicted = []
+    for seed in seeds:
+        scores = _Scores(found)
+        _run(found, learnt, taught, recording.header.settings, seed, scores)
+        predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
+    notes = [*recording.warnings, *_notes(found, after)]
+    return Prediction(recorded, tuple(predicted), tuple(notes))
+
+
+def _learnt(recording: Recording, until: float, lessons: Lessons) -> Mapping[PoolId, BatchTimes]:
+    """Predictions as they were at `until`; the batches that had run by then go to `lessons`."""
+    replayed = replay(recording, lessons, until=until)
+    if replayed.difference is not None:
+        raise RecordingError(
+            f"{replayed.difference.line.place}: the replay differs, so nothing can be learnt of it"
+        )
+    return {id: pool.times for id, pool in replayed.engine.state.pools.items()}
+
+
+def _run(
+    found: Outside,
+    learnt: Mapping[PoolId, BatchTimes],
+    lessons: Lessons,
+    settings: EngineSettings,
+    seed: int,
+    scores: _Scores,
+) -> None:
+    """Run the engine once on what came from outside."""
+    assert found.plan is not None
+    pools = Pools(learnt)
+    for opened in found.opened:
+        pools.add(opened)
+    truth = {pool: pools.times(pool) for pool in pools.opened}
+    simulation = Simulation(
+        Engine(pools.parts, settings),
+        found.plan,
+        Taught(truth, lessons, stream(seed, "batch times")),
+        answered=lambda request, outcome: scores.ended(request.id, outcome),
+        # A plan that was in force already has its replicas up by the time requests come.
+        begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
+        start_s=found.start_s,
+    )
+    simulation.run(found.items)
+
+
+class _Scores:
+    """Scores the same requests, whatever world they ended in."""
+
+    def __init__(self, found: Outside) -> None:
+        self._requests = found.scored
+        arrivals = [request.arrival for request in found.scored.values()]
+        self._first = min(arrivals)
+        self._scorer = Scorer(
+            warmup_s=self._first, duration_s=math.nextafter(max(arrivals), math.inf) - self._first
+        )
+
+    def ended(self, id: int, outcome: Outcome) -> None:
+        """Request `id` has ended; it is passed over if it is not to be scored."""
+        request = self._requests.get(id)
+        if request is not None:
+            self._scorer.answered(request, outcome)
+
+    def report(self, title: str, seed: int, provenance: Provenance) -> Report:
+        report = self._scorer.report(
+            title=title, seed=seed, configuration={}, provenance=provenance
+        )
+        return replace(report, warmup_s=0.0)
+
+
+def _notes(found: Outside, after: float) -> Iterator[str]:
+    if after > 0.0:
+        yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
+    if found.turned_away:
+        yield f"{found.turned_away} requests that the server itself refused are not scored"
+    if found.open:
+        yield f"{found.open} requests had no outcome when the recording ended; they are left out"

@@ -1,0 +1,187 @@
+"""What a recording says of the outside world: who came when, what clients withdrew, what broke.
+
+And what it says of the inside, to compare with: how every request ended. No time of a batch is read
+here: those are to be predicted.
+
+An item happens when the engine was told of it. A live server reads its sockets some time after the
+first byte, and later still while it shares its core with a model; that is part of the outside here,
+as it does not depend much on what is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+
+from slacktide.domain import (
+    Announced,
+    Cancelled,
+    Event,
+    Notice,
+    Outcome,
+    Plan,
+    PlanChanged,
+    Refused,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    Request,
+    Submitted,
+)
+from slacktide.recording import Call, PoolOpened, Record
+from slacktide.recording.records import answers, started
+from slacktide.simulation.items import Failure, Happening, Item, Upload
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the engine was told of one request."""
+
+    notice: Notice | None = None
+    announced_at: float = 0.0
+    request: Request | None = None
+    submitted_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Outside:
+    """Everything that came from outside after `start`, and how requests ended."""
+
+    start: float
+    plan: Plan | None = None
+    """In force at `start`; None: none had been stated by then."""
+    plan_at: float | None = None
+    """When that came into force, if it was after `start`."""
+    opened: list[PoolOpened] = field(default_factory=list)
+    """Every statement of a pool, the first of each first."""
+    items: list[Item] = field(default_factory=list)
+    """By arrival. Complete requests, uploads, withdrawals, plans, failures."""
+    ended: dict[int, Outcome] = field(default_factory=dict)
+    """Outcomes of requests that came after `start`."""
+    scored: dict[int, Request | Notice] = field(default_factory=dict)
+    """Requests that came after `start` and that policies could decide on."""
+    turned_away: int = 0
+    """Requests that the server itself refused (bad input, memory); fed, not scored."""
+    open: int = 0
+    """Requests without an outcome, as the recording ended; neither fed nor scored."""
+    start_s: float = 0.0
+    """What the first replica took to come up, seconds."""
+
+
+def outside(records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None) -> Outside:
+    """Read `records`; what comes within `after` seconds of the first call is left out.
+
+    `plan` is in force before the first of them.
+    """
+    reader = _Reader(after, plan)
+    for record in records:
+        if isinstance(record, PoolOpened):
+            reader.found.opened.append(record)
+        else:
+            reader.call(record)
+    return reader.finish()
+
+
+class _Reader:
+    """Goes through the calls once."""
+
+    def __init__(self, after: float, plan: Plan | None) -> None:
+        self.found = Outside(float("-inf"), plan)
+        self._after = after
+        self._known: dict[int, _Known] = {}
+        self._refused: set[int] = set()
+        self._starting: dict[int, tuple[float, Replica]] = {}
+        """Every replica that was started, and when, by id."""
+        self._took: float | None = None
+
+    def call(self, call: Call) -> None:
+        found = self.found
+        if found.start == float("-inf"):
+            found.start = call.now + self._after
+        live = call.now >= found.start
+        for event in call.events:
+            if live:
+                self._event(event, call.now)
+            elif isinstance(event, PlanChanged):
+                found.plan = event.plan
+            if isinstance(event, ReplicaUp) and event.replica in self._starting:
+                self._took = self._took or call.now - self._starting[event.replica][0]
+        for replica in started(call):
+            self._starting[replica.id] = (call.now, replica)
+        for id, outcome in answers(call):
+            if id in self._known:
+                found.ended[id] = outcome
+
+    def _event(self, event: Event, now: float) -> None:
+        found = self.found
+        match event:
+            case Announced():
+                self._known[event.notice.id] = _Known(event.notice, now)
+            case Submitted():
+                known = self._known.setdefault(event.request.id, _Known())
+                known.request, known.submitted_at = event.request, now
+            case Refused():
+                self._refused.add(event.id)
+                found.turned_away += 1
+                found.items.append(Happening(now, event))
+            case Cancelled() if event.id in self._known:
+                found.items.append(Happening(now, event))
+            case PlanChanged() if found.plan is None:
+                found.plan, found.plan_at = event.plan, now
+            case PlanChanged():
+                found.items.append(Happening(now, event))
+            case ReplicaLost() if event.replica in self._starting:
+                _, replica = self._starting[event.replica]
+                found.items.append(
+                    Failure(now, replica.lane, replica.pool.model, event.detail, event.permanent)
+                )
+            case _:
+                pass  # ends of batches, timers and what replicas report: to be predicted
+
+    def finish(self) -> Outside:
+        found = self.found
+        found.start_s = self._took or 0.0
+        requests = (known.request for known in self._known.values())
+        likely = {request.model: request for request in requests if request is not None}
+        for id, known in self._known.items():
+            if id not in found.ended:
+                found.open += 1
+                continue
+            notice = known.notice
+            if notice is not None:
+                at_once = known.request is None and found.ended[id].at == known.announced_at
+                found.items.append(_upload(known, likely.get(notice.model), at_once))
+            elif known.request is not None:
+                found.items.append(Happening(known.submitted_at, Submitted(known.request)))
+            if id not in self._refused:
+                request = known.request or known.notice
+                assert request is not None
+                found.scored[id] = request
+        found.items.sort(key=attrgetter("arrival"))
+        return found
+
+
+def _upload(known: _Known, like: Request | None, at_once: bool) -> Upload:
+    """An announced request. If it was turned away `at_once`, before its body was read, nobody knows
+    its shape: it is taken to be `like` others of its model, and complete when it was expected.
+    """
+    notice = known.notice
+    assert notice is not None
+    told = replace(notice, arrival=known.announced_at)
+    if known.request is not None:
+        return Upload(told, known.request, max(known.submitted_at, known.announced_at))
+    if like is None or not at_once:  # its body never came, or was refused when it did
+        return Upload(told, None, known.announced_at)
+    request = replace(
+        like,
+        id=notice.id,
+        arrival=notice.arrival,
+        deadline=notice.deadline,
+        penalty=notice.penalty,
+        best_effort=notice.best_effort,
+        version=notice.version,
+        application=notice.application,
+        client=notice.client,
+    )
+    return Upload(told, request, max(notice.complete_at, known.announced_at))
