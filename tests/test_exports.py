@@ -61,9 +61,10 @@ EXPORTS = {
         RecordingError Replayed Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        SCHEMA Comparison Curve Ending Entry Percentiles Provenance Records Report
-        ReportError StreamReport Timeline comparison_page curves html_document html_list
-        html_table merge page percentiles render render_comparison score summary timeline
+        SCHEMA Bar Comparison Curve Ending Entry Percentiles Provenance Records Report
+        ReportError StreamReport Timeline bars comparison_page curves html_document
+        html_list html_table merge page percentiles render render_comparison render_sweep
+        score summary sweep_page timeline
     """,
     "slacktide.repository": """
         Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
@@ -95,6 +96,10 @@ EXPORTS = {
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor
         OutputValue Parameter WireError WireStatus parse_parameters status_of
+    """,
+    "slacktide.simulation.scenario": """
+        FIGURES Cell Mean Row Scenario ScenarioError Sweep World build collected
+        done_in_processes lines parse_scenario read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
         Arrivals Constant ConstantLink Deadlines Delivery Diurnal Drawn Empirical

@@ -44,9 +44,9 @@ def test_a_batch_that_keeps_its_time_costs_nothing(lab) -> None:
         scheduler.add(lab.request(id, 0.015 + id), now=0.0)
     batch = start(lab, scheduler, now=0.0)
     assert [member.id for member in batch.members] == [0]
-    scheduler.ended(batch, now=0.01009)  # within the tolerance of 1 %
+    scheduler.ended(batch, now=0.010009)  # within the tolerance of 0.1 %
     assert scheduler.next_expiry() == pytest.approx(1.015 - 0.01, abs=1e-4)
-    assert scheduler.expire(now=0.0101) == []
+    assert scheduler.expire(now=0.01001) == []
 
 
 def test_the_batch_behind_an_overrun_is_lost_and_the_one_after_it_runs(lab) -> None:

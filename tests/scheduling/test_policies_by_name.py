@@ -12,6 +12,8 @@ from slacktide.scheduling import (
     Edf,
     Fifo,
     Nexus,
+    Orloj,
+    OrlojText,
     PolicyError,
     Slack,
     make_scheduler,
@@ -24,6 +26,8 @@ KINDS = {
     "clipper": Clipper,
     "nexus": Nexus,
     "clockwork": Clockwork,
+    "orloj": Orloj,
+    "orloj_text": OrlojText,
     "slack": Slack,
 }
 
@@ -51,7 +55,8 @@ def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
         (
             "zzz",
             {},
-            r"unknown scheduler 'zzz'; there are: clipper, clockwork, edf, fifo, nexus, slack",
+            r"unknown scheduler 'zzz'; there are: clipper, clockwork, edf, fifo, nexus, orloj, "
+            "orloj_text, slack",
         ),
         ("slack", {"kapa": 0.5}, r"no option 'kapa'; did you mean 'kappa'\?"),
         ("slack", {"kappa": "much"}, r"'kappa' of scheduler 'slack' must be of type float"),
@@ -68,6 +73,15 @@ def test_whole_numbers_and_lists_are_taken_for_what_they_mean(lab) -> None:
         ("clockwork", {"window": 0}, r"window must be at least 1, got 0"),
         ("clockwork", {"tolerance": -0.1}, r"tolerance must not be negative, got -0.1"),
         ("clockwork", {"max_queue": 0}, r"max_queue must be at least 1"),
+        ("orloj", {"b": 0.0}, r"b must be positive and finite, got 0.0"),
+        ("orloj", {"steps": [[0.5]]}, r"steps must be \(seconds after the deadline, cost\)"),
+        (
+            "orloj",
+            {"steps": [[0.5, 1], [0.2, 1]]},
+            r"ascending, got \(\(0.5, 1.0\), \(0.2, 1.0\)\)",
+        ),
+        ("orloj_text", {"best_effort_share": 2.0}, r"best_effort_share must be between 0 and 1"),
+        ("orloj_text", {"max_queue": 0}, r"max_queue must be at least 1"),
         ("fifo", {"preferred": "48"}, r"'preferred' of scheduler 'fifo' must be a list"),
     ],
 )

@@ -18,11 +18,13 @@ from slacktide.scheduling import (
     EdfOptions,
     FifoOptions,
     NexusOptions,
+    OrlojOptions,
     SlackOptions,
 )
 
 _FIFO, _EDF, _SLACK = FifoOptions(), EdfOptions(), SlackOptions()
 _CLIPPER, _NEXUS, _CLOCKWORK = ClipperOptions(), NexusOptions(), ClockworkOptions()
+_ORLOJ = OrlojOptions()
 
 
 class Section(BaseModel):
@@ -89,6 +91,28 @@ class ClockworkSettings(Section):
     """Whether what cannot be met behind the work ahead is refused at the door."""
 
 
+class OrlojSettings(Section):
+    """Batches by the distribution of run times (Orloj), its Algorithm 1 as printed."""
+
+    name: Literal["orloj"] = "orloj"
+    b: Annotated[float, Field(gt=0)] = _ORLOJ.b
+    """Rate of the anticipated delay, per second."""
+    steps: Annotated[
+        tuple[Annotated[tuple[float, ...], Field(strict=False)], ...], Field(strict=False)
+    ] = _ORLOJ.steps
+    """Costs of being later still: (seconds after the deadline, multiple of the penalty) each."""
+    best_effort_share: Annotated[float, Field(ge=0, le=1)] = _ORLOJ.best_effort_share
+    """Share of the lane's time kept for overdue requests without a deadline."""
+    admission: bool = _ORLOJ.admission
+    """Whether what cannot be met behind the work ahead is refused at the door."""
+
+
+class OrlojTextSettings(OrlojSettings):
+    """The same with the batch size that the text of §3.2 describes."""
+
+    name: Literal["orloj_text"] = "orloj_text"  # type: ignore[assignment]  # narrows the name
+
+
 class SlackSettings(Section):
     """Most expected answers in time per second of lane time (SCHEDULING §3): the default."""
 
@@ -114,6 +138,8 @@ SCHEDULERS: dict[str, type[Section]] = {
     "clipper": ClipperSettings,
     "nexus": NexusSettings,
     "clockwork": ClockworkSettings,
+    "orloj": OrlojSettings,
+    "orloj_text": OrlojTextSettings,
 }
 """The section of each policy, by name."""
 
@@ -130,6 +156,8 @@ SchedulerSettings = Annotated[
         | ClipperSettings
         | NexusSettings
         | ClockworkSettings
+        | OrlojSettings
+        | OrlojTextSettings
         | SlackSettings,
         Field(discriminator="name"),
     ],

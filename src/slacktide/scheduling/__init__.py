@@ -9,6 +9,7 @@ from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.fifo import Fifo, FifoOptions
 from slacktide.scheduling.nexus import Nexus, NexusOptions
+from slacktide.scheduling.orloj import Orloj, OrlojOptions, OrlojText
 from slacktide.scheduling.policies import (
     DEFAULT_POLICY,
     POLICIES,
@@ -36,6 +37,9 @@ __all__ = [
     "FifoOptions",
     "Nexus",
     "NexusOptions",
+    "Orloj",
+    "OrlojOptions",
+    "OrlojText",
     "Policy",
     "PolicyError",
     "PoolRecipe",

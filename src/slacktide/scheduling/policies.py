@@ -18,6 +18,7 @@ from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.fifo import Fifo, FifoOptions
 from slacktide.scheduling.nexus import Nexus, NexusOptions
+from slacktide.scheduling.orloj import Orloj, OrlojOptions, OrlojText
 from slacktide.scheduling.slack import Slack, SlackOptions
 
 DEFAULT_POLICY = "slack"
@@ -68,6 +69,20 @@ POLICIES: Mapping[str, Policy] = {
             "clockwork",
             ClockworkOptions,
             lambda options, max_batch, times, view: Clockwork(
+                options, max_batch=max_batch, times=times, view=view
+            ),
+        ),
+        Policy(
+            "orloj",
+            OrlojOptions,
+            lambda options, max_batch, times, view: Orloj(
+                options, max_batch=max_batch, times=times, view=view
+            ),
+        ),
+        Policy(
+            "orloj_text",
+            OrlojOptions,
+            lambda options, max_batch, times, view: OrlojText(
                 options, max_batch=max_batch, times=times, view=view
             ),
         ),

@@ -1,0 +1,277 @@
+"""`orloj` and `orloj_text`: batches by the distribution of run times (Orloj, Algorithm 1).
+
+At every decision, for batch sizes 1, 2, 4, …: the requests that can make a batch of that size are
+those with deadline ≥ now + E[time of such a batch]. Of the sizes that enough requests can make one
+is chosen, and the batch is filled with those of the highest priority score (orloj_score.py). Who
+cannot even make the smallest is given up.
+
+Which size, the paper says twice, and not the same:
+
+- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among those who can
+  make them, *latest first*. Larger sizes have fewer who can make them, so it takes the largest.
+- `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. That
+  is a small one whenever somebody urgent can only make that.
+
+Lines 13 and 19 are taken to belong inside the `if` above them. What is not in the paper: a request
+of several rows fills as many places; it is in batches of at least its own size; where no size can
+be filled the request due first runs alone, since a free lane never idles. Where shapes differ there
+is one batch to each, and that of the highest scores runs (§3.2, Batch Priority). Best
+effort runs when nobody else waits, and if overdue in a share of the lane's time (best_effort.py).
+
+The queue is the paper's without the convex hull: one list by deadline for each kind of request, in
+which the score is sorted in a few runs (orloj_runs.py); the best of all runs come from a heap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
+from math import inf
+from typing import NamedTuple
+
+from slacktide.domain import Batch, Reason, Replica, Request, Signature
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.scheduling.best_effort import Floor
+from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.orloj_runs import Run, runs_of
+from slacktide.scheduling.orloj_score import ONE_STEP
+from slacktide.scheduling.orloj_times import OrlojTimes
+from slacktide.scheduling.queue import Entry, Partition, within_rows
+from slacktide.scheduling.tables import Cached, powers_of_two
+
+GROUPS = 8
+"""Signatures tried per decision: those of the earliest deadlines."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrlojOptions:
+    """Settings of `orloj` and `orloj_text`. Raises ValueError if out of range."""
+
+    b: float = 0.1
+    """Rate of the anticipated delay, which is exponential; per second. The paper's 1e-4 per ms."""
+    steps: tuple[tuple[float, ...], ...] = ()
+    """Costs of being later still, each (seconds after the deadline, cost as a multiple of the
+    penalty, on top of those before it), ascending (appendix B). Such requests are given up only
+    when the last step cannot be avoided."""
+    best_effort_share: float = 0.1
+    """Lane time kept for overdue requests without a deadline; 0 to 1."""
+    admission: bool = True
+    """Refuse at the door what cannot be on time behind the work ahead."""
+    max_queue: int | None = 10_000
+    """Most requests waiting, notices included; None: no limit."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.b < inf:
+            raise ValueError(f"b must be positive and finite, got {self.b}")
+        before = 0.0
+        for step in self.steps:
+            if len(step) != 2 or not (step[0] > before and step[1] > 0.0):
+                raise ValueError(
+                    f"steps must be (seconds after the deadline, cost), ascending, got {self.steps}"
+                )
+            before = step[0]
+        if not 0.0 <= self.best_effort_share <= 1.0:
+            raise ValueError(
+                f"best_effort_share must be between 0 and 1, got {self.best_effort_share}"
+            )
+        if self.max_queue is not None and self.max_queue < 1:
+            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+
+
+class Kind(NamedTuple):
+    """All that tells requests apart but for their deadlines."""
+
+    of: int
+    """Class."""
+    rows: int
+    penalty: float
+    signature: Signature
+
+
+class Makers(NamedTuple):
+    """The requests of one signature that can make a batch of `size` rows."""
+
+    size: int
+    earliest: float
+    """The first deadline of those with the time for it, also of requests of more rows."""
+    parts: list[tuple[Kind, list[Entry], int]]
+    """Of each kind the sorted entries, and the first of them that can make it."""
+
+
+class Orloj(DeadlinePolicy):
+    """Algorithm 1, line 16 as printed."""
+
+    def __init__(
+        self, options: OrlojOptions, *, max_batch: int, times: BatchTimes, view: PoolView
+    ) -> None:
+        steps = (*ONE_STEP, *((after, cost) for after, cost in options.steps))
+        self._grace = steps[-1][0]
+        """How long after its deadline a request is still worth an answer."""
+        self._tables: Cached[OrlojTimes] = Cached(
+            times,
+            lambda cores: OrlojTimes(times, cores, b=options.b, steps=steps),
+        )
+        super().__init__(
+            max_batch=max_batch,
+            times=times,
+            view=view,
+            # The shortest class: admission does not know whose request it is.
+            lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).mean,
+            admission=options.admission,
+            max_queue=options.max_queue,
+        )
+        self._sizes = powers_of_two(max_batch)
+        self._floor = Floor(options.best_effort_share)
+        self._classes = times.classes(view.cores)
+        self._parts = self._timed.index = Partition(self._timed.order, self._kind)
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+        """The best-scored requests, as many as the chosen size takes. Changes nothing."""
+        limit = min(self._max_batch, replica.max_batch)
+        if self._best_effort.order:
+            oldest = self._best_effort.order[0][2]
+            if not self._timed.order or self._floor.claims(oldest, now=now):
+                waiting = self._best_effort.batchable(oldest.signature)
+                return _proposal(within_rows(waiting, limit))
+        elif not self._timed.order:
+            return Idle()
+        times = self._tables(max(1, len(replica.cores)))
+        best: list[Request] = [self._timed.order[0][2]]
+        highest = -1.0
+        for group in self._groups():
+            makers = self._makers(group, times, limit, now - self._grace)
+            if makers:
+                members, score = self._filled(self._choose(makers), times, now)
+                if score > highest:
+                    best, highest = members, score
+        return _proposal(best)
+
+    def take(self, batch: Batch) -> None:
+        """The members leave the queue."""
+        timed = len(self._timed.order)
+        super().take(batch)
+        if len(self._timed.order) == timed:  # of best-effort requests alone
+            seconds = self._times.expected(batch.rows, max(1, len(batch.replica.cores)))
+            self._floor.spend(seconds, now=batch.started)
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """Give up who could not make even a batch of its own: EXPIRED once it is too late for all,
+        else HOPELESS."""
+        gone: list[Entry] = []
+        since = now - self._grace
+        for need, part in self._leads():
+            if part[0][0] - need <= since:
+                gone += part[: bisect_right(part, since, key=lambda entry: entry[0] - need)]
+        gone.sort()
+        self._timed.remove([id for _, id, _ in gone])
+        return [
+            (id, Reason.EXPIRED if deadline <= since else Reason.HOPELESS)
+            for deadline, id, _ in gone
+        ]
+
+    def next_expiry(self) -> float | None:
+        """The earliest latest start of a request with a deadline."""
+        return min((part[0][0] - need + self._grace for need, part in self._leads()), default=None)
+
+    def _choose(self, makers: Sequence[Makers]) -> Makers:
+        """The batch size of line 16: the latest first, that is the largest."""
+        return max(makers, key=lambda each: (each.earliest, each.size))
+
+    def _kind(self, request: Request) -> Kind:
+        classes = self._classes
+        of = 0 if classes is None else classes.class_of(request)
+        return Kind(of, request.rows, request.penalty, request.signature)
+
+    def _sorted(self) -> Partition[Kind]:
+        """The requests by kind, under the present classes."""
+        classes = self._times.classes(self._view.cores)
+        if classes is not self._classes:
+            self._classes = classes
+            self._parts = self._timed.index = Partition(self._timed.order, self._kind)
+        return self._parts
+
+    def _leads(self) -> Iterator[tuple[float, list[Entry]]]:
+        """(time that each needs by itself, sorted entries) of every kind."""
+        times = self._tables(self._view.cores)
+        for kind, part in self._sorted().parts.items():
+            yield times.histogram(kind.of, kind.rows, kind.rows).mean, part
+
+    def _groups(self) -> list[list[tuple[Kind, list[Entry]]]]:
+        """The parts that may share a batch, for the signatures of the earliest deadlines."""
+        found: dict[Signature, list[tuple[Kind, list[Entry]]]] = {}
+        for kind, part in self._sorted().parts.items():
+            found.setdefault(kind.signature, []).append((kind, part))
+        groups = list(found.values())
+        if len(groups) > GROUPS:
+            groups.sort(key=lambda group: min(part[0] for _, part in group))
+        return groups[:GROUPS]
+
+    def _makers(
+        self, group: list[tuple[Kind, list[Entry]]], times: OrlojTimes, limit: int, now: float
+    ) -> list[Makers]:
+        """Lines 10 to 17: every size that enough requests of one signature can make."""
+        found: list[Makers] = []
+        for size in self._sizes:
+            if size > limit:
+                break
+            rows = 0
+            earliest = inf
+            parts: list[tuple[Kind, list[Entry], int]] = []
+            for kind, part in group:
+                need = times.histogram(kind.of, kind.rows, max(kind.rows, size)).mean
+                first = bisect_left(part, (now + need,))
+                if first < len(part):
+                    earliest = min(earliest, part[first][0])
+                    if kind.rows <= size:
+                        parts.append((kind, part, first))
+                        rows += kind.rows * (len(part) - first)
+            if rows >= size:
+                found.append(Makers(size, earliest, parts))
+        return found
+
+    def _filled(self, makers: Makers, times: OrlojTimes, now: float) -> tuple[list[Request], float]:
+        """Line 22: those of the highest score, as many as fit, and the sum of their scores.
+
+        On ties the earliest deadline.
+        """
+        heap: list[tuple[float, float, int, Run]] = []
+        for kind, part, first in makers.parts:
+            curve = times.score(kind.of, kind.rows, makers.size)
+            for run in runs_of(curve, kind.penalty, part, first, now):
+                heap.append((*run.key(now), run))
+        heapify(heap)
+        members: list[Request] = []
+        room = makers.size
+        total = 0.0
+        for _ in range(4 * makers.size):
+            negative, _, _, run = heap[0]
+            request = run.part[run.at][2]
+            if request.rows <= room:
+                members.append(request)
+                room -= request.rows
+                total -= negative
+            if not room:
+                break
+            if run.advance():
+                heapreplace(heap, (*run.key(now), run))
+            else:
+                heappop(heap)
+                if not heap:
+                    break
+        return members, total
+
+
+class OrlojText(Orloj):
+    """Algorithm 1 with the batch size that the text of §3.2 describes."""
+
+    def _choose(self, makers: Sequence[Makers]) -> Makers:
+        """The earliest deadline first, the larger size on ties."""
+        return min(makers, key=lambda each: (each.earliest, -each.size))
+
+
+def _proposal(members: Sequence[Request]) -> Proposal | Idle:
+    if not members:
+        return Idle()
+    return Proposal(tuple(members), sum(member.rows for member in members))

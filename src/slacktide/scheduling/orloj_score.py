@@ -1,0 +1,112 @@
+"""Orloj's priority score of a request (Eq. 2), as a function of its slack.
+
+    p(s) = E[C(now + τ + L) - C(now + L)] / E[L],   s = deadline - now, τ ~ exponential of rate b
+
+is what being passed over once would cost, per second of lane time: L is the time of the batch that
+the request would be in, C its cost, a step at the deadline. L is a histogram. For a bin [l1, l2) of
+probability *density* h (the paper says frequency, which is off by the width of the bin) Eq. 2 is
+
+    p_i = h / (b E[L]) · (e^(-b (s - l2)) - e^(-b (s - l1)))    s > l2
+    p_i = h / (b E[L]) · (1 - e^(-b (s - l1)))                  l1 < s ≤ l2
+    p_i = 0                                                     s ≤ l1
+
+and p is the sum over bins. Written in slack it needs neither the paper's base time nor its resets:
+nothing overflows, since no exponent is positive. Summed up it is a curve with
+
+    dp/ds = f(s) / E[L] - b p,    f the density of L
+
+so from one bin edge to the next p(s + x) = p(s) e^(-b x) + f (1 - e^(-b x)) / (b E[L]): one value
+per edge says everything. Within a bin the curve rises or falls, never both. So requests that share
+it and are sorted by deadline fall into a few runs in which the score is sorted too: that is what
+takes the place of the paper's milestones and convex hull.
+
+A cost with several steps (appendix B) is a sum of such curves, each shifted by what its step comes
+after the deadline: the same equation with f the sum of the shifted densities, times their costs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, expm1
+
+Step = tuple[float, float]
+"""(seconds after the deadline, cost of being later than that)."""
+
+ONE_STEP: tuple[Step, ...] = ((0.0, 1.0),)
+"""The plain cost: 1 for missing the deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Times of one kind of batch, seconds."""
+
+    edges: tuple[float, ...]
+    """Ascending; one more than bins."""
+    cdf: tuple[float, ...]
+    """P(time ≤ edge); 0 at the first and 1 at the last."""
+    mean: float
+
+
+class Score:
+    """The curve p(s) of one kind of request in one size of batch, for a first step of cost 1."""
+
+    __slots__ = ("_at_edge", "_b", "_edges", "_inflow", "directions", "turns")
+
+    def __init__(self, times: Histogram, *, b: float, steps: Sequence[Step] = ONE_STEP) -> None:
+        """`b` is the rate of the anticipated delay, per second."""
+        self._b = b
+        edges, inflow = _shifted(times, steps)
+        p = 0.0
+        self._edges = edges
+        self._inflow = inflow
+        """f / E[L] from each edge on."""
+        self._at_edge = [p]
+        for i in range(len(edges) - 1):
+            p = _after(p, inflow[i], edges[i + 1] - edges[i], b)
+            self._at_edge.append(p)
+        self.turns: list[float] = []
+        """Slacks at which the curve begins to rise or to fall, ascending."""
+        self.directions: list[bool] = [False]
+        """Whether it rises: below the first turn, then from each turn on."""
+        for edge, rate, at in zip(edges, inflow, self._at_edge, strict=True):
+            rises = rate > b * at
+            if rises != self.directions[-1]:
+                self.turns.append(edge)
+                self.directions.append(rises)
+
+    def at(self, slack: float) -> float:
+        """p at `slack` seconds."""
+        i = bisect_right(self._edges, slack) - 1
+        if i < 0:
+            return 0.0
+        return _after(self._at_edge[i], self._inflow[i], slack - self._edges[i], self._b)
+
+
+def _shifted(times: Histogram, steps: Sequence[Step]) -> tuple[list[float], list[float]]:
+    """(edges, f / E[L] from each on): the densities of all steps over one another."""
+    cells = list(zip(times.edges, pairwise(times.cdf), pairwise(times.edges), strict=False))
+    changes = []
+    for n, (after, cost) in enumerate(steps):
+        for edge, (below, above), (left, right) in cells:
+            changes.append((edge - after, n, cost * (above - below) / (right - left)))
+        changes.append((times.edges[-1] - after, n, 0.0))
+    changes.sort()
+    current = [0.0] * len(steps)
+    edges: list[float] = []
+    inflow: list[float] = []
+    for edge, n, density in changes:
+        current[n] = density
+        if edges and edges[-1] == edge:
+            inflow.pop()
+        else:
+            edges.append(edge)
+        inflow.append(sum(current) / times.mean)
+    return edges, inflow
+
+
+def _after(p: float, inflow: float, x: float, b: float) -> float:
+    """The curve `x` seconds after it was at `p`, with f / E[L] = `inflow` all the way."""
+    return p * exp(-b * x) - inflow * expm1(-b * x) / b

@@ -1,0 +1,247 @@
+"""`orloj` and `orloj_text`: exact batches, and Algorithm 1 done the slow way."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.domain import Reason, Request
+from slacktide.engine.ports import Idle, Proposal
+from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
+from slacktide.scheduling import Orloj, OrlojOptions, OrlojText
+
+LATENCY = BatchLatency(c0=0.005, c1=0.001, sizes=(1, 2, 4, 8))
+LENGTHS = {
+    "short": np.random.default_rng(1).normal(3.0, 1.0, 500).clip(0.1),
+    "mixed": np.random.default_rng(2).choice([2.0, 18.0], 500),
+    "long": np.random.default_rng(3).normal(17.0, 2.0, 500).clip(0.1),
+}
+SHARES = {"short": 0.5, "mixed": 0.2, "long": 0.3}
+
+
+def classes() -> RunClasses:
+    return classes_of_samples(LENGTHS, LATENCY, shares=SHARES, most=3)
+
+
+CLASSES = classes()
+
+
+def scheduler(
+    lab: SimpleNamespace, kind: type[Orloj] = Orloj, *, max_batch: int = 8, **options: object
+) -> Orloj:
+    made = OrlojOptions(**{"admission": False, **options})
+    return kind(made, max_batch=max_batch, times=FixedTimes(CLASSES), view=lab.LaneView())
+
+
+def like(lab: SimpleNamespace, latency: object, **options: object) -> Orloj:
+    """One whose pool knows no classes."""
+    made = OrlojOptions(**{"admission": False, **options})
+    times = lab.LogNormalTimes(latency)
+    return Orloj(made, max_batch=8, times=times, view=lab.LaneView())
+
+
+def ids(proposal: object) -> list[int]:
+    assert isinstance(proposal, Proposal)
+    return [member.id for member in proposal.members]
+
+
+# Algorithm 1, literally
+
+
+def cdf_of_batch(of: int, size: int) -> np.ndarray:
+    mixture = sum(share * cdf for share, cdf in zip(CLASSES.shares, CLASSES.cdfs, strict=True))
+    return CLASSES.cdfs[of] * mixture ** (size - 1)
+
+
+def mean_of_batch(of: int, size: int) -> float:
+    cdf = cdf_of_batch(of, size)
+    longest = np.sum((1.0 - cdf[:-1] + 1.0 - cdf[1:]) / 2) * CLASSES.step
+    return LATENCY.c0 + LATENCY.c1 * size * float(longest)
+
+
+def score_of(request: Request, size: int, *, now: float, b: float) -> float:
+    """Eq. 2 for `request` in a batch of `size`, bin by bin, in slack."""
+    of = CLASSES.class_of(request)
+    cdf = cdf_of_batch(of, size)
+    slack = request.deadline - now
+    edges = LATENCY.c0 + LATENCY.c1 * size * CLASSES.step * np.arange(len(cdf))
+    l1, l2 = edges[:-1], edges[1:]
+    h = np.diff(cdf) / (l2 - l1)
+    past = np.exp(-b * np.maximum(slack - l2, 0.0)) - np.exp(-b * np.maximum(slack - l1, 0.0))
+    inside = 1.0 - np.exp(-b * np.maximum(slack - l1, 0.0))
+    p = np.where(slack > l2, past, np.where(slack > l1, inside, 0.0)) * h
+    return request.penalty * float(p.sum()) / (b * mean_of_batch(of, size))
+
+
+def algorithm_1(
+    pending: list[Request], *, now: float, b: float, text: bool
+) -> tuple[int, list[Request]]:
+    """(size, everyone that can make it); lines 10 to 19."""
+    makers = {
+        size: [
+            request
+            for request in pending
+            if now + mean_of_batch(CLASSES.class_of(request), size) <= request.deadline
+        ]
+        for size in (1, 2, 4, 8)
+    }
+    sizes = [size for size, able in makers.items() if len(able) >= size]
+    first = {size: min(request.deadline for request in makers[size]) for size in sizes}
+    if text:
+        chosen = min(sizes, key=lambda size: (first[size], -size))
+    else:
+        chosen = sorted(sizes, key=lambda size: (first[size], size), reverse=True)[0]
+    return chosen, makers[chosen]
+
+
+requests = st.lists(
+    st.tuples(
+        st.integers(20, 400).map(lambda i: i / 1600 + 1 / 12345),
+        st.sampled_from(["short", "mixed", "long", "stranger"]),
+        st.sampled_from([1.0, 1.0, 4.0]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("kind", [Orloj, OrlojText])
+@given(requests, st.sampled_from([0.001, 0.1, 30.0]))
+def test_the_batch_is_that_of_algorithm_1(lab, kind: type[Orloj], some, b: float) -> None:
+    made = scheduler(lab, kind, b=b)
+    now = 1.0
+    for id, (slack, application, penalty) in enumerate(some):
+        request = lab.request(id, now + slack, application=application, penalty=penalty)
+        assert made.add(request, now=now) is None
+    made.expire(now=now)
+    pending = list(made.pending())
+    if not pending:
+        return
+    size, able = algorithm_1(pending, now=now, b=b, text=kind is OrlojText)
+    members = made.propose(lab.REPLICA, now=now).members
+    assert len(members) == size
+    scores = {request.id: score_of(request, size, now=now, b=b) for request in able}
+    best = sorted(scores.values(), reverse=True)[:size]
+    found = sorted((scores[member.id] for member in members), reverse=True)
+    assert found == pytest.approx(best, rel=1e-9, abs=1e-15)
+
+
+@given(requests)
+def test_whoever_cannot_make_a_batch_of_its_own_is_given_up(lab, some) -> None:
+    made = scheduler(lab)
+    now = 1.0
+    hopeless = set()
+    for id, (slack, application, _) in enumerate(some):
+        request = lab.request(id, now + slack, application=application)
+        made.add(request, now=now)
+        if slack < mean_of_batch(CLASSES.class_of(request), 1):
+            hopeless.add(id)
+    assert (made.next_expiry() <= now) == bool(hopeless)
+    assert {id for id, _ in made.expire(now=now)} == hopeless
+    assert made.next_expiry() is None or made.next_expiry() > now
+    assert {reason for _, reason in made.expire(now=9.0)} <= {Reason.EXPIRED}
+    assert len(made) == 0
+
+
+# Examples
+
+
+def test_the_two_readings_of_line_16(lab) -> None:
+    for kind, expected in ((Orloj, [1, 2]), (OrlojText, [0])):
+        times = lab.LogNormalTimes(lambda rows: 0.01 * rows)
+        made = kind(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())
+        for id, deadline in enumerate([0.015, 0.5, 0.6]):
+            made.add(lab.request(id, deadline), now=0.0)
+        assert sorted(ids(made.propose(lab.REPLICA, now=0.0))) == expected
+
+
+def test_a_batch_is_full_or_alone_even_where_rows_are_many(lab) -> None:
+    made = like(lab, lambda rows: 0.01 * rows)
+    assert made.propose(lab.REPLICA, now=0.0) == Idle()
+    made.add(lab.request(0, 1.0, rows=3), now=0.0)
+    assert ids(made.propose(lab.REPLICA, now=0.0)) == [0]  # no size is filled: it runs alone
+    made.add(lab.request(1, 2.0, rows=3), now=0.0)
+    proposal = made.propose(lab.REPLICA, now=0.0)
+    assert len(proposal.members) == 1  # two would be six rows, and a batch of four takes three
+    made.add(lab.request(2, 3.0, rows=2), now=0.0)
+    proposal = made.propose(lab.REPLICA, now=0.0)
+    assert (sorted(ids(proposal)), proposal.rows) == ([0, 1, 2], 8)
+
+
+def test_the_costly_go_first_and_shapes_do_not_mix(lab) -> None:
+    made = like(lab, lambda rows: 0.01 * rows)
+    for id in range(6):
+        penalty = 5.0 if id in (3, 5) else 1.0
+        made.add(lab.request(id, 0.025, penalty=penalty, signature=((id % 2,),)), now=0.0)
+    assert sorted(ids(made.propose(lab.REPLICA, now=0.0))) == [3, 5]
+
+
+def test_only_the_shapes_of_the_earliest_deadlines_are_looked_at(lab) -> None:
+    made = like(lab, lambda rows: 0.01 * rows)
+    for id in range(20):
+        made.add(lab.request(id, 2.0 - id / 100, signature=((id,),)), now=0.0)
+    made.add(lab.request(20, 2.5, penalty=99.0, signature=((20,),)), now=0.0)
+    assert ids(made.propose(lab.REPLICA, now=0.0))[0] in range(12, 20)
+
+
+def test_the_replica_limits_the_size(lab) -> None:
+    made = scheduler(lab, max_batch=64)
+    for id in range(80):
+        made.add(lab.request(id, 9.0), now=0.0)
+    assert len(ids(made.propose(lab.REPLICA, now=0.0))) == 32
+
+
+def test_best_effort_runs_when_nobody_waits_and_overdue_in_its_share(lab) -> None:
+    made = like(lab, lambda rows: 0.01 * rows, best_effort_share=0.5)
+    for id in (0, 1):
+        made.add(lab.request(id, 1.0, best_effort=True), now=0.0)
+    assert ids(made.propose(lab.REPLICA, now=0.0)) == [0, 1]
+    made.add(lab.request(2, 0.5), now=0.0)
+    assert ids(made.propose(lab.REPLICA, now=0.0)) == [2]
+    made.add(lab.request(3, 9.0), now=1.0)
+    made.expire(now=1.0)
+    overdue = lab.batch(made.propose(lab.REPLICA, now=1.0), now=1.0)
+    assert [member.id for member in overdue.members] == [0, 1]
+    made.take(overdue)
+    made.add(lab.request(4, 1.0, best_effort=True), now=1.0)
+    assert ids(made.propose(lab.REPLICA, now=1.02)) == [3]
+    assert ids(made.propose(lab.REPLICA, now=1.05)) == [4]
+    assert made.expire(now=1.05) == []
+
+
+def test_with_later_steps_a_late_answer_still_counts(lab) -> None:
+    one = like(lab, lambda rows: 0.01 * rows)
+    two = like(lab, lambda rows: 0.01 * rows, steps=((0.1, 2.0),))
+    for made in (one, two):
+        made.add(lab.request(0, 0.005), now=0.0)
+    assert one.expire(now=0.0) == [(0, Reason.HOPELESS)]
+    assert two.expire(now=0.0) == []
+    assert ids(two.propose(lab.REPLICA, now=0.05)) == [0]
+    assert two.next_expiry() == pytest.approx(0.095)
+    assert two.expire(now=0.0951) == [(0, Reason.HOPELESS)]
+
+
+def test_classes_that_change_sort_everybody_anew(lab) -> None:
+    times = FixedTimes(CLASSES)
+    made = Orloj(OrlojOptions(), max_batch=8, times=times, view=lab.LaneView())
+    slack = (mean_of_batch(0, 1) + mean_of_batch(2, 1)) / 2
+    made.admit_moved(lab.request(0, slack, application="short"), now=0.0)
+    made.admit_moved(lab.request(1, slack, application="long"), now=0.0)
+    assert made.next_expiry() < 0.0
+    swapped = {"short": LENGTHS["long"], "mixed": LENGTHS["mixed"], "long": LENGTHS["short"]}
+    times._classes = classes_of_samples(swapped, LATENCY, shares=SHARES, most=3)
+    times.revision = 1
+    assert made.expire(now=0.0) == [(0, Reason.HOPELESS)]
+    assert [request.id for request in made.pending()] == [1]
+
+
+def test_it_refuses_at_the_door_what_nobody_could_make(lab) -> None:
+    made = scheduler(lab, admission=True)
+    alone = CLASSES.alone(0)
+    assert made.add(lab.request(0, 0.9 * alone), now=0.0) is Reason.SHORTER_THAN_ALONE
+    assert made.add(lab.request(1, 1.1 * alone, application="long"), now=0.0) is None
+    assert made.expire(now=0.0) == [(1, Reason.HOPELESS)]
