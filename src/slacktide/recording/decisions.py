@@ -1,0 +1,288 @@
+"""Why this batch, why then, and why not that request: a replay that takes notes.
+
+Schedulers are pure and say nothing of their reasons; a scheduler that did would be slower for it.
+So a replay puts a `Witness` before each: it sees what the policy was asked, with what it had to
+choose from, and what it answered. Beside the choice stand others that could have been made, priced
+as a free lane prices proposals (engine/worth.py), whatever the policy itself goes by. A policy with
+a method `explain(replica, *, now) -> Sequence[str]` is asked for its own words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from slacktide.domain import (
+    Announced,
+    Answer,
+    Command,
+    Outcome,
+    OutcomeKind,
+    PoolId,
+    Replica,
+    Request,
+    RunBatch,
+    Submitted,
+)
+from slacktide.domain.request import Notice
+from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.engine.worth import worth
+from slacktide.recording.records import Call
+from slacktide.recording.replay import Pools, Watcher
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A batch that could have been run. Seconds; `worth` as in engine/worth.py."""
+
+    requests: int
+    rows: int
+    expected: float
+    on_time: float
+    """Members expected to be on time."""
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A request in a batch: what it had left, and P(on time)."""
+
+    request: Request
+    budget: float | None
+    """None: best effort."""
+    on_time: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A policy was asked what to run on a free lane."""
+
+    pool: PoolId
+    replica: Replica
+    now: float
+    pending: int
+    chosen: Choice | None
+    """None: it waits, or has nothing."""
+    wait_until: float | None
+    p99: float
+    members: tuple[Member, ...]
+    others: tuple[Choice, ...]
+    """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
+    words: tuple[str, ...]
+    """The policy's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A batch was started."""
+
+    now: float
+    batch: int
+    lane: str
+    asked: Asked | None
+    """None: a suspect, run alone whatever the policy."""
+    rivals: tuple[Asked, ...]
+    """What other pools proposed for the lane."""
+    because: tuple[str, ...]
+    """Events of this moment, counted by type."""
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """A free lane was left free on purpose."""
+
+    now: float
+    asked: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request ended without a result."""
+
+    now: float
+    request: Request | Notice
+    outcome: Outcome
+    alone: float | None
+    """Expected time of it alone, as predicted then; None if its pool is gone."""
+    free_in: float | None
+    """Seconds until a lane of its pool was expected to be free."""
+    pending: int
+    """Requests that waited in its pool then."""
+
+
+Decision: TypeAlias = Ran | Waited | Ended
+
+
+class Witness:
+    """A scheduler that is looked at. Everything goes to the real one and back."""
+
+    def __init__(
+        self, scheduler: Any, pool: PoolId, times: BatchTimes, tell: Callable[[Asked], None]
+    ) -> None:
+        self._scheduler = scheduler
+        self._pool = pool
+        self._times = times
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def __len__(self) -> int:
+        return len(self._scheduler)
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """What the real one proposes."""
+        pending: Sequence[Request] = self._scheduler.pending()
+        answer: Proposal | WaitUntil | Idle = self._scheduler.propose(replica, now=now)
+        explain = getattr(self._scheduler, "explain", None)
+        words = () if explain is None else tuple(explain(replica, now=now))
+        cores = max(1, len(replica.cores))
+        chosen: Choice | None = None
+        members: tuple[Member, ...] = ()
+        others: tuple[Choice, ...] = ()
+        p99 = 0.0
+        if isinstance(answer, Proposal):
+            chosen = self._choice(answer.members, cores, now)
+            forecast = self._times.forecast(answer.members, answer.rows, cores)
+            p99 = forecast.p99
+            members = tuple(
+                Member(one, None, None)
+                if one.best_effort
+                else Member(one, one.deadline - now, forecast.on_time(one.deadline - now))
+                for one in answer.members
+            )
+            others = tuple(self._others(pending, answer, replica, cores, now))
+        wait_until = answer.at if isinstance(answer, WaitUntil) else None
+        self._tell(
+            Asked(
+                self._pool,
+                replica,
+                now,
+                len(pending),
+                chosen,
+                wait_until,
+                p99,
+                members,
+                others,
+                words,
+            )
+        )
+        return answer
+
+    def _choice(self, members: Sequence[Request], cores: int, now: float) -> Choice:
+        rows = sum(member.rows for member in members)
+        forecast = self._times.forecast(members, rows, cores)
+        return Choice(
+            len(members),
+            rows,
+            forecast.expected,
+            sum(
+                1.0 if member.best_effort else forecast.on_time(member.deadline - now)
+                for member in members
+            ),
+            worth(members, rows, self._times, cores=cores, now=now),
+        )
+
+    def _others(
+        self,
+        pending: Sequence[Request],
+        answer: Proposal,
+        replica: Replica,
+        cores: int,
+        now: float,
+    ) -> list[Choice]:
+        signature = answer.members[0].signature
+        alike = sorted(
+            (one for one in pending if one.signature == signature),
+            key=lambda one: (one.deadline, one.id),
+        )
+        found = []
+        count = 1
+        while count <= len(alike):
+            first = alike[:count]
+            if sum(one.rows for one in first) > replica.max_batch:
+                break
+            if {one.id for one in first} != {one.id for one in answer.members}:
+                found.append(self._choice(first, cores, now))
+            count *= 2
+        return found
+
+
+class Witnessed(Pools):
+    """Pools whose schedulers have a `Witness`."""
+
+    def __init__(self, tell: Callable[[Asked], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        """See `Pools.parts`."""
+        made = super().parts(pool, max_batch, view)
+        return PoolParts(
+            Witness(made.scheduler, pool, made.times, self._tell), made.times, made.share
+        )
+
+
+class Notes(Watcher):
+    """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
+
+    def __init__(self, tell: Callable[[Decision], None]) -> None:
+        self.pools = Witnessed(lambda asked: self._asked.append(asked))
+        self._tell = tell
+        self._asked: list[Asked] = []
+        self._known: dict[int, Request | Notice] = {}
+
+    def before(self, call: Call, engine: Engine) -> None:
+        self._asked.clear()
+        for event in call.events:
+            if isinstance(event, Submitted):
+                self._known[event.request.id] = event.request
+            elif isinstance(event, Announced):
+                self._known[event.notice.id] = event.notice
+
+    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+        because = tuple(
+            name if count == 1 else f"{count} × {name}"
+            for name, count in Counter(type(event).__name__ for event in call.events).items()
+        )
+        for command in commands:
+            if isinstance(command, RunBatch):
+                self._tell(self._ran(command, because))
+            elif isinstance(command, Answer):
+                request = self._known.pop(command.id, None)
+                kind = command.outcome.kind
+                if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
+                    self._tell(self._ended(request, command.outcome, engine))
+        for asked in self._asked:
+            if asked.wait_until is not None:
+                self._tell(Waited(call.now, asked))
+
+    def _ran(self, command: RunBatch, because: tuple[str, ...]) -> Ran:
+        batch = command.batch
+        mine, rivals = None, []
+        for asked in self._asked:
+            if asked.replica.lane != batch.replica.lane or asked.chosen is None:
+                continue
+            if asked.replica.id == batch.replica.id:
+                mine = asked
+            else:
+                rivals.append(asked)
+        ids = tuple(member.id for member in batch.members)
+        return Ran(batch.started, batch.id, batch.replica.lane, mine, tuple(rivals), because, ids)
+
+    def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
+        pool = engine.state.pool_for(request)
+        if pool is None:
+            return Ended(outcome.at, request, outcome, None, None, 0)
+        rows = request.rows if isinstance(request, Request) else 1
+        members = (request,) if isinstance(request, Request) else ()
+        if members:
+            alone = pool.times.forecast(members, rows, pool.cores).expected
+        else:
+            alone = pool.times.expected(rows, pool.cores)
+        free_in = pool.free_in(now=outcome.at)
+        return Ended(outcome.at, request, outcome, alone, free_in, len(pool.scheduler))

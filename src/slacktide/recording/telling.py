@@ -1,0 +1,121 @@
+"""Decisions in sentences, some lines for each. Times are from the start of the recording."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from slacktide.domain import OutcomeKind, Reason, Request
+from slacktide.recording.decisions import Choice, Decision, Ended, Ran, Waited
+
+MEMBERS_SHOWN = 8
+
+_WHY = {
+    Reason.SHORTER_THAN_ALONE: "it had less time left than it needs by itself",
+    Reason.EXPIRED: "its deadline has passed",
+    Reason.HOPELESS: "it could hardly be on time any more, even alone and at once",
+    Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
+    Reason.QUEUE_FULL: "the queue was full",
+    Reason.UNAVAILABLE: "its model was not there",
+    Reason.DRAINING: "its model was being unloaded",
+    Reason.CLIENT_CANCELLED: "its client withdrew it",
+    Reason.DISCONNECTED: "its client hung up",
+    Reason.NO_BODY: "its body never came",
+    Reason.CRASHED: "its worker died under it twice",
+    Reason.RUNTIME_ERROR: "its model raised",
+}
+
+
+def concerns(decision: Decision, id: int) -> bool:
+    """Whether `decision` is about request `id`."""
+    if isinstance(decision, Ran):
+        return id in decision.ids
+    if isinstance(decision, Ended):
+        return decision.request.id == id
+    return False
+
+
+def lines(decision: Decision, *, begin: float) -> Iterator[str]:
+    """`begin`: the time, on the recording's clock, that is shown as 0."""
+    at = f"{decision.now - begin:10.6f} s  "
+    pad = " " * len(at)
+    if isinstance(decision, Ran):
+        yield at + _ran(decision)
+        yield from (pad + line for line in _reasons(decision))
+    elif isinstance(decision, Waited):
+        until = decision.asked.wait_until or 0.0
+        yield (
+            f"{at}lane {decision.asked.replica.lane} stays free: {decision.asked.pool} waits "
+            f"{_ms(until - decision.now)} for more than the {decision.asked.pending} it has"
+        )
+    else:
+        yield at + _ended(decision)
+
+
+def _ran(ran: Ran) -> str:
+    asked = ran.asked
+    if asked is None or asked.chosen is None:
+        return f"batch {ran.batch} on {ran.lane}: request {ran.ids[0]} alone, after a crash"
+    chosen = asked.chosen
+    return (
+        f"batch {ran.batch} of {asked.pool} on {ran.lane}: {chosen.requests} of {asked.pending} "
+        f"waiting, {chosen.rows} rows"
+    )
+
+
+def _reasons(ran: Ran) -> Iterator[str]:
+    yield f"now, because of {', '.join(ran.because)}"
+    asked = ran.asked
+    if asked is None or asked.chosen is None:
+        return
+    yield (
+        f"expected {_ms(asked.chosen.expected)}, p99 {_ms(asked.p99)}; "
+        f"{asked.chosen.on_time:.2f} expected in time; worth {asked.chosen.worth:.3g}"
+    )
+    for member in asked.members[:MEMBERS_SHOWN]:
+        request = member.request
+        tag = f" of {request.application}" if request.application else ""
+        if member.budget is None:
+            yield f"  request {request.id}{tag}: best effort"
+        else:
+            chance = f"P(in time) {member.on_time:.2f}"
+            yield f"  request {request.id}{tag}: {_ms(member.budget)} left, {chance}"
+    if len(asked.members) > MEMBERS_SHOWN:
+        yield f"  and {len(asked.members) - MEMBERS_SHOWN} more"
+    if asked.others:
+        yield "instead, by deadline: " + "; ".join(map(_other, asked.others))
+    for rival in ran.rivals:
+        assert rival.chosen is not None
+        yield f"passed over {rival.pool}: {_other(rival.chosen)}"
+    yield from asked.words
+
+
+def _other(choice: Choice) -> str:
+    return (
+        f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} in time, "
+        f"worth {choice.worth:.3g}"
+    )
+
+
+def _ended(ended: Ended) -> str:
+    request, outcome = ended.request, ended.outcome
+    what = "request" if isinstance(request, Request) else "announced request"
+    told = [f"{outcome.kind.value} {what} {request.id} of {request.model}"]
+    told.append(f"{outcome.reason.label}: {_WHY.get(outcome.reason, outcome.detail)}")
+    if outcome.kind in (OutcomeKind.DROPPED, OutcomeKind.REJECTED):
+        facts = []
+        if outcome.budget_s is not None:
+            facts.append(f"{_ms(outcome.budget_s)} left")
+        if ended.alone is not None:
+            facts.append(f"needs {_ms(ended.alone)} alone")
+        if ended.free_in is not None and math.isfinite(ended.free_in):
+            facts.append(f"a lane is free in {_ms(ended.free_in)}")
+        told.append(", ".join([*facts, f"{ended.pending} waiting"]))
+    return "; ".join(told)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
+
+
+__all__ = ["concerns", "lines"]
