@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from slacktide.domain import BatchTiming, Replica
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores
@@ -47,6 +49,8 @@ class ScriptedExecutor:
     """Batches take `seconds(rows, cores)` on a clock of its own, at once on the loop's."""
 
     seconds: Callable[[int, int], float]
+    per_length: bool = False
+    """Whether these are for one position of the last axis."""
     interface: ModelInterface = IMAGES
     start_s: float = 0.1
     start_report: Report | None = None
@@ -111,7 +115,10 @@ class ScriptedReplica:
         elif rows >= script.fail_from:
             self.tell(0.001, Failed(batch, "out of memory"))
         else:
-            self.tell(script.seconds(rows, self.cores), Finished(batch, (), BatchTiming()))
+            seconds = script.seconds(rows, self.cores)
+            if script.per_length:
+                seconds *= max(member.tensors[0].shape[-1] for member in members)
+            self.tell(seconds, Finished(batch, (), BatchTiming()))
 
     def stop(self) -> None:
         self.executor.stopped += 1
@@ -146,6 +153,36 @@ def test_every_point_is_measured_as_the_driver_sees_it() -> None:
     assert found.skipped == ()
     assert found.shapes == {"x": (3, 1)}
     assert found.samples == sum(map(sum, found.table.samples))
+
+
+PADDED = dataclasses.replace(
+    SOURCE, warmup_shapes={"x": (3, 8)}, padding=Padding({"x": PaddedInput(2)}, {}, (4, 8, 32))
+)
+
+
+def test_other_lengths_are_measured_beside_the_table() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows / cores, per_length=True)
+    found = run(executor, PADDED, cores=[(0,), (1, 2)])
+    assert found.shapes == {"x": (3, 8)}
+    assert found.table.p50_s[0] == pytest.approx((0.008, 0.004))
+    times = {(one.rows, one.cores, one.length): one.seconds for one in found.lengths}
+    assert times == pytest.approx(
+        {
+            (rows, cores, length): 0.008 * rows * length / cores
+            for rows in (1, 8)
+            for cores in (1, 2)
+            for length in (0.5, 4.0)
+        }
+    )
+    assert found.record().lengths == found.lengths
+
+
+def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows, per_length=True)
+    found = run(executor, PADDED, budget_s=1.1)
+    # 8 rows of length 32 take 256 ms, four times: more than half the budget.
+    assert {(one.rows, one.length) for one in found.lengths} == {(1, 0.5), (8, 0.5), (1, 4.0)}
+    assert len(run(executor, PADDED, budget_s=1.1, thorough=True).lengths) == 4
 
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:

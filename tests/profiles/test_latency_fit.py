@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.profiles import LatencyTable, fit_latency
+from slacktide.profiles.latency_fit import LengthTime
 
 
 def test_a_linear_profile_is_found_again(resnet: LatencyTable) -> None:
@@ -44,3 +45,12 @@ def test_more_cores_are_never_slower(table: LatencyTable) -> None:
         slow, fast = fit_latency(table, fewer).latency, fit_latency(table, more).latency
         assert slow.c0 >= fast.c0 >= 0.0
         assert slow.c1 >= fast.c1 > 0.0
+
+
+def test_times_at_other_lengths_are_fitted_too() -> None:
+    """One batch size cannot tell c0 from c1; other lengths can."""
+    table = LatencyTable.from_grid((1,), (1,), [[0.5]], [[0.6]])
+    others = [LengthTime(1, 1, 0.5, 0.35), LengthTime(1, 1, 4.0, 1.4), LengthTime(1, 2, 9.0, 0.1)]
+    fit = fit_latency(table, 1, others)
+    assert (fit.latency.c0, fit.latency.c1) == pytest.approx((0.2, 0.3))
+    assert fit.error == pytest.approx(0.0, abs=1e-9)

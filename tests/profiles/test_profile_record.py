@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slacktide.profiles import LatencyTable, ProfileError, ProfileRecord
+from slacktide.profiles.latency_fit import LengthTime
 
 
 @pytest.fixture
@@ -23,7 +24,10 @@ def record(resnet: LatencyTable) -> ProfileRecord:
 
 @pytest.mark.parametrize("hardware", [None, {"cpu": "Some CPU"}])
 def test_survives_a_file(record: ProfileRecord, hardware: dict[str, str] | None) -> None:
-    record = dataclasses.replace(record, hardware=hardware, skipped=(64,), device="cuda:1")
+    lengths = (LengthTime(8, 2, 0.25, 1e-3), LengthTime(1, 1, 4.0, 0.5))
+    record = dataclasses.replace(
+        record, hardware=hardware, skipped=(64,), device="cuda:1", lengths=lengths
+    )
     assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
@@ -59,13 +63,18 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 9}, "schema: this version reads 1"),
+        ({"schema": 9}, "schema: this version reads 2"),
         ({"device": 3}, "device: expected a string"),
         ({"hardware": {"cpu": 1}}, "hardware.cpu: expected a string"),
         ({"hardware": []}, "hardware: expected an object"),
         ({"shapes": []}, "shapes: expected an object"),
         ({"shapes": {"x": [1.5]}}, "shapes.x[0]: expected a whole number"),
         ({"skipped": "no"}, "skipped: expected a list"),
+        ({"lengths": [{"rows": 1}]}, "lengths[0]: missing cores, length, p50_s"),
+        (
+            {"lengths": [{"rows": 1, "cores": 1, "length": 0.0, "p50_s": 1.0}]},
+            "lengths[0]: expected numbers above 0",
+        ),
         ({"table": {}}, "table: missing schema"),
         ({"extra": 1}, "profile: unknown extra"),
     ],

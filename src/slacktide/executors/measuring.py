@@ -7,7 +7,8 @@ will see it: from `run` to the report, hand-over and gathering included.
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Two warm-up runs of each come first (one if
 it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
 would take longer than the whole budget by itself, judged by twice the time of half the size; the
-table then extrapolates. `thorough` leaves out only what fails.
+table then extrapolates. `thorough` leaves out only what fails. Where axes are padded, other lengths
+are measured beside the table (`measuring_lengths`).
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. What is left of it is
 divided evenly among the core counts to come, and then given to the size with the least n · √t (n
@@ -30,9 +31,11 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
 from slacktide.executors.made_up import payloads, row_shapes
+from slacktide.executors.measuring_lengths import measure_lengths
 from slacktide.executors.ports import Executor, ModelSource, Payload
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes
+from slacktide.profiles.latency_fit import LengthTime
 
 FEWEST = 3
 """Samples of every point, even over the budget."""
@@ -60,6 +63,8 @@ class Measured:
     """Batch sizes left out; the table extrapolates over them."""
     note: str = ""
     """Why they were left out."""
+    lengths: tuple[LengthTime, ...] = ()
+    """Times at the other lengths that the model's settings name."""
 
     @property
     def samples(self) -> int:
@@ -76,7 +81,9 @@ class Measured:
             "onnxruntime": hardware.onnxruntime,
             "machine": hardware.machine,
         }
-        return ProfileRecord(self.table, self.shapes, self.device, facts, self.skipped)
+        return ProfileRecord(
+            self.table, self.shapes, self.device, facts, self.skipped, self.lengths
+        )
 
 
 async def measure(
@@ -111,6 +118,7 @@ async def measure(
     times: dict[tuple[int, int], list[float]] = {}
     inputs: list[Payload] = []
     sizes: tuple[int, ...] | None = None
+    lengths: list[LengthTime] = []
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     try:
         for index, core_set in enumerate(sets):
@@ -127,6 +135,10 @@ async def measure(
                 warm = await work.warm_up(replica, wanted, len(sets))
                 sizes = tuple(warm)
                 found = await work.sample(replica, warm, len(sets) - index)
+                at_most = math.inf if thorough else budget_s / 2 / len(sets)
+                lengths += await measure_lengths(
+                    replica, source, interface, arena, warm, most_s=at_most, seed=seed
+                )
             finally:
                 replica.close()
             times.update({(size, len(core_set)): found[size] for size in sizes})
@@ -144,6 +156,7 @@ async def measure(
         seconds=clock() - begin,
         skipped=tuple(n for n in batch_sizes(max(1, interface.max_batch)) if n not in sizes),
         note=work.note,
+        lengths=tuple(lengths),
     )
 
 

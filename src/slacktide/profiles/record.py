@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from slacktide.profiles import reading
+from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.latency_fit import LengthTime
 from slacktide.profiles.latency_table import LatencyTable
 
-SCHEMA = 1
-_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "table")
+SCHEMA = 2
+_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "table")
+_LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class ProfileRecord:
     """What the machine's fingerprint was made of, for people; None for a stated table."""
     skipped: tuple[int, ...] = ()
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
+    lengths: tuple[LengthTime, ...] = ()
+    """Times at other lengths than that of `shapes`, where the model has padded axes."""
 
     def mismatch(
         self,
@@ -63,6 +68,7 @@ class ProfileRecord:
             "hardware": None if self.hardware is None else dict(self.hardware),
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "skipped": list(self.skipped),
+            "lengths": [dict(zip(_LENGTH_KEYS, one, strict=True)) for one in self.lengths],
             "table": self.table.to_dict(),
         }
 
@@ -80,4 +86,14 @@ class ProfileRecord:
             if hardware is None
             else reading.entries(hardware, "hardware", reading.text),
             skipped=reading.whole_numbers(fields["skipped"], "skipped"),
+            lengths=reading.items(fields["lengths"], "lengths", _length_time),
         )
+
+
+def _length_time(value: object, name: str) -> LengthTime:
+    fields = reading.mapping(value, name, _LENGTH_KEYS)
+    rows, cores = (reading.whole_number(fields[key], f"{name}.{key}") for key in _LENGTH_KEYS[:2])
+    length, seconds = (reading.number(fields[key], f"{name}.{key}") for key in _LENGTH_KEYS[2:])
+    if rows < 1 or cores < 1 or length <= 0.0 or seconds <= 0.0:
+        raise ProfileError(f"{name}: expected numbers above 0")
+    return LengthTime(rows, cores, length, seconds)
