@@ -21,11 +21,13 @@ from slacktide.load.report import (
 )
 from slacktide.reports.comparison import Comparison, Entry
 from slacktide.reports.html import comparison_page, html_document, html_list, html_table, page
-from slacktide.reports.plots import Curve, curves
+from slacktide.reports.plots import Bar, Curve, bars, curves
+from slacktide.reports.sweep import render_sweep, sweep_page
 from slacktide.reports.table import render, render_comparison, summary
 
 __all__ = [
     "SCHEMA",
+    "Bar",
     "Comparison",
     "Curve",
     "Ending",
@@ -37,6 +39,7 @@ __all__ = [
     "ReportError",
     "StreamReport",
     "Timeline",
+    "bars",
     "comparison_page",
     "curves",
     "html_document",
@@ -47,7 +50,9 @@ __all__ = [
     "percentiles",
     "render",
     "render_comparison",
+    "render_sweep",
     "score",
     "summary",
+    "sweep_page",
     "timeline",
 ]

@@ -49,7 +49,7 @@ details { margin: 1rem 0 } summary { cursor: pointer; font-weight: 600 }
 
 def page(report: Report) -> str:
     """The page of one report. Raises ReportError if matplotlib is missing."""
-    return html_document(report.title, _origin(report), _body(report))
+    return html_document(report.title, origin(report), _body(report))
 
 
 def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
@@ -67,8 +67,8 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
     for entry in comparison:
         heading = escape(f"{entry.policy} at {entry.load}: {percent(entry.report.goodput)}")
         parts.append(f"<details><summary>{heading}</summary>{_body(entry.report)}</details>")
-    origin = _origin(comparison.entries[0].report) if comparison.entries else ""
-    return html_document(comparison.title, origin, "\n".join(parts))
+    first = origin(comparison.entries[0].report) if comparison.entries else ""
+    return html_document(comparison.title, first, "\n".join(parts))
 
 
 def _body(report: Report) -> str:
@@ -102,11 +102,12 @@ def html_document(title: str, sub: str, body: str) -> str:
     )
 
 
-def _origin(report: Report) -> str:
-    origin = report.provenance
-    versions = ", ".join(f"{name} {version}" for name, version in origin.versions.items())
-    commit = f", commit {origin.commit}" if origin.commit else ""
-    return f"{origin.started} on {origin.machine}; seed {report.seed}{commit}; {versions}"
+def origin(report: Report) -> str:
+    """When, where and from what a report was made, in one line."""
+    made = report.provenance
+    versions = ", ".join(f"{name} {version}" for name, version in made.versions.items())
+    commit = f", commit {made.commit}" if made.commit else ""
+    return f"{made.started} on {made.machine}; seed {report.seed}{commit}; {versions}"
 
 
 def _outcomes(report: Report) -> Iterable[Sequence[str]]:

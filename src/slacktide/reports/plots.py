@@ -122,6 +122,17 @@ class Curve:
     y: tuple[float, ...]
     colour: int = 0
     dashed: bool = False
+    error: tuple[float, ...] = ()
+    """Half the height of a band around each point; empty: no band."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a plot, with half the length of the whisker at its end."""
+
+    label: str
+    length: float
+    error: float = 0.0
 
 
 def curves(
@@ -146,6 +157,15 @@ def curves(
                 markersize=3.0,
                 label=_literal(line.label),
             )
+            if line.error:
+                axes.fill_between(
+                    line.x,
+                    [y - error for y, error in zip(line.y, line.error, strict=True)],
+                    [y + error for y, error in zip(line.y, line.error, strict=True)],
+                    color=_SERIES[line.colour % len(_SERIES)],
+                    alpha=0.2,
+                    linewidth=0.0,
+                )
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         if "x" in log:
@@ -160,6 +180,29 @@ def curves(
             axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
 
     return _svg(draw, size, "curves")
+
+
+def bars(some: Sequence[Bar], *, x_label: str, x_most: float | None = None) -> str:
+    """Bars from left to right, the first on top."""
+
+    def draw(axes: Any) -> None:
+        drawn = axes.barh(
+            range(len(some)),
+            [one.length for one in some],
+            xerr=[one.error for one in some],
+            height=0.7,
+            color=GOOD,
+            ecolor=OFFERED,
+            capsize=2.0,
+        )
+        axes.bar_label(drawn, fmt="%.1f", fontsize=8, padding=4)
+        axes.set_yticks(range(len(some)), [_literal(one.label) for one in some])
+        axes.invert_yaxis()
+        axes.set_xlim(0, x_most)
+        axes.set_xlabel(x_label)
+        axes.grid(axis="y", visible=False)
+
+    return _svg(draw, (8.0, 0.8 + 0.28 * len(some)), "bars")
 
 
 def _svg(draw: Callable[[Any], None], size: tuple[float, float], salt: str) -> str:

@@ -1,0 +1,139 @@
+"""A `Sweep` (the cells of a scenario's grid over its seeds) for people: a table, and a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.box import SIMPLE
+from rich.table import Table
+from rich.text import Text
+
+from slacktide.reports import plots
+from slacktide.reports.html import html_document, html_list, html_table, origin
+from slacktide.reports.table import percent
+from slacktide.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Row, Sweep, lines
+
+_TITLES: Mapping[str, str] = {
+    "submitted": "submitted",
+    "goodput": "goodput",
+    "on_time_rps": "on time/s",
+    "refused": "refused",
+    "late": "late",
+    "p50_s": "p50 ms",
+    "p99_s": "p99 ms",
+}
+_SHARES = ("goodput", "refused", "late")
+
+
+def render_sweep(sweep: Sweep) -> Table:
+    """A line for each cell and stream, with means and standard errors over the seeds."""
+    table = Table(title=Text(_title(sweep)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    for heading in (*sweep.keys, "stream"):
+        table.add_column(Text(heading))
+    for figure in FIGURES:
+        table.add_column(_TITLES[figure.name], justify="right")
+    best = max((row.goodput.mean for row in sweep.rows), default=0.0)
+    for row, stream in lines(sweep):
+        cells = [Text(label) for label in (*row.labels.values(), stream)]
+        cells += [Text(cell) for cell in _figures(row, stream)]
+        leads = stream == TOTAL and len(sweep.rows) > 1 and row.goodput.mean == best
+        table.add_row(*cells, style="bold" if leads else "")
+    return table
+
+
+def sweep_page(sweep: Sweep) -> str:
+    """The page of a sweep. Raises ReportError if matplotlib is missing."""
+    headings = (*sweep.keys, "stream", *(_TITLES[figure.name] for figure in FIGURES))
+    rows = [(*row.labels.values(), stream, *_figures(row, stream)) for row, stream in lines(sweep)]
+    first = sweep.rows[0].reports[0] if sweep.rows else None
+    notes = [f"Means over {_seeds(sweep)}; ± is one standard error."]
+    if sweep.interrupted:
+        notes.append("Interrupted: cells or seeds are missing.")
+    body = "\n".join(
+        (
+            "<h2>Goodput: answered in time ÷ submitted</h2>",
+            *_plots(sweep),
+            html_table(headings, rows),
+            html_list("notes", notes),
+        )
+    )
+    return html_document(sweep.title, origin(first) if first is not None else "", body)
+
+
+def _plots(sweep: Sweep) -> list[str]:
+    """Curves along every key of the grid whose values are numbers; bars if there is none."""
+    along = [key for key in sweep.keys if _numbers(sweep, key)]
+    if not along:
+        ordered = [
+            plots.Bar(row.name, row.goodput.mean * 100, (row.goodput.se or 0.0) * 100)
+            for row in sweep.rows
+        ]
+        return [plots.bars(ordered, x_label="goodput (%)", x_most=118)]
+    return [_curves(sweep, key) for key in along]
+
+
+def _curves(sweep: Sweep, key: str) -> str:
+    """Goodput along `key`, a line for each choice of the other keys."""
+    groups: dict[str, list[Row]] = {}
+    for row in sweep.rows:
+        others = [label for other, label in row.labels.items() if other != key]
+        groups.setdefault(", ".join(others) or TOTAL, []).append(row)
+    made = []
+    for number, (label, rows) in enumerate(groups.items()):
+        rows = sorted(rows, key=lambda row: float(row.labels[key]))
+        made.append(
+            plots.Curve(
+                label,
+                tuple(float(row.labels[key]) for row in rows),
+                tuple(row.goodput.mean * 100 for row in rows),
+                number,
+                error=tuple((row.goodput.se or 0.0) * 100 for row in rows),
+            )
+        )
+    return plots.curves(made, x_label=key, y_label="goodput (%)", y_most=102)
+
+
+def _numbers(sweep: Sweep, key: str) -> bool:
+    """Whether `key` has several values, all numbers."""
+    values = {row.labels[key] for row in sweep.rows}
+    try:
+        return len({float(value) for value in values}) > 1
+    except ValueError:
+        return False
+
+
+def _figures(row: Row, stream: str) -> list[str]:
+    return [_shown(figure.name, row.figure(figure, stream)) for figure in FIGURES]
+
+
+def _shown(name: str, value: Mean | None) -> str:
+    """`94.8 ± 0.1 %`."""
+    if value is None:
+        return "–"
+    factor, digits, unit = 1.0, 1, ""
+    if name in _SHARES:
+        factor, unit = 100.0, " %"
+    elif name.endswith("_s"):
+        factor, digits = 1e3, 2
+    elif name == "submitted":
+        digits = 0
+    text = f"{value.mean * factor:.{digits}f}"
+    if value.se is not None and name != "submitted":
+        text += f" ± {value.se * factor:.{digits}f}"
+    return text + unit
+
+
+def _title(sweep: Sweep) -> str:
+    best = max(sweep.rows, key=lambda row: row.goodput.mean, default=None)
+    if best is None:
+        return f"{sweep.title}: nothing was run"
+    cut = ", interrupted" if sweep.interrupted else ""
+    return (
+        f"{sweep.title}: goodput up to {percent(best.goodput.mean)} ({best.name}), "
+        f"mean ± standard error over {_seeds(sweep)}{cut}"
+    )
+
+
+def _seeds(sweep: Sweep) -> str:
+    count = max((len(row.reports) for row in sweep.rows), default=0)
+    return f"{count} seed{'' if count == 1 else 's'}"

@@ -1,0 +1,290 @@
+"""From a valid `Scenario` to what a `Simulation` needs: plan, engine, hardware and requests.
+
+What a file alone cannot show to be wrong is found here: texts that do not parse, profiles that are
+missing or too small, traces, lanes that do not fit. Errors name the place and the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from slacktide.domain import Deployment, Plan, PoolId, Route
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.load.traces import read_lengths, read_trace
+from slacktide.profiles import ProfileError
+from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
+from slacktide.repository.complaints import Path as Place
+from slacktide.repository.schedulers import Section
+from slacktide.scheduling import PoolRecipe
+from slacktide.server.lanes import LaneError, lay_out
+from slacktide.simulation.execution import ByModel, Execution
+from slacktide.simulation.items import Item
+from slacktide.simulation.scenario.profiles import (
+    PaddedProfile,
+    Profile,
+    TableProfile,
+    Training,
+    padded,
+    read_profile,
+    stated,
+)
+from slacktide.simulation.scenario.reading import Cell
+from slacktide.simulation.scenario.sections import Application, SimulatedModel, SloByWork
+from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
+from slacktide.simulation.streams import stream
+from slacktide.workloads import (
+    Arrivals,
+    ConstantLink,
+    Deadlines,
+    Fixed,
+    Lengths,
+    WorkloadError,
+    parse_arrivals,
+    parse_deadlines,
+    parse_lengths,
+)
+
+T = TypeVar("T")
+
+_VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """One model, ready to be deployed."""
+
+    profile: Profile
+    recipe: PoolRecipe
+    max_batch: int
+    cores: int
+    """Of its smallest lane."""
+    settings: ModelSettings
+    """Its wishes for lanes, and its folder's SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One cell, ready to be run with any seed."""
+
+    plan: Plan
+    models: Mapping[str, _Model]
+    streams: tuple[Traffic, ...]
+    length: float
+    """Seconds of arrivals, warm-up and all."""
+
+    def engine(self, seed: int) -> Engine:
+        """A fresh engine, with the pools of the plan."""
+        owned = by_model(self.streams)
+
+        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+            model = self.models[pool.model]
+            known = Training({}, {})
+            if isinstance(model.profile, PaddedProfile):
+                known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
+            times = model.profile.times(known, model.cores)
+            return model.recipe.parts(times, max_batch=max_batch, view=view)
+
+        return Engine(parts)
+
+    def execution(self, seed: int) -> Execution:
+        """The hardware under every model."""
+        return ByModel(
+            {
+                name: model.profile.execution(stream(seed, f"batch times of {name}"))
+                for name, model in self.models.items()
+            }
+        )
+
+    def items(self, seed: int) -> Iterator[Item]:
+        """The requests."""
+        return requests(self.streams, duration=self.length, seed=seed)
+
+
+def build(cell: Cell) -> World:
+    """The world of one cell. Raises ScenarioError at the first thing that cannot be."""
+    return _Builder(cell).world()
+
+
+class _Builder:
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._scenario = cell.scenario
+
+    def world(self) -> World:
+        scenario = self._scenario
+        found = {name: self._profile(name, model) for name, model in scenario.models.items()}
+        wishes = {
+            name: self._wishes(model, found[name][1]) for name, model in scenario.models.items()
+        }
+        try:
+            layout = lay_out(wishes, range(scenario.cores))
+        except LaneError as error:
+            raise self._refuse(("models", error.model), str(error)) from None
+        sizes = {lane.name: len(lane.cores) for lane in layout.lanes}
+        models: dict[str, _Model] = {}
+        deployments, routes = [], []
+        for name in scenario.models:
+            cores = min(sizes[lane] for lane in layout.places[name])
+            models[name] = self._model(name, found[name][0], wishes[name], cores)
+            pool = PoolId(name, _VERSION)
+            routes.append(Route(name, pool))
+            for lane in layout.places[name]:
+                deployments.append(Deployment(pool, lane, models[name].max_batch))
+        streams = tuple(
+            self._stream(name, application, models[application.model])
+            for name, application in scenario.applications.items()
+        )
+        self._all_told(models, streams)
+        plan = Plan(layout.lanes, tuple(deployments), tuple(routes))
+        return World(plan, models, streams, scenario.length)
+
+    # ── models ───────────────────────────────────────────────────────────────────────────────
+
+    def _profile(self, name: str, model: SimulatedModel) -> tuple[Profile, ModelDefinition | None]:
+        """How long a model takes, and its definition where it has a folder."""
+        place = ("models", name)
+        if model.padded is not None:
+            with self._named((*place, "padded")):
+                return padded(model.padded), None
+        if model.latency is not None:
+            with self._named((*place, "latency")):
+                return stated(model.latency), None
+        if model.profile is not None:
+            with self._named((*place, "profile")):
+                return read_profile(self._path(model.profile)), None
+        assert model.folder is not None
+        with self._named((*place, "folder")):
+            return self._stored(self._path(model.folder), model.cores or self._scenario.cores)
+
+    def _stored(self, folder: Path, cores: int) -> tuple[TableProfile, ModelDefinition]:
+        """The profile stored in a model's folder, and what the folder says of the model."""
+        from slacktide.repository import ProfileStore, Repository
+        from slacktide.server.shelf import ProfileShelf
+
+        definition = Repository(folder.parent).read(folder.name)[-1]
+        known = ProfileShelf(ProfileStore()).find(definition, cores)
+        if known is None:
+            raise ProfileError(
+                f"{folder.name} has no stored profile for {cores} cores of this machine; "
+                "run slacktide profile first, or name a file with 'profile'"
+            )
+        return TableProfile(known.record), definition
+
+    def _wishes(self, model: SimulatedModel, definition: ModelDefinition | None) -> ModelSettings:
+        """The model's settings: those of its folder, over which the scenario has the last word."""
+        folder = definition.settings if definition is not None else None
+        changes: dict[str, object] = {
+            "device": "cpu",
+            "lane": model.lane,
+            "replicas": model.replicas,
+            "cores": None,
+            "scheduler": self._scenario.scheduler,
+        }
+        if folder is not None and "scheduler" in folder.model_fields_set:
+            changes["scheduler"] = folder.scheduler
+        if model.scheduler is not None:
+            changes["scheduler"] = model.scheduler
+        if model.share is not None:
+            changes["share"] = model.share
+        settings = (folder or ModelSettings()).model_copy(update=changes)
+        if model.cores is None:
+            return settings
+        lane = ModelSettings.model_validate({"cores": model.cores}).cores
+        return settings.model_copy(update={"cores": lane})
+
+    def _model(self, name: str, profile: Profile, settings: ModelSettings, cores: int) -> _Model:
+        stated = self._scenario.models[name].max_batch
+        max_batch = stated or profile.largest
+        missing = profile.misses(max_batch, cores)
+        if missing is not None:
+            at_cores = profile.misses(1, cores) is not None
+            key = "cores" if at_cores else "max_batch"
+            raise self._refuse(("models", name, key), f"the profile of {name!r} {missing}")
+        scheduler: Section = settings.scheduler
+        options = scheduler.model_dump(exclude={"name"}, exclude_none=True)
+        recipe = PoolRecipe(settings.scheduler.name, options, settings.share)
+        return _Model(profile, recipe, max_batch, cores, settings)
+
+    # ── applications ─────────────────────────────────────────────────────────────────────────
+
+    def _stream(self, name: str, application: Application, model: _Model) -> Traffic:
+        place = ("applications", name)
+        with self._named((*place, "arrivals")):
+            arrivals: Arrivals = parse_arrivals(application.arrivals, self._from_file(read_trace))
+            arrivals.mean_rate(self._scenario.length)
+        lengths = self._lengths(name, application, model)
+        alone = model.profile.p99_alone(lengths, model.cores)
+        link = application.link
+        return Traffic(
+            name=name,
+            model=application.model,
+            arrivals=arrivals,
+            lengths=lengths,
+            rows=application.rows,
+            deadlines=self._deadlines(name, application, model, alone),
+            patience=max(1.0, 10.0 * alone),
+            penalty=application.penalty,
+            hint=application.hint,
+            link=None if link is None else ConstantLink(float(link.bandwidth), link.rtt),
+            payload_bytes=0 if link is None else link.payload,
+            notice=application.notice,
+        )
+
+    def _lengths(self, name: str, application: Application, model: _Model) -> Lengths | None:
+        place = ("applications", name, "lengths")
+        by_length = isinstance(model.profile, PaddedProfile)
+        if application.lengths is None:
+            if by_length:
+                why = f"model {application.model!r} is padded: expected 'lengths'"
+                raise self._refuse(place[:-1], why)
+            return None
+        if not by_length:
+            why = f"model {application.model!r} takes no notice of lengths: expected none"
+            raise self._refuse(place, f"{why}, or 'padded' there")
+        with self._named(place):
+            return parse_lengths(application.lengths, self._from_file(read_lengths))
+
+    def _deadlines(
+        self, name: str, application: Application, model: _Model, alone: float
+    ) -> Deadlines | None:
+        slo = application.slo
+        if slo is None:
+            stated = model.settings.slo
+            return None if stated is None else Fixed(stated)
+        if isinstance(slo, SloByWork):
+            return Fixed(slo.p99_alone * alone)
+        with self._named(("applications", name, "slo")):
+            return parse_deadlines(slo)
+
+    def _all_told(self, models: Mapping[str, _Model], streams: tuple[Traffic, ...]) -> None:
+        """A padded model is known by its applications: it cannot do without one."""
+        asked = {one.model for one in streams}
+        for name, model in models.items():
+            if isinstance(model.profile, PaddedProfile) and name not in asked:
+                raise self._refuse(("models", name), "no application asks it")
+
+    # ── errors and files ─────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def _named(self, place: Place) -> Iterator[None]:
+        """What is refused inside carries its place."""
+        try:
+            yield
+        except (WorkloadError, ProfileError, RepositoryError) as error:
+            raise self._refuse(place, str(error)) from None
+        except OSError as error:
+            raise self._refuse(place, f"cannot be read: {error.strerror}") from None
+
+    def _refuse(self, place: Place, message: str) -> Exception:
+        return self._cell.places.refuse(place, message)
+
+    def _path(self, text: str) -> Path:
+        return (self._cell.folder / text).resolve()
+
+    def _from_file(self, read: Callable[[str], T]) -> Callable[[str], T]:
+        """`read`, with paths that start in the scenario's folder."""
+        return lambda text: read(str(self._cell.folder / text))

@@ -1,0 +1,82 @@
+"""Where a value of a scenario was written: a line of the file, a value of the grid, a `--set`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slacktide.repository.complaints import Complaint, Path, dotted
+from slacktide.repository.yaml_text import Lines
+from slacktide.simulation.scenario.errors import ScenarioError
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """From a place in the document to the words a person finds it by."""
+
+    file: str
+    lines: Lines
+    elsewhere: Mapping[Path, str] = field(default_factory=dict)
+    """What does not stand in its own line: grid values and overrides."""
+
+    def of(self, path: Path) -> str:
+        """Where `path` was written; where what is around it was, if it was not itself."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.elsewhere:
+                return self.elsewhere[path[:length]]
+            if path[:length] in self.lines:
+                return f"{self.file}, line {self.lines[path[:length]]}"
+        return self.file
+
+    def moved(self, path: Path, words: str) -> Places:
+        """These places, with what stands at `path` written elsewhere."""
+        return Places(self.file, self.lines, {**self.elsewhere, path: words})
+
+    def error(self, *complaints: Complaint) -> ScenarioError:
+        """The error that says all of these."""
+        return ScenarioError([self._sentence(complaint) for complaint in complaints])
+
+    def refuse(self, path: Path, message: str) -> ScenarioError:
+        """The error for one thing."""
+        return self.error(Complaint(path, message))
+
+    def _sentence(self, complaint: Complaint) -> str:
+        key = dotted(complaint.path)
+        text = f"{self.of(complaint.path)}: " + (f"{key}: " if key else "") + complaint.message
+        return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def find(document: Mapping[str, Any], dotted_key: str) -> Path:
+    """The path that `dotted_key` means in `document`: keys may hold dots themselves, so the longest
+    key that is there wins. What is not there yet is cut at its dots."""
+    path: list[str] = []
+    below: Any = document
+    rest = dotted_key
+    while rest:
+        known = below if isinstance(below, Mapping) else {}
+        fitting = [key for key in known if rest == key or rest.startswith(f"{key}.")]
+        key = max(fitting, key=len) if fitting else rest.partition(".")[0]
+        path.append(key)
+        below = known.get(key)
+        rest = rest[len(key) + 1 :]
+    return tuple(path)
+
+
+def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str, Any]:
+    """A copy of `document` with `value` at `path`; sections on the way are made if missing.
+
+    Raises ValueError if something on the way is not a section.
+    """
+    key, *rest = path
+    made = dict(document)
+    if not rest:
+        made[str(key)] = value
+        return made
+    below = made.get(str(key))
+    if isinstance(below, str) and str(key) == "scheduler":
+        below = {"name": below}  # its short form
+    if below is not None and not isinstance(below, Mapping):
+        raise ValueError(f"{dotted((key,))} is not a section")
+    made[str(key)] = replaced(below or {}, tuple(rest), value)
+    return made

@@ -1,0 +1,162 @@
+"""How long a scenario's models take: what the simulated hardware does, and what policies are told.
+
+The two are made apart, from the same statement: what a policy learns does not change the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from slacktide.engine import BatchTimes
+from slacktide.profiles import (
+    BatchLatency,
+    CorrectedTimes,
+    FixedTimes,
+    LatencyTable,
+    ProfileError,
+    ProfileRecord,
+    classes_of_samples,
+)
+from slacktide.profiles.run_classes import Key
+from slacktide.simulation.execution import ByLength, ByProfile, Execution
+from slacktide.simulation.scenario.sections import PaddedLatency, StatedTable
+from slacktide.workloads import Lengths
+
+MAX_PROFILE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """What a policy may know of one model's requests before the run."""
+
+    lengths: Mapping[Key, NDArray[np.float64]]
+    """Lengths by application and hint bin."""
+    shares: Mapping[Key, float]
+    """Their parts of the arrivals."""
+    hint_edges: tuple[float, ...] = ()
+
+
+class Profile(Protocol):
+    """How long one model takes."""
+
+    @property
+    def largest(self) -> int:
+        """The largest batch it speaks of."""
+        ...
+
+    def misses(self, max_batch: int, cores: int) -> str | None:
+        """Why it does not do for batches of `max_batch` on `cores`; None if it does."""
+        ...
+
+    def times(self, training: Training, cores: int) -> BatchTimes:
+        """What policies are told."""
+        ...
+
+    def execution(self, generator: np.random.Generator) -> Execution:
+        """What the hardware does."""
+        ...
+
+    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
+        """99th percentile of the seconds of one request by itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile:
+    """A latency table: requests differ in rows at most, batch times spread as it says."""
+
+    record: ProfileRecord
+
+    @property
+    def largest(self) -> int:
+        return self.record.table.max_batch
+
+    def misses(self, max_batch: int, cores: int) -> str | None:
+        return self.record.mismatch(
+            cores=[cores], max_batch=max_batch, device=self.record.device, shapes={}
+        )
+
+    def times(self, training: Training, cores: int) -> BatchTimes:
+        return CorrectedTimes(self.record.table)
+
+    def execution(self, generator: np.random.Generator) -> Execution:
+        return ByProfile(CorrectedTimes(self.record.table), generator)
+
+    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
+        return self.record.table.p99(1, cores)
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedProfile:
+    """l_B = c0 + c1 · k · max(l), the same on any cores; certain once the lengths are known."""
+
+    latency: BatchLatency
+
+    @property
+    def largest(self) -> int:
+        return self.latency.sizes[-1]
+
+    def misses(self, max_batch: int, cores: int) -> str | None:
+        if max_batch > self.largest:
+            return f"is stated up to batch {self.largest}, not {max_batch}"
+        return None
+
+    def times(self, training: Training, cores: int) -> BatchTimes:
+        return FixedTimes(
+            classes_of_samples(
+                training.lengths,
+                self.latency,
+                shares=training.shares,
+                hint_edges=training.hint_edges,
+            )
+        )
+
+    def execution(self, generator: np.random.Generator) -> Execution:
+        return ByLength(self.latency)
+
+    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
+        assert lengths is not None, "a padded model's applications have lengths"
+        return self.latency.seconds(1, lengths.quantile(0.99))
+
+
+def padded(section: PaddedLatency) -> PaddedProfile:
+    """The profile that a scenario states. Raises ProfileError."""
+    return PaddedProfile(BatchLatency(section.c0, section.c1, section.sizes))
+
+
+def stated(section: StatedTable) -> TableProfile:
+    """The profile that a scenario writes out. Raises ProfileError."""
+    p99 = section.p50 if section.p99 is None else section.p99
+    for name, grid in (("p50", section.p50), ("p99", p99)):
+        shape = (len(section.batches), len(section.cores))
+        if len(grid) != shape[0] or any(len(row) != shape[1] for row in grid):
+            raise ProfileError(f"{name}: expected {shape[0]} rows of {shape[1]} values")
+    table = LatencyTable.from_grid(section.batches, section.cores, section.p50, p99)
+    return TableProfile(ProfileRecord(table, {}))
+
+
+@lru_cache(maxsize=32)
+def read_profile(path: Path) -> TableProfile:
+    """The profile in a JSON file: a record, `slacktide profile --json`, or one stored beside a
+    model. Raises ProfileError; OSError if the file cannot be read."""
+    with open(path, "rb") as file:
+        data = file.read(MAX_PROFILE_BYTES + 1)
+    if len(data) > MAX_PROFILE_BYTES:
+        raise ProfileError(f"expected at most {MAX_PROFILE_BYTES} bytes")
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        raise ProfileError("is not JSON") from None
+    if isinstance(document, dict) and isinstance(document.get("profile"), dict):
+        document = document["profile"].get("record")
+    elif isinstance(document, dict) and document and all(key.isdecimal() for key in document):
+        document = document[max(document, key=int)]
+    return TableProfile(ProfileRecord.from_dict(document))

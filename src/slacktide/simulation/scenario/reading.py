@@ -1,0 +1,164 @@
+"""From the text of a scenario file to the cells of its grid, each a valid `Scenario`.
+
+A cell is plain data: a document, and the labels that set it apart. It can be sent to another
+process, which reads it again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import orjson
+from pydantic import ValidationError
+
+from slacktide.repository.complaints import Complaint, complaints
+from slacktide.repository.nearest import shown, suggestion
+from slacktide.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
+from slacktide.simulation.scenario.errors import ScenarioError
+from slacktide.simulation.scenario.places import Places, find, replaced
+from slacktide.simulation.scenario.sections import Scenario
+
+MAX_BYTES = 1 << 20
+MOST_CELLS = 10_000
+_NOT_IN_A_GRID = ("grid", "seeds", "title")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the grid's values."""
+
+    scenario: Scenario
+    document: Mapping[str, Any]
+    """Plain data, without its grid."""
+    labels: Mapping[str, str]
+    """Dotted key → the value chosen, as text; empty without a grid."""
+    places: Places
+    folder: FilePath
+    """Where the file is: paths in it start here."""
+
+
+def read_scenario(path: FilePath, settings: Sequence[str] = ()) -> tuple[Cell, ...]:
+    """The cells of the scenario in the file at `path`, in the order of its grid; at least one.
+
+    `settings` are `KEY=VALUE` with dotted keys, which replace what the file says. Raises
+    ScenarioError with every problem.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise ScenarioError([f"{path.name}: expected at most {MAX_BYTES} bytes"])
+        text = data.decode()
+    except OSError as error:
+        raise ScenarioError([f"cannot read {path}: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ScenarioError([f"{path.name}: expected UTF-8"]) from None
+    return parse_scenario(text, path.name, path.parent, settings)
+
+
+def parse_scenario(
+    text: str, name: str, folder: FilePath, settings: Sequence[str] = ()
+) -> tuple[Cell, ...]:
+    """As `read_scenario`, from the text of a file called `name` in `folder`."""
+    try:
+        document, lines = parse_yaml_lines(text)
+    except YamlError as error:
+        raise ScenarioError([f"{name}: {error}"]) from None
+    if not isinstance(document, dict):
+        raise ScenarioError([f"{name}: expected keys and values, got {shown(document)}"])
+    places = Places(name, lines)
+    document.setdefault("title", FilePath(name).stem)
+    for setting in settings:
+        document, places = _overridden(document, places, setting)
+    whole = checked(document, places)
+    plain = {key: value for key, value in document.items() if key != "grid"}
+    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, places, folder)
+    return _cells(bare, whole.grid)
+
+
+def checked(document: Mapping[str, Any], places: Places) -> Scenario:
+    """The scenario that a document states. Raises ScenarioError with every problem in it."""
+    try:
+        scenario = Scenario.model_validate(document)
+    except ValidationError as error:
+        raise places.error(*complaints(error, Scenario)) from None
+    problems = []
+    for name, application in scenario.applications.items():
+        if application.model not in scenario.models:
+            hint = suggestion(application.model, scenario.models)
+            path = ("applications", name, "model")
+            problems.append(Complaint(path, f"no model {application.model!r}; {hint}"))
+    if problems:
+        raise places.error(*problems)
+    return scenario
+
+
+def _overridden(
+    document: Mapping[str, Any], places: Places, setting: str
+) -> tuple[dict[str, Any], Places]:
+    """What `--set KEY=VALUE` makes of a document."""
+    key, equals, value = setting.partition("=")
+    words = f"--set {key}"
+    if not equals or not key:
+        raise ScenarioError([f"--set: expected KEY=VALUE, got {shown(setting)}"])
+    try:
+        path = find(document, key)
+        return replaced(document, path, parse_yaml(value)), places.moved(path, words)
+    except (YamlError, ValueError) as error:
+        raise ScenarioError([f"{words}: {error}"]) from None
+
+
+def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
+    """Every combination of the grid's values; the last key changes fastest."""
+    count = 1
+    for key, values in grid.items():
+        if key.partition(".")[0] in _NOT_IN_A_GRID:
+            raise bare.places.refuse(("grid", key), f"{key.partition('.')[0]!r} cannot be varied")
+        count *= len(values)
+    if count > MOST_CELLS:
+        raise bare.places.refuse(("grid",), f"{count} combinations; the limit is {MOST_CELLS}")
+    cells: list[Cell] = []
+    problems: list[str] = []
+    for choice in itertools.product(*(range(len(values)) for values in grid.values())):
+        cell = bare
+        try:
+            for (key, values), index in zip(grid.items(), choice, strict=True):
+                cell = _chosen(cell, key, index, values[index])
+            cells.append(replace(cell, scenario=checked(cell.document, cell.places)))
+        except ScenarioError as error:
+            problems += error.problems
+    if problems:
+        raise ScenarioError(tuple(dict.fromkeys(problems)))
+    return tuple(cells)
+
+
+def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
+    """`cell` with one value of the grid."""
+    path = find(cell.document, key)
+    own = ("grid", key)
+    line = cell.places.lines.get((*own, index))
+    words = cell.places.of(own) if line is None else f"{cell.places.file}, line {line}"
+    try:
+        document = replaced(cell.document, path, value)
+    except ValueError as error:
+        raise cell.places.refuse(own, str(error)) from None
+    return replace(
+        cell,
+        document=document,
+        labels={**cell.labels, key: _label(value)},
+        places=cell.places.moved(path, f"{words} (grid)"),
+    )
+
+
+def _label(value: object) -> str:
+    """A value of a grid as text: a name where it has one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        rest = [f"{key}={_label(each)}" for key, each in value.items() if key != "name"]
+        return " ".join((str(value["name"]), *rest))
+    return orjson.dumps(value).decode()

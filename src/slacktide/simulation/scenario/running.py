@@ -1,0 +1,85 @@
+"""One cell with one seed: simulated, and scored as a live run is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from slacktide.load.report import Provenance, Report
+from slacktide.load.report.provenance import gather
+from slacktide.simulation.driver import Simulation
+from slacktide.simulation.items import Item
+from slacktide.simulation.results import Scorer
+from slacktide.simulation.scenario.building import World, build
+from slacktide.simulation.scenario.places import Places
+from slacktide.simulation.scenario.reading import Cell, checked
+
+_TOLD_EVERY = 2_000
+"""Requests between two words on progress."""
+
+Progress = Callable[[float], None]
+"""Told the share of the run's time that has passed, 0 to 1."""
+
+
+def run_cell(
+    cell: Cell, seed: int, *, world: World | None = None, progress: Progress | None = None
+) -> Report:
+    """What comes of `cell` with this seed; the same whenever it is run.
+
+    `world` is that of the cell, if it has been built before. Raises ScenarioError.
+    """
+    scenario = cell.scenario
+    world = world or build(cell)
+    scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
+    simulation = Simulation(
+        world.engine(seed), world.plan, world.execution(seed), answered=scorer.answered
+    )
+    items = world.items(seed)
+    simulation.run(items if progress is None else _told(items, world.length, progress))
+    return scorer.report(
+        title=" ".join((scenario.title, *(f"{key}={value}" for key, value in cell.labels.items()))),
+        seed=seed,
+        configuration={**cell.document, "seeds": [seed]},
+        provenance=_provenance(),
+        cores=simulation.busy_s / max(simulation.now, scenario.length),
+    )
+
+
+def task_of(cell: Cell, seed: int) -> dict[str, Any]:
+    """A cell and a seed as plain data, for `run_task` in another process."""
+    return {
+        "document": dict(cell.document),
+        "labels": dict(cell.labels),
+        "file": cell.places.file,
+        "folder": str(cell.folder),
+        "seed": seed,
+    }
+
+
+def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    """`run_cell` from and to plain data."""
+    places = Places(task["file"], {})
+    cell = Cell(
+        scenario=checked(task["document"], places),
+        document=task["document"],
+        labels=task["labels"],
+        places=places,
+        folder=Path(task["folder"]),
+    )
+    return run_cell(cell, task["seed"]).to_dict()
+
+
+@cache
+def _provenance() -> Provenance:
+    """That of this process: asked once, it takes a while."""
+    return gather(("numpy",))
+
+
+def _told(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
+    """`items`, with a word on progress now and then."""
+    for number, item in enumerate(items):
+        if number % _TOLD_EVERY == 0:
+            progress(min(1.0, item.arrival / length))
+        yield item

@@ -1,0 +1,225 @@
+"""`Scenario`: what may stand in a scenario file. docs/simulation.md explains each key.
+
+The words and the units are those of slacktide.yaml; arrivals, lengths and deadlines are the short
+texts of the load generator. A text is read when the scenario is built, not here: it may name a
+file.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
+from slacktide.repository.settings import Count, Duration, Name, Size
+from slacktide.repository.units import Seconds
+
+
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"expected ascending sizes, each once, got {list(sizes)}")
+    return sizes
+
+
+Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(_ascending)]
+
+
+class StatedTable(Section):
+    """A latency table written out: seconds of a batch, by size and by cores."""
+
+    batches: Sizes
+    cores: Sizes = (1,)
+    p50: Annotated[
+        tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
+    ]
+    """Medians: a row for each size, in it a value for each number of cores."""
+    p99: (
+        Annotated[
+            tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
+        ]
+        | None
+    ) = None
+    """99th percentiles, likewise; None: as p50, every batch takes its median."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _single_values(cls, document: Any) -> Any:
+        """With one number of cores a row may be written without its brackets."""
+        if not isinstance(document, dict):
+            return document
+        made = dict(document)
+        for key in ("p50", "p99"):
+            rows = made.get(key)
+            if isinstance(rows, list):
+                made[key] = [row if isinstance(row, list) else [row] for row in rows]
+        return made
+
+
+class PaddedLatency(Section):
+    """l_B = c0 + c1 · k · max(l): members are padded to the longest of them (Orloj §4.2)."""
+
+    c0: Annotated[Seconds, Field(ge=0)]
+    """What every batch takes."""
+    c1: Duration
+    """What each row takes for each unit of the longest length."""
+    sizes: Sizes = (1, 2, 4, 8, 16)
+    """Batch sizes; a batch pays for the next of them."""
+
+
+class SimulatedModel(Section):
+    """A model: how long it takes (exactly one of the first four), and how it is served."""
+
+    profile: str | None = None
+    """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
+    folder: str | None = None
+    """A model's folder with a stored profile; its slacktide.yaml counts where nothing is said
+    here."""
+    latency: StatedTable | None = None
+    padded: PaddedLatency | None = None
+    max_batch: Count | None = None
+    """Most rows in one batch; None: the largest size of the profile."""
+    scheduler: SchedulerSettings | None = None
+    """None: that of the scenario."""
+    cores: Count | None = None
+    """A lane of its own with so many cores; None: the shared lane."""
+    lane: Name | None = None
+    """Name of the lane; models that name the same one share it."""
+    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    share: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Weight where several models share a lane; None: 1."""
+    predictions: Literal["known", "learned"] = "known"
+    """Of a padded model. `known`: its policies are told each application's lengths beforehand;
+    `learned`: they start from the mean length and learn from what runs, as a server does."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SimulatedModel:
+        sources = (self.profile, self.folder, self.latency, self.padded)
+        if sum(source is not None for source in sources) != 1:
+            raise ValueError("expected exactly one of 'profile', 'folder', 'latency' and 'padded'")
+        return self
+
+
+class SloByWork(Section):
+    """A deadline by how long the application's own requests take alone."""
+
+    p99_alone: Annotated[float, Field(gt=0)]
+    """So many times the 99th percentile of the time of one request alone."""
+
+
+class ConstantLinkSection(Section):
+    """The way from the client: requests are announced at their first byte."""
+
+    bandwidth: Size
+    """Bytes a second."""
+    rtt: Annotated[Seconds, Field(ge=0)] = 0.0
+    """There and back, for a message of no length."""
+    payload: Size
+    """Bytes of a request."""
+
+
+class Hint(Section):
+    """What a request says of its own length. `exact` is short for `{error: 0}`."""
+
+    error: Annotated[float, Field(ge=0)] | None = None
+    """Its length times exp(error × a standard normal)."""
+    claim: Annotated[float, Field(ge=0)] | None = None
+    """Always this length, whatever the truth."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Hint:
+        if (self.error is None) == (self.claim is None):
+            raise ValueError("expected either 'error' or 'claim'")
+        return self
+
+
+def _short_hint(value: Any) -> Any:
+    return {"error": 0.0} if value == "exact" else value
+
+
+def _short_rows(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return [value] if whole else value
+
+
+class Application(Section):
+    """One stream of requests."""
+
+    model: Name
+    arrivals: str
+    """`poisson:100` and the like."""
+    lengths: str | None = None
+    """`modes:3~1,17~1` and the like; for padded models, which cannot do without."""
+    rows: Annotated[
+        tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_short_rows)
+    ] = (1,)
+    """Of each request one of these is drawn."""
+    slo: str | SloByWork | None = None
+    """`50ms`, `mix:…`, `uniform:…`, `none`, or `{p99_alone: 3}`. None: that of the model's folder,
+    or none."""
+    penalty: Annotated[float, Field(gt=0)] = 1.0
+    """What a missed deadline costs, in steps."""
+    link: ConstantLinkSection | None = None
+    """None: requests are there in the moment they are sent."""
+    notice: Duration | None = None
+    """Requests are announced so long before they are complete; their deadline runs from then."""
+    hint: Annotated[Hint, BeforeValidator(_short_hint)] | None = None
+    """None: requests carry no work hint."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Application:
+        if self.link is not None and self.notice is not None:
+            raise ValueError("expected either 'link' or 'notice': a link announces by itself")
+        if self.hint is not None and self.lengths is None:
+            raise ValueError("hint: expected 'lengths' beside it")
+        return self
+
+
+def _short_seeds(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return [value] if whole else value
+
+
+def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) != len(seeds):
+        raise ValueError(f"expected each seed once, got {list(seeds)}")
+    return seeds
+
+
+def _no_planner(names: tuple[str, ...]) -> tuple[str, ...]:
+    if names:
+        raise ValueError(f"unknown planner {names[0]!r}; there are none yet")
+    return names
+
+
+class Scenario(Section):
+    """A world to be simulated."""
+
+    title: str = ""
+    """None: the name of the file."""
+    duration: Duration
+    """What is scored."""
+    warmup: Annotated[Seconds, Field(ge=0)] = 0.0
+    """The same load before that, not scored."""
+    seeds: Annotated[
+        tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
+        Field(strict=False, min_length=1),
+        BeforeValidator(_short_seeds),
+        AfterValidator(_distinct),
+    ] = (0,)
+    """Everything is run once for each of these."""
+    cores: Count = 1
+    """Cores of the machine. Models without cores of their own share those that are left."""
+    scheduler: SchedulerSettings = SlackSettings()
+    """The policy of every model that does not name its own."""
+    planners: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_planner)] = ()
+    """Kept for planners of replicas, cores and variants; none can be named yet."""
+    models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
+    applications: Annotated[dict[Name, Application], Field(min_length=1)]
+    grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
+    """Dotted key → values to try: every combination is run with every seed."""
+
+    @property
+    def length(self) -> float:
+        """Seconds of arrivals, warm-up and all."""
+        return self.warmup + self.duration
