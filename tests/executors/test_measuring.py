@@ -49,8 +49,6 @@ class ScriptedExecutor:
     """Batches take `seconds(rows, cores)` on a clock of its own, at once on the loop's."""
 
     seconds: Callable[[int, int], float]
-    per_length: bool = False
-    """Whether these are for one position of the last axis."""
     interface: ModelInterface = IMAGES
     start_s: float = 0.1
     start_report: Report | None = None
@@ -66,6 +64,8 @@ class ScriptedExecutor:
     stopped: int = 0
     killed: int = 0
     open: int = 0
+    per_length: bool = False
+    """Whether `seconds` are for one position of the last axis."""
 
     def start(
         self,
