@@ -198,11 +198,15 @@ def read_header(line: object) -> Header:
         raise LayoutError(f"slacktide_recording: this version reads {SCHEMA}, got {schema!r}")
     fields = _keys(line, "header", _HEADER)
     here = layout()
-    for name, names in _keys(fields["layout"], "layout", tuple(here)).items():
-        if names != here[name]:
+    stated = fields["layout"]
+    if not isinstance(stated, dict):
+        raise LayoutError(f"layout: expected an object, got {stated!r}")
+    for name, names in stated.items():
+        # What this version has and that one had not cannot be in the recording.
+        if names != here.get(name):
             raise LayoutError(
                 f"layout: {name} has other fields in the version that recorded this "
-                f"({fields['software']}) than in this one; replay with that version"
+                f"({fields['software']}) than in this one; replay it with that version"
             )
     return Header(
         decoder(str)(fields["recording"], "recording"),

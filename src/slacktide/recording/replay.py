@@ -57,6 +57,7 @@ class Difference:
     """The first call whose commands are not those that were recorded."""
 
     line: Line
+    call: Call
     first_event: int
     """Running number of the first event of the call."""
     place: int
@@ -117,7 +118,7 @@ def replay(
         replayed = _as_read(commands)
         if replayed != list(record.commands):
             place = _first_difference(record.commands, replayed)
-            found = Difference(line, first, place, record.commands, tuple(replayed))
+            found = Difference(line, record, first, place, record.commands, tuple(replayed))
             return Replayed(calls, engine.events_seen, count, found, engine)
         for watcher in watchers:
             watcher.after(record, engine, commands)

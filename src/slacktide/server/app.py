@@ -75,9 +75,10 @@ class App:
             "in_process": InProcessExecutor(),
             "profiled": profiled_executor(self.catalog),
         }
+        engine_settings = EngineSettings()
         self.recorder: Recorder | None = None
         if settings.record is not None:
-            self.recorder = Recorder(settings.record, EngineSettings(), limit=settings.record_limit)
+            self.recorder = Recorder(settings.record, engine_settings, limit=settings.record_limit)
         shelf = ProfileShelf(ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s)
         self.fleet = Fleet(
             FleetSettings(
@@ -92,7 +93,7 @@ class App:
             budget,
             recorder=self.recorder,
         )
-        self.engine = Engine(self.fleet.pool_parts, EngineSettings())
+        self.engine = Engine(self.fleet.pool_parts, engine_settings)
         self.driver = Driver(self.engine, self.fleet, recorder=self.recorder)
         self.fleet.attach(self.driver)
         self.data = ServerDataPlane(

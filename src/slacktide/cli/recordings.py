@@ -1,0 +1,126 @@
+"""What `slacktide simulate` does with a recording: replays it, or predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json
+
+if TYPE_CHECKING:
+    from slacktide.recording import Difference, Recording
+    from slacktide.recording.decisions import Decision
+
+CONTEXT = 3
+"""Commands shown before and after the first that differs."""
+
+
+def replay_recording(
+    path: Path, *, decisions: bool = False, request: int | None = None, json: bool = False
+) -> int:
+    """Replay, say whether the commands are the same; the exit code.
+
+    `decisions` prints why each batch ran and each request was dropped; `request` only those that
+    are about one.
+    """
+    from slacktide.recording import Recording, RecordingError, Watcher, replay
+    from slacktide.recording.decisions import Notes
+
+    try:
+        recording = Recording(path)
+        notes = Notes(_teller(recording, request)) if decisions or request is not None else None
+        watchers: tuple[Watcher, ...] = () if notes is None else (notes,)
+        found = replay(recording, *watchers, pools=None if notes is None else notes.pools)
+    except RecordingError as error:
+        fail(str(error))
+    for warning in recording.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    difference = found.difference
+    if json:
+        print_json(
+            {
+                "identical": difference is None,
+                "calls": found.calls,
+                "events": found.events,
+                "commands": found.commands,
+                "difference": None
+                if difference is None
+                else {
+                    "place": difference.line.place,
+                    "first_event": difference.first_event,
+                    "command": difference.place,
+                    "recorded": difference.recorded,
+                    "replayed": difference.replayed,
+                },
+                "warnings": recording.warnings,
+            }
+        )
+        return 0 if difference is None else FELL_SHORT
+    counted = f"{found.events} events in {found.calls} calls, {found.commands} commands"
+    if difference is None:
+        console().print(f"identical: {counted}")
+        return 0
+    out = console()
+    out.print(f"different after {counted}: at {difference.line.place}", markup=False)
+    for line in _told(difference):
+        out.print(line, markup=False)
+    return FELL_SHORT
+
+
+def _teller(recording: Recording, request: int | None) -> Callable[[Decision], None]:
+    """Prints decisions; only those about `request`, if one is named."""
+    from slacktide.recording import Call
+    from slacktide.recording.telling import concerns, lines
+
+    calls = (line.record for line in recording.lines() if isinstance(line.record, Call))
+    begin = next((call.now for call in calls), 0.0)
+    write = typer.echo
+
+    def tell(decision: Decision) -> None:
+        if request is None or concerns(decision, request):
+            for line in lines(decision, begin=begin):
+                write(line)
+
+    return tell
+
+
+def _told(difference: Difference) -> Iterator[str]:
+    """The first difference and what stands around it."""
+    call = difference.call
+    yield f"told at {call.now!r} s, from event {difference.first_event} on:"
+    for event in islice(call.events, 10):
+        yield f"    {event}"
+    if len(call.events) > 10:
+        yield f"    and {len(call.events) - 10} more"
+    first = max(0, difference.place - CONTEXT)
+    last = difference.place + CONTEXT + 1
+    for name, commands in (("recorded", difference.recorded), ("replayed", difference.replayed)):
+        yield f"{name} ({len(commands)} commands):"
+        for i, command in enumerate(commands[first:last], first):
+            yield f"{'  > ' if i == difference.place else '    '}{command}"
+
+
+def predict_recording(
+    path: Path, *, after: float = 0.0, seed: int = 0, draws: int = 5, json: bool = False
+) -> int:
+    """Predict what became of the recorded requests, and set it beside what did; the exit code."""
+    from slacktide.load.report.provenance import gather
+    from slacktide.recording import Recording, RecordingError
+    from slacktide.reports.twin import prediction_document, render_prediction
+    from slacktide.simulation import SimulationError, predict
+
+    try:
+        recording = Recording(path)
+        seeds = range(seed, seed + draws)
+        found = predict(recording, seeds=seeds, provenance=gather(), after=after)
+    except (RecordingError, SimulationError) as error:
+        fail(str(error))
+    if json:
+        print_json(prediction_document(found))
+    else:
+        console().print(render_prediction(found))
+    return 0
