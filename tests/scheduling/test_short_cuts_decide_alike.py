@@ -14,7 +14,7 @@ from slacktide.engine.ports import Proposal, Scheduler
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import DeadlineQueue, Slack, SlackOptions, make_scheduler
 from slacktide.scheduling import slack as slack_module
-from slacktide.scheduling.admission import Admission
+from slacktide.scheduling.admission import Admission, AllAhead
 from slacktide.scheduling.best_effort import batch_of, size_of_single
 from slacktide.scheduling.slack_prefix import clear_prefix
 from slacktide.scheduling.slack_table import PAYS, Prefixes, SlackTable, up_to
@@ -147,7 +147,13 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
     long = SimpleNamespace(expected={1: float("inf")}, lead=table.lead, per_row=table.per_row)
     reasons = [
         Admission(queue=queue, view=lab.LaneView(lanes=lanes), max_queue=None).refuse(
-            deadline=budget * alone, rows=rows, penalty=1.0, waiting=0, times=each, now=0.0
+            deadline=budget * alone,
+            rows=rows,
+            penalty=1.0,
+            waiting=0,
+            times=each,
+            now=0.0,
+            ahead=AllAhead(queue, each),
         )
         for each in (table, long)
     ]

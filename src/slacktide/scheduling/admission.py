@@ -23,12 +23,14 @@ were when admitted.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from slacktide.domain import Reason
 from slacktide.engine.ports import PoolView
 from slacktide.scheduling.queue import DeadlineQueue
-from slacktide.scheduling.tables import RowTimes
+from slacktide.scheduling.tables import RowTimes, TimeByRows
 
 SPARE_ROWS = 4
 """Rows let in beyond those that fit; without them goodput falls by up to two points (0005)."""
@@ -40,21 +42,81 @@ WALK = 256
 """Most requests looked at to find those that are doomed."""
 
 
+class Ahead(Protocol):
+    """Whose work comes before that of one request that asks to be let in."""
+
+    @property
+    def of(self) -> int:
+        """Class of the one who asks; 0 where all are alike."""
+        ...
+
+    def rows_due(self, deadline: float, penalty: float) -> float:
+        """Rows due no later than `deadline` that cost at least `penalty`.
+
+        Measured in rows of the one who asks: what takes half as long counts half.
+        """
+        ...
+
+    def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
+        """(deadline, rows, time it must have left) of the first `WALK` that cost as much."""
+        ...
+
+
+class AllAhead:
+    """`Ahead` where all requests take as long but for their rows."""
+
+    __slots__ = ("_queue", "_times")
+
+    of = 0
+
+    def __init__(self, queue: DeadlineQueue, times: RowTimes) -> None:
+        self._queue = queue
+        self._times = times
+
+    def rows_due(self, deadline: float, penalty: float) -> float:
+        return self._queue.rows_due(deadline, penalty)
+
+    def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
+        lead = self._times.lead
+        return (
+            (deadline, request.rows, lead[request.rows])
+            for deadline, _, request in self._queue.order[:WALK]
+            if request.penalty >= penalty
+        )
+
+
+class RowRates(Protocol):
+    """Times of the requests of the class of one who asks; see `RowTimes`."""
+
+    @property
+    def lead(self) -> TimeByRows: ...
+
+    @property
+    def expected(self) -> TimeByRows:
+        """No shorter than those of any class."""
+        ...
+
+    @property
+    def per_row(self) -> float: ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Walk:
     """Outcome of one walk: who among those that cost at least `penalty` will not be served."""
 
     penalty: float
+    of: int
+    """Class of the one who asked."""
     removals: int
     valid_until: float
     deadlines: tuple[float, ...]
     """Theirs, ascending."""
-    unserved: tuple[int, ...]
+    unserved: tuple[float, ...]
     """Rows of the first i of them together; one longer than `deadlines`."""
-    spares: tuple[int, ...]
+    spares: tuple[float, ...]
     """The same, but of those only who could still be on time if somebody ahead of them fails."""
 
-    def due(self, deadline: float) -> tuple[int, int]:
+    def due(self, deadline: float) -> tuple[float, float]:
         """(rows that will not be served, spare rows among them) due no later than `deadline`."""
         i = bisect_right(self.deadlines, deadline)
         return self.unserved[i], self.spares[i]
@@ -87,8 +149,9 @@ class Admission:
         rows: int,
         penalty: float,
         waiting: int,
-        times: RowTimes,
+        times: RowRates,
         now: float,
+        ahead: Ahead,
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is let in."""
         budget = deadline - now
@@ -111,47 +174,44 @@ class Admission:
         room = (budget - free) / per_row - rows
         if waiting_rows <= room:
             return None
-        ahead = self._queue.rows_due(deadline, penalty)
-        if ahead <= room:
+        before = ahead.rows_due(deadline, penalty)
+        if before <= room:
             return None
-        unserved, spares = self._walk(penalty, free, per_row, times, now).due(deadline)
+        unserved, spares = self._walk(penalty, free, per_row, ahead, now).due(deadline)
         # Rows too many; those let in since the walk are among them, hence not among its spares.
-        excess = ahead - unserved - room
+        excess = before - unserved - room
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None
         return Reason.BEHIND_WORK
 
-    def _walk(
-        self, penalty: float, free: float, per_row: float, times: RowTimes, now: float
-    ) -> _Walk:
+    def _walk(self, penalty: float, free: float, per_row: float, ahead: Ahead, now: float) -> _Walk:
         """Who, among those that cost at least `penalty`, will not be served; kept for a while."""
         queue = self._queue
         known = self._known
         if (
             known is not None
             and known.penalty == penalty
+            and known.of == ahead.of
             and known.removals == queue.removals
             and now < known.valid_until
         ):
             return known
         start = now + free
-        kept = 0
+        kept = 0.0
         deadlines: list[float] = []
-        unserved = [0]
-        spares = [0]
-        for deadline, _, request in queue.order[:WALK]:
-            if request.penalty < penalty:
-                continue
-            rows = request.rows
-            alone = start + times.lead[rows]
+        unserved = [0.0]
+        spares = [0.0]
+        for deadline, rows, lead in ahead.contenders(penalty):
+            alone = start + lead
             if alone <= deadline and start + (kept + rows) * per_row <= deadline:
                 kept += rows
             else:
                 deadlines.append(deadline)
                 unserved.append(unserved[-1] + rows)
-                spares.append(spares[-1] + (rows if alone <= deadline else 0))
+                spares.append(spares[-1] + (rows if alone <= deadline else 0.0))
         self._known = _Walk(
             penalty,
+            ahead.of,
             queue.removals,
             now + per_row / 2,
             tuple(deadlines),

@@ -17,7 +17,7 @@ from collections import OrderedDict
 from heapq import heappop, heappush
 from math import inf
 
-from slacktide.domain import Notice
+from slacktide.domain import Notice, Request, Signature
 
 LATE = 1.5
 """A body that takes this many times as long as announced is late."""
@@ -154,3 +154,19 @@ class Patience:
         if self._awaited is not None:
             self._again = now + (now - self._since) / WASTE
             self._awaited = None
+
+
+def as_request(notice: Notice, signature: Signature = ()) -> Request:
+    """What is known of an announced request: it is taken to have one row, and this shape."""
+    return Request(
+        id=notice.id,
+        model=notice.model,
+        arrival=notice.arrival,
+        deadline=notice.deadline,
+        penalty=notice.penalty,
+        signature=signature,
+        best_effort=notice.best_effort,
+        version=notice.version,
+        application=notice.application,
+        client=notice.client,
+    )

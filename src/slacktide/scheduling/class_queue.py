@@ -12,8 +12,9 @@ It is an index beside a `DeadlineQueue`, which tells it of every request that co
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from math import inf
 from typing import NamedTuple
 
 from slacktide.domain import Request, Signature
@@ -165,10 +166,21 @@ class ClassQueue:
         """The requests of one signature; KeyError if there is none. Read only."""
         return self._groups[signature]
 
-    def parts(self) -> Iterable[tuple[Kind, list[Entry]]]:
+    def parts(self) -> Iterator[tuple[Kind, list[Entry]]]:
         """The requests by kind, each part sorted and not empty. Read only."""
         kinds = self.kinds
-        return [(kinds[code], part) for code, part in self._parts.parts.items()]
+        for code, part in self._parts.parts.items():
+            yield kinds[code], part
+
+    def rows_due(self, deadline: float) -> Iterator[tuple[Kind, int]]:
+        """Rows due no later than `deadline`, by kind."""
+        after = (deadline, inf)
+        for kind, part in self.parts():
+            yield kind, kind.rows * bisect_right(part, after)
+
+    def class_of(self, request: Request) -> int:
+        """The class of a request that is here."""
+        return self.kinds[self._codes[request.id]].of
 
     def _code(self, request: Request) -> int:
         return self._codes[request.id]

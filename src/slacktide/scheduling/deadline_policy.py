@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
-from slacktide.scheduling.admission import Admission
+from slacktide.scheduling.admission import Admission, Ahead, AllAhead, RowRates
 from slacktide.scheduling.announcements import Announcements
 from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import Lead, row_times
@@ -47,7 +47,7 @@ class DeadlinePolicy(ABC):
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
         """Admission before the body is read; its rows are not known yet and taken to be one."""
-        reason = self._refuse(notice.deadline, 1, notice.penalty, notice.best_effort, now)
+        reason = self._refuse(notice, 1, now)
         if reason is None:
             self._notices.add(notice)
         return reason
@@ -56,9 +56,7 @@ class DeadlinePolicy(ABC):
         """Queue a request, or say why not. Its notice is forgotten in either case."""
         if len(self._notices):
             self._notices.arrived(request.id, now=now)
-        reason = self._refuse(
-            request.deadline, request.rows, request.penalty, request.best_effort, now
-        )
+        reason = self._refuse(request, request.rows, now)
         if reason is None:
             (self._best_effort if request.best_effort else self._timed).add(request)
         return reason
@@ -115,19 +113,24 @@ class DeadlinePolicy(ABC):
     def __len__(self) -> int:
         return len(self._timed.order) + len(self._best_effort.order)
 
-    def _refuse(
-        self, deadline: float, rows: int, penalty: float, best_effort: bool, now: float
-    ) -> Reason | None:
+    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
+        """What admission must know: how long `asked` takes, and who comes before it."""
+        times = self._row_times(self._view.cores)
+        return times, AllAhead(self._timed, times)
+
+    def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices)
-        if best_effort:
+        if asked.best_effort:
             return self._admission.limit(waiting)
+        times, ahead = self._work_before(asked)
         reason = self._admission.refuse(
-            deadline=deadline,
+            deadline=asked.deadline,
             rows=rows,
-            penalty=penalty,
+            penalty=asked.penalty,
             waiting=waiting,
-            times=self._row_times(self._view.cores),
+            times=times,
             now=now,
+            ahead=ahead,
         )
         if (
             reason is Reason.SHORTER_THAN_ALONE

@@ -24,7 +24,8 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
-from slacktide.scheduling.announcements import Patience
+from slacktide.scheduling.admission import Ahead, RowRates
+from slacktide.scheduling.announcements import Patience, as_request
 from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
 from slacktide.scheduling.deadline_policy import DeadlinePolicy, reasons
 from slacktide.scheduling.slack_alike import AllAlike
@@ -128,7 +129,7 @@ class Slack(DeadlinePolicy):
             least = WORTH_WAITING * (best.score if best is not None else 0.0)
             joining: list[Request] = []
             for notice in soon:
-                joining.append(_as_request(notice, groups[0][0][2]))
+                joining.append(as_request(notice, groups[0][0][2].signature))
                 at = notice.complete_at
                 later = self._stance(alone, now=at, held=at - now, more=len(joining))
                 found = chooser.best(groups, joining, cores, limit, later)
@@ -177,6 +178,11 @@ class Slack(DeadlinePolicy):
         if len(self._timed.order) == timed:  # of best-effort requests alone
             self._floor.spend(seconds, now=batch.started)
 
+    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
+        if not self._by_class.refresh():
+            return super()._work_before(asked)
+        return self._by_class.work_before(asked)
+
     def _stance(self, alone: float, *, now: float, held: float = 0.0, more: int = 0) -> Stance:
         """How a decision at `now` looks at things, with `more` requests than there are.
 
@@ -191,21 +197,6 @@ class Slack(DeadlinePolicy):
         if not len(self._notices) or self._lead == 0.0 or not self._patience.lasts(now=now):
             return []
         return self._notices.soon(self._lead * alone, now=now)
-
-
-def _as_request(notice: Notice, other: Request) -> Request:
-    """What is known of an announced request: taken to have one row, and the shape of `other`."""
-    return Request(
-        id=notice.id,
-        model=notice.model,
-        arrival=notice.arrival,
-        deadline=notice.deadline,
-        penalty=notice.penalty,
-        signature=other.signature,
-        version=notice.version,
-        application=notice.application,
-        client=notice.client,
-    )
 
 
 def _proposal(members: Sequence[Request]) -> Proposal | Idle:

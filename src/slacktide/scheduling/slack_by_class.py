@@ -9,9 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
-from slacktide.domain import Request
+from slacktide.domain import Notice, Request
 from slacktide.engine.ports import BatchTimes, PoolView
+from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth
+from slacktide.scheduling.class_admission import ClassAhead, ClassTimes
 from slacktide.scheduling.class_queue import ClassQueue, Prefixes, alike
 from slacktide.scheduling.class_tables import ClassTables
 from slacktide.scheduling.queue import DeadlineQueue, Entry, within_rows
@@ -24,6 +26,7 @@ class ByClass:
     """The requests with a deadline by class; of no use until `refresh` has said so."""
 
     __slots__ = (
+        "_before",
         "_index",
         "_max_batch",
         "_options",
@@ -53,6 +56,7 @@ class ByClass:
         self._seen: tuple[int, int] | None = None
         self._tables: dict[tuple[int, int], ClassTables] = {}
         self._prices: dict[tuple[int, int], Prices] = {}
+        self._before: dict[int, tuple[ClassTimes, ClassAhead]] = {}
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
@@ -61,6 +65,7 @@ class ByClass:
             self._seen = seen
             self._tables.clear()
             self._prices.clear()
+            self._before.clear()
             classes = self._times.classes(self._view.cores)
             if classes is None:
                 self._index = self._queue.index = None
@@ -105,6 +110,21 @@ class ByClass:
         """Expected time of a batch."""
         codes = [self.index.code_of(member) for member in members]
         return self.prices(cores, self._max_batch).seconds(codes, rows)
+
+    def work_before(self, asked: Request | Notice) -> tuple[ClassTimes, ClassAhead]:
+        """What admission must know: how long `asked` takes, and who comes before it.
+
+        Of an announced request nothing but the application is known.
+        """
+        index = self.index
+        request = asked if isinstance(asked, Request) else as_request(asked)
+        of = index.classes.class_of(request)
+        known = self._before.get(of)
+        if known is None:
+            tables = self.tables(self._view.cores, self._max_batch)
+            ahead = ClassAhead(of, self._queue, index, tables)
+            known = self._before[of] = (ClassTimes(tables, of), ahead)
+        return known
 
     def expire(self, *, now: float) -> list[Request]:
         """Forget and return, in order, the requests whose latest start has come."""
