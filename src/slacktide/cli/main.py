@@ -16,6 +16,7 @@ from slacktide.cli.load import load
 from slacktide.cli.models import models
 from slacktide.cli.profile import profile
 from slacktide.cli.serve import serve
+from slacktide.cli.simulate import simulate
 
 app = typer.Typer(
     name="slacktide",
@@ -32,6 +33,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(profile)
 app.command()(load)
+app.command()(simulate)
 app.command()(demo)
 app.add_typer(models)
 

@@ -22,20 +22,26 @@ _TITLES: Mapping[str, str] = {
     "p50_s": "p50 ms",
     "p99_s": "p99 ms",
 }
+_AT_A_GLANCE = ("submitted", "goodput", "refused", "late", "p50_s", "p99_s")
+"""What fits a terminal; only goodput with its error. A page, CSV and JSON have everything."""
 _SHARES = ("goodput", "refused", "late")
 
 
 def render_sweep(sweep: Sweep) -> Table:
-    """A line for each cell and stream, with means and standard errors over the seeds."""
+    """A line for each cell and stream: means over the seeds, goodput with its standard error."""
     table = Table(title=Text(_title(sweep)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     for heading in (*sweep.keys, "stream"):
-        table.add_column(Text(heading))
-    for figure in FIGURES:
-        table.add_column(_TITLES[figure.name], justify="right")
+        table.add_column(Text(heading), no_wrap=True)
+    for name in _AT_A_GLANCE:
+        table.add_column(_TITLES[name], justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)
     for row, stream in lines(sweep):
         cells = [Text(label) for label in (*row.labels.values(), stream)]
-        cells += [Text(cell) for cell in _figures(row, stream)]
+        shown = dict(zip(_TITLES, _figures(row, stream), strict=True))
+        cells += [
+            Text(shown[name] if name == "goodput" else shown[name].partition(" ±")[0])
+            for name in _AT_A_GLANCE
+        ]
         leads = stream == TOTAL and len(sweep.rows) > 1 and row.goodput.mean == best
         table.add_row(*cells, style="bold" if leads else "")
     return table
@@ -107,7 +113,7 @@ def _figures(row: Row, stream: str) -> list[str]:
 
 
 def _shown(name: str, value: Mean | None) -> str:
-    """`94.8 ± 0.1 %`."""
+    """`94.8 % ± 0.1`."""
     if value is None:
         return "–"
     factor, digits, unit = 1.0, 1, ""
@@ -117,10 +123,10 @@ def _shown(name: str, value: Mean | None) -> str:
         factor, digits = 1e3, 2
     elif name == "submitted":
         digits = 0
-    text = f"{value.mean * factor:.{digits}f}"
+    text = f"{value.mean * factor:.{digits}f}{unit}"
     if value.se is not None and name != "submitted":
         text += f" ± {value.se * factor:.{digits}f}"
-    return text + unit
+    return text
 
 
 def _title(sweep: Sweep) -> str:

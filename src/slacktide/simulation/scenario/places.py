@@ -22,11 +22,13 @@ class Places:
 
     def of(self, path: Path) -> str:
         """Where `path` was written; where what is around it was, if it was not itself."""
-        for length in range(len(path), 0, -1):
-            if path[:length] in self.elsewhere:
-                return self.elsewhere[path[:length]]
-            if path[:length] in self.lines:
-                return f"{self.file}, line {self.lines[path[:length]]}"
+        around = [path[:length] for length in range(len(path), 0, -1)]
+        for place in around:
+            if place in self.elsewhere:
+                return self.elsewhere[place]
+        for place in around:
+            if place in self.lines:
+                return f"{self.file}, line {self.lines[place]}"
         return self.file
 
     def moved(self, path: Path, words: str) -> Places:

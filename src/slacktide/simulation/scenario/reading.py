@@ -140,8 +140,7 @@ def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
     """`cell` with one value of the grid."""
     path = find(cell.document, key)
     own = ("grid", key)
-    line = cell.places.lines.get((*own, index))
-    words = cell.places.of(own) if line is None else f"{cell.places.file}, line {line}"
+    words = cell.places.of((*own, index))
     try:
         document = replaced(cell.document, path, value)
     except ValueError as error:

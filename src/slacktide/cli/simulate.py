@@ -1,0 +1,221 @@
+"""`slacktide simulate SCENARIO.yaml`: worlds in virtual time, cell by cell and seed by seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+
+if TYPE_CHECKING:
+    from slacktide.load.report import Report
+    from slacktide.simulation.scenario import Cell, Sweep
+
+_WHAT = "What to simulate"
+_HOW = "How"
+_REPORT = "What comes of it"
+
+
+def simulate(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO.yaml", help="The scenario file.", show_default=False)
+    ],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Replaces a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
+            "May be given several times.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = None,
+    seed: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N",
+            help="Instead of the scenario's seeds. May be given several times.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = None,
+    duration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="What is scored, instead of what the scenario says.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=1,
+            metavar="N",
+            help="Processes; default: one for each core, as far as there are runs.",
+            rich_help_panel=_HOW,
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the figures as a table, a line for each cell and stream.",
+            rich_help_panel=_REPORT,
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the report as a page too.", rich_help_panel=_REPORT
+        ),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_REPORT)
+    ] = False,
+    min_goodput: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0.0,
+            max=1.0,
+            help="Exit 1 if any cell's mean goodput is smaller.",
+            rich_help_panel=_REPORT,
+        ),
+    ] = None,
+) -> None:
+    """Run a scenario under virtual time, with the engine and the schedulers that serve.
+
+    A scenario with a grid or several seeds gives a table with means and standard errors, any other
+    the report that `slacktide load` gives. Ctrl-C shows what has been done so far.
+
+    Example: slacktide simulate examples/scenarios/bursty-classifier.yaml
+
+    Example: slacktide simulate examples/scenarios/two-tenants.yaml --set scheduler=edf --seed 1
+    --seed 2 --html page.html
+    """
+    from slacktide.simulation.scenario import ScenarioError, build, read_scenario
+
+    for flag, path in (("--html", html), ("--csv", csv)):
+        if path is not None and not path.parent.is_dir():
+            fail(f"{flag}: no such folder: {path.parent}")
+    if html is not None:
+        require_plots("--html")
+    try:
+        cells = read_scenario(scenario, [*(set_ or ()), *_flags(seed, duration)])
+        for cell in cells:  # all that can be wrong is found before anything is run
+            build(cell)
+    except ScenarioError as error:
+        fail("\nerror: ".join(error.problems))
+    sweep = _run(cells, jobs=jobs, quiet=json)
+    single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
+    if not sweep.rows:
+        fail("interrupted before anything was done", FELL_SHORT)
+    report = sweep.rows[0].reports[0] if single else None
+    _write(sweep, report, csv=csv, html=html)
+    _show(sweep, report, json=json)
+    if sweep.interrupted:
+        fail("interrupted", FELL_SHORT)
+    if min_goodput is not None:
+        _judge(sweep, min_goodput)
+
+
+def _flags(seeds: Sequence[int] | None, duration: str | None) -> list[str]:
+    """The flags that stand for keys of the scenario."""
+    made = [] if duration is None else [f"duration={duration}"]
+    return [*made, f"seeds=[{', '.join(map(str, seeds))}]"] if seeds else made
+
+
+def _run(cells: Sequence[Cell], *, jobs: int | None, quiet: bool) -> Sweep:
+    """Every cell with every seed; what was done until then if it is interrupted."""
+    from dataclasses import replace
+
+    from slacktide.load.report import Report
+    from slacktide.simulation.scenario import (
+        collected,
+        done_in_processes,
+        run_cell,
+        run_task,
+        task_of,
+    )
+
+    places = [
+        (number, index)
+        for number, cell in enumerate(cells)
+        for index in range(len(cell.scenario.seeds))
+    ]
+    jobs = min(jobs or len(os.sched_getaffinity(0)), len(places))
+    reports: dict[tuple[int, int], Report] = {}
+    interrupted = False
+    with progress_bar(shown=not quiet) as move:
+
+        def standing(under_way: float = 0.0) -> None:
+            done = len(reports) + under_way
+            move(done / len(places), f"{len(reports)} of {len(places)} runs")
+
+        standing()
+        try:
+            if jobs == 1:
+                for number, index in places:
+                    cell = cells[number]
+                    seed = cell.scenario.seeds[index]
+                    reports[number, index] = run_cell(cell, seed, progress=standing)
+                    standing()
+            else:
+                tasks = [
+                    (place, task_of(cells[place[0]], cells[place[0]].scenario.seeds[place[1]]))
+                    for place in places
+                ]
+                for place, document in done_in_processes(run_task, tasks, jobs=jobs):
+                    reports[place] = Report.from_dict(document)
+                    standing()
+        except KeyboardInterrupt:
+            interrupted = True
+    sweep = collected(cells[0].scenario.title, [cell.labels for cell in cells], reports)
+    return replace(sweep, interrupted=interrupted)
+
+
+def _write(sweep: Sweep, report: Report | None, *, csv: Path | None, html: Path | None) -> None:
+    """The files that were asked for."""
+    from slacktide.reports import ReportError, page, sweep_page
+
+    try:
+        if csv is not None:
+            csv.write_text(sweep.to_csv(), encoding="utf-8")
+        if html is not None:
+            html.write_text(
+                page(report) if report is not None else sweep_page(sweep), encoding="utf-8"
+            )
+    except (OSError, ReportError) as error:
+        fail(str(error), FELL_SHORT)
+
+
+def _show(sweep: Sweep, report: Report | None, *, json: bool) -> None:
+    from slacktide.reports import render, render_sweep
+
+    if json:
+        print_json(report.to_dict() if report is not None else sweep.to_dict())
+    else:
+        console().print(render(report) if report is not None else render_sweep(sweep))
+
+
+def _judge(sweep: Sweep, wanted: float) -> None:
+    """Fail if a cell falls short."""
+    from slacktide.reports.table import percent
+
+    worst = min(sweep.rows, key=lambda row: row.goodput.mean)
+    if worst.goodput.mean < wanted:
+        reached = percent(worst.goodput.mean)
+        fail(
+            f"goodput {reached} of {worst.name!r} falls short of the {percent(wanted)} of "
+            "--min-goodput",
+            FELL_SHORT,
+        )
