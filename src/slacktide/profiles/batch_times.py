@@ -164,6 +164,15 @@ class CorrectedTimes:
         """True once `drift` has been off by more than 25 % for 50 batches in a row."""
         return self._beyond >= DRIFT_BATCHES
 
+    def export(self) -> dict[str, object]:
+        """What was learnt of this machine, JSON-ready."""
+        return self._correction.to_dict()
+
+    def load(self, data: object) -> None:
+        """Start from what another one of the same table exported. Raises ProfileError."""
+        self._correction.restore(data)
+        self._publish()
+
     def distribution(self, rows: int, cores: int) -> TimeDistribution:
         """Everything predicted of a batch; stands until `revision` rises."""
         answer = self._answers.get((rows, cores))

@@ -203,6 +203,10 @@ class ClassedTimes:
         """Whether a lone run of `request` would teach something: few like it ran alone lately."""
         return _tagged((request,)) and self._lengths.fresh(self._lengths.key_of(request)) < NEWEST
 
+    def latency(self, cores: int) -> BatchLatency:
+        """c0 and c1 as profiled, for lengths."""
+        return self._base(cores)
+
     # Learning beforehand
 
     def train(self, lengths: Mapping[str, ArrayLike]) -> None:

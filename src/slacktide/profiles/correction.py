@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import math
 
+from slacktide.profiles import reading
+from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.surface import Place
 
 BOUND = math.log(10.0)
@@ -42,6 +44,7 @@ SPREAD_GAIN = 0.05
 LOWEST_SPREAD = math.log(1.01)
 """A spread of nothing would make P(on time) a cliff; 1 % is what a quiet machine shows."""
 
+_KEYS = ("overall", "own", "upper", "lower", "batches", "evidence", "run")
 _MACHINE_VARIANCE = 0.5**2
 _MACHINE_WANDER = 0.002
 _CELL_VARIANCE = 0.1**2
@@ -103,6 +106,40 @@ class Correction:
                 seen = self._evidence[size]
                 seen[column] = min(seen[column] + part, _CELL_MEMORY)
         self.batches += 1
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything learnt, JSON-ready."""
+        return {
+            "overall": self.overall,
+            "own": [list(row) for row in self.own],
+            "upper": self.upper,
+            "lower": self.lower,
+            "batches": self.batches,
+            "evidence": [list(row) for row in self._evidence],
+            "run": self._run,
+        }
+
+    def restore(self, data: object) -> None:
+        """Start from what another one, of a grid as large, had learnt.
+
+        Raises ProfileError, naming the field, for anything `to_dict` would not have made.
+        """
+        fields = reading.mapping(data, "correction", _KEYS)
+        own = reading.rows(fields["own"], "correction.own", reading.number)
+        evidence = reading.rows(fields["evidence"], "correction.evidence", reading.number)
+        shape = [len(row) for row in self.own]
+        for name, grid in (("own", own), ("evidence", evidence)):
+            if [len(row) for row in grid] != shape:
+                raise ProfileError(f"correction.{name}: expected {len(shape)} rows of {shape[0]}")
+        self.overall = reading.number(fields["overall"], "correction.overall")
+        self.upper = reading.number(fields["upper"], "correction.upper")
+        self.lower = reading.number(fields["lower"], "correction.lower")
+        self.batches = reading.whole_number(fields["batches"], "correction.batches")
+        self._run = reading.whole_number(fields["run"], "correction.run")
+        if not (self.upper > 0.0 and self.lower > 0.0 and self.batches >= 0):
+            raise ProfileError("correction: upper and lower must be positive, batches not negative")
+        self.own = [list(row) for row in own]
+        self._evidence = [list(row) for row in evidence]
 
     def doubt(self, log_step: float) -> None:
         """Take everything to be faster by `log_step`, for want of batches that would say."""

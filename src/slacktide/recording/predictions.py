@@ -5,18 +5,63 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slacktide.profiles import CorrectedTimes, LatencyTable, ProfileError
+from slacktide.profiles import (
+    BatchLatency,
+    ClassedTimes,
+    CorrectedTimes,
+    LatencyTable,
+    ProfileError,
+)
 from slacktide.recording.errors import LayoutError
 
-
-def export_times(times: CorrectedTimes) -> dict[str, Any]:
-    """Ready for JSON."""
-    return {"table": times.table.to_dict()}
+Predictions = CorrectedTimes | ClassedTimes
+"""What a pool that is recorded may predict with."""
 
 
-def load_times(data: Mapping[str, Any]) -> CorrectedTimes:
+def export_times(times: Predictions) -> dict[str, Any]:
+    """Ready for JSON: the profile, and what has been learnt since it was taken.
+
+    `latency` and `lengths` are null where requests are never told apart.
+    """
+    if isinstance(times, CorrectedTimes):
+        point, latency, lengths = times, None, None
+    else:
+        point, lengths = times.point, times.export()
+        counts = sorted({1, *times.table.cores})
+        latency = {str(cores): _plain(times.latency(cores)) for cores in counts}
+    return {
+        "table": times.table.to_dict(),
+        "correction": point.export() if point.batches else None,
+        "latency": latency,
+        "lengths": lengths,
+    }
+
+
+def load_times(data: Mapping[str, Any]) -> Predictions:
     """A fresh object that predicts the same. Raises LayoutError naming the field."""
     try:
-        return CorrectedTimes(LatencyTable.from_dict(data.get("table")))
+        table = LatencyTable.from_dict(data.get("table"))
+        times: Predictions
+        if data.get("lengths") is None:
+            times = point = CorrectedTimes(table)
+        else:
+            latencies = {int(cores): _read(one) for cores, one in data["latency"].items()}
+            times = ClassedTimes(table, latency=lambda cores: latencies[cores])
+            times.load(data["lengths"])
+            point = times.point
+        if data.get("correction") is not None:
+            point.load(data["correction"])
     except ProfileError as error:
         raise LayoutError(f"times: {error}") from None
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise LayoutError("times.latency: expected [c0, c1, sizes] by number of cores") from None
+    return times
+
+
+def _plain(latency: BatchLatency) -> list[Any]:
+    return [latency.c0, latency.c1, latency.sizes]
+
+
+def _read(data: Any) -> BatchLatency:
+    c0, c1, sizes = data
+    return BatchLatency(c0, c1, tuple(sizes))
