@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,9 @@ from slacktide.cli.output import FELL_SHORT, console, fail, print_json
 if TYPE_CHECKING:
     from slacktide.recording import Difference, Recording
     from slacktide.recording.decisions import Decision
+
+SEEDS = range(5)
+"""Draws of batch times, unless others are asked for."""
 
 CONTEXT = 3
 """Commands shown before and after the first that differs."""
@@ -105,7 +108,7 @@ def _told(difference: Difference) -> Iterator[str]:
 
 
 def predict_recording(
-    path: Path, *, after: float = 0.0, seed: int = 0, draws: int = 5, json: bool = False
+    path: Path, *, after: float = 0.0, seeds: Sequence[int] = (), json: bool = False
 ) -> int:
     """Predict what became of the recorded requests, and set it beside what did; the exit code."""
     from slacktide.load.report.provenance import gather
@@ -115,8 +118,7 @@ def predict_recording(
 
     try:
         recording = Recording(path)
-        seeds = range(seed, seed + draws)
-        found = predict(recording, seeds=seeds, provenance=gather(), after=after)
+        found = predict(recording, seeds=seeds or SEEDS, provenance=gather(), after=after)
     except (RecordingError, SimulationError) as error:
         fail(str(error))
     if json:

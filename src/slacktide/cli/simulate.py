@@ -5,25 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.cli.recordings import predict_recording, replay_recording
+from slacktide.repository.units import parse_seconds
 
 if TYPE_CHECKING:
     from slacktide.load.report import Report
     from slacktide.simulation.scenario import Cell, Sweep
 
 _WHAT = "What to simulate"
+_RECORDING = "What a server recorded"
 _HOW = "How"
 _REPORT = "What comes of it"
 
 
 def simulate(
     scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO.yaml", help="The scenario file.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(
+            metavar="[SCENARIO.yaml]",
+            help="The scenario file; none with --replay or --predict.",
+            show_default=False,
+        ),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +99,49 @@ def simulate(
             rich_help_panel=_REPORT,
         ),
     ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Feed what `serve --record` recorded to the engine; exit 1 unless its commands "
+            "are the same.",
+            rich_help_panel=_RECORDING,
+        ),
+    ] = None,
+    decisions: Annotated[
+        bool,
+        typer.Option(
+            "--decisions",
+            help="With --replay: why each batch ran, and why each request was dropped.",
+            rich_help_panel=_RECORDING,
+        ),
+    ] = False,
+    request: Annotated[
+        int | None,
+        typer.Option(
+            metavar="ID",
+            help="With --replay: the decisions about this request alone.",
+            rich_help_panel=_RECORDING,
+            show_default=False,
+        ),
+    ] = None,
+    predict: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Predict what became of the recorded requests from who came when, and set it "
+            "beside what did.",
+            rich_help_panel=_RECORDING,
+        ),
+    ] = None,
+    after: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="With --predict: replay so much first, which teaches how long batches take.",
+            rich_help_panel=_RECORDING,
+        ),
+    ] = "0s",
 ) -> None:
     """Run a scenario under virtual time, with the engine and the schedulers that serve.
 
@@ -101,7 +152,15 @@ def simulate(
 
     Example: slacktide simulate examples/scenarios/two-tenants.yaml --set scheduler=edf --seed 1
     --seed 2 --html page.html
+
+    Example: slacktide simulate --replay server.rec --request 4711
+
+    Example: slacktide simulate --predict server.rec --after 30s
     """
+    if replay is not None or predict is not None:
+        _of_recording(scenario, replay, predict, decisions, request, after, seed, json)
+    if scenario is None:
+        fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
     for flag, path in (("--html", html), ("--csv", csv)):
@@ -126,6 +185,29 @@ def simulate(
         fail("interrupted", FELL_SHORT)
     if min_goodput is not None:
         _judge(sweep, min_goodput)
+
+
+def _of_recording(
+    scenario: Path | None,
+    replay: Path | None,
+    predict: Path | None,
+    decisions: bool,
+    request: int | None,
+    after: str,
+    seeds: Sequence[int] | None,
+    json: bool,
+) -> NoReturn:
+    """Replay or predict, and end."""
+    if scenario is not None or (replay is not None and predict is not None):
+        fail("expected one of SCENARIO.yaml, --replay and --predict")
+    if replay is not None:
+        raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
+    assert predict is not None
+    try:
+        seconds = parse_seconds(after)
+    except ValueError as error:
+        fail(f"--after: {error}")
+    raise typer.Exit(predict_recording(predict, after=seconds, seeds=seeds or (), json=json))
 
 
 def _flags(seeds: Sequence[int] | None, duration: str | None) -> list[str]:
