@@ -16,6 +16,7 @@ from slacktide.executors.arena import Arena
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.repository.definition import ModelDefinition
 from slacktide.repository.settings import ModelSettings
+from slacktide.server import infer_ticket
 from slacktide.server.data_plane import ServerDataPlane
 from slacktide.server.infer_ticket import InferTicket
 from slacktide.server.inputs import InputCheck
@@ -180,6 +181,20 @@ def test_bodies_that_a_client_announces_and_does_not_send_are_bounded():
         uploads = [bench.announce(500), bench.announce(500)]
         assert all(isinstance(upload, ServerUpload) for upload in uploads)
         assert isinstance(bench.announce(1), InferReply)
+
+    on_loop(test)
+
+
+def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
+    monkeypatch.setattr(infer_ticket, "MOST_BODIES", 2)
+
+    def test() -> None:
+        bench = Bench()
+        first, second = bench.announce(1), bench.announce(1)
+        assert isinstance(bench.announce(1), InferReply)
+        first.cancel(Reason.NO_BODY)
+        assert isinstance(bench.announce(1), ServerUpload)
+        second.cancel(Reason.NO_BODY)
 
     on_loop(test)
 

@@ -22,6 +22,10 @@ _HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LI
 """Refusals after which it is worth trying again once a request is done."""
 
 
+MOST_BODIES = 4096
+"""Bodies that one client may have on their way, however small: each holds a place in a queue."""
+
+
 class TicketOffice:
     """What all tickets share: the driver, the observers, what each client has on its way."""
 
@@ -32,7 +36,8 @@ class TicketOffice:
         self.observers = observers
         self.loop = asyncio.get_running_loop()
         self._per_client: dict[str, int] = {}
-        self._arriving: dict[str, int] = {}
+        self._arriving: dict[str, tuple[int, int]] = {}
+        """Bytes and number of the bodies on their way, by client."""
 
     def admit(self, client: str, limit: int | None) -> bool:
         """Count one more request in flight for `client`; False if it has `limit` of them."""
@@ -52,18 +57,20 @@ class TicketOffice:
 
     def expect(self, client: str, length: int, limit: int | None) -> bool:
         """Count a body of `length` bytes as arriving from `client`; False if it would have more
-        than `limit` bytes arriving. One body alone may be larger than that."""
-        before = self._arriving.get(client, 0)
-        if limit is not None and before and before + length > limit:
+        than `limit` bytes or `MOST_BODIES` bodies arriving. One body alone may be larger."""
+        nbytes, count = self._arriving.get(client, (0, 0))
+        if count and limit is not None and nbytes + length > limit:
             return False
-        self._arriving[client] = before + length
+        if count >= MOST_BODIES:
+            return False
+        self._arriving[client] = nbytes + length, count + 1
         return True
 
     def arrived(self, client: str, length: int) -> None:
         """That body is here, or will not come."""
-        left = self._arriving[client] - length
-        if left:
-            self._arriving[client] = left
+        nbytes, count = self._arriving[client]
+        if count > 1:
+            self._arriving[client] = nbytes - length, count - 1
         else:
             del self._arriving[client]
 
