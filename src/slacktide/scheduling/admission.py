@@ -65,19 +65,19 @@ class Ahead(Protocol):
 class AllAhead:
     """`Ahead` where all requests take as long but for their rows."""
 
-    __slots__ = ("_queue", "_times")
+    __slots__ = ("_queue", "times")
 
     of = 0
 
     def __init__(self, queue: DeadlineQueue, times: RowTimes) -> None:
         self._queue = queue
-        self._times = times
+        self.times = times
 
     def rows_due(self, deadline: float, penalty: float) -> float:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        lead = self._times.lead
+        lead = self.times.lead
         return (
             (deadline, request.rows, lead[request.rows])
             for deadline, _, request in self._queue.order[:WALK]
@@ -158,8 +158,8 @@ class Admission:
         lead = times.lead[rows]
         if budget <= lead and self._enabled:
             return Reason.SHORTER_THAN_ALONE
-        if (reason := self.limit(waiting)) is not None:
-            return reason
+        if self._max_queue is not None and waiting >= self._max_queue:
+            return Reason.QUEUE_FULL
         if not self._enabled:
             return None
         view = self._view

@@ -41,6 +41,7 @@ class DeadlinePolicy(ABC):
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
+        self._ahead: AllAhead | None = None
         self._admission = Admission(
             queue=self._timed, view=view, max_queue=max_queue, enabled=admission
         )
@@ -116,7 +117,9 @@ class DeadlinePolicy(ABC):
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
         times = self._row_times(self._view.cores)
-        return times, AllAhead(self._timed, times)
+        if self._ahead is None or self._ahead.times is not times:
+            self._ahead = AllAhead(self._timed, times)
+        return times, self._ahead
 
     def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices)
