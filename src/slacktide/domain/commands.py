@@ -12,6 +12,7 @@ from slacktide.domain.light import light
 from slacktide.domain.outcomes import Outcome
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class RunBatch:
     """Hand this batch to its replica. Ends in exactly one batch event, or in ReplicaLost."""
@@ -41,6 +42,7 @@ class Answer:
     cause: int
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class FreeSlots:
     """Nothing names the payloads of these requests any more. Sent once for each request.
