@@ -23,13 +23,13 @@ EXPORTS = {
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
         BatchTiming Cancelled Command Deployment Event FreeSlots LaneResized LaneSpec
-        Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
+        MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
         StartReplica StopReplica Submitted TimerFired
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle InvariantError Planner PoolFactory PoolParts
-        PoolView Proposal Scheduler WaitUntil check_invariants
+        PoolView Proposal SampleCounts Sampling Scheduler WaitUntil check_invariants
     """,
     "slacktide.examples": """
         MODELS ExampleModel ExamplesError Progress Samples example make_inputs
@@ -92,6 +92,9 @@ EXPORTS = {
         KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
         Happening Item Kind Prediction Scorer Simulation SimulationError Upload Watch
         length_of predict stream
+    """,
+    "slacktide.simulation.yardsticks": """
+        Case OracleSlack best_finish
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

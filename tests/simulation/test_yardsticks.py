@@ -1,0 +1,136 @@
+"""The yardsticks against exhaustive search, and against each other."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import (
+    Deployment,
+    LaneSpec,
+    OutcomeKind,
+    Plan,
+    PoolId,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts
+from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
+from slacktide.scheduling import make_scheduler
+from slacktide.simulation import ByLength, DrawnRequest, Simulation
+from slacktide.simulation.yardsticks import Case, OracleSlack, best_finish
+
+POOL = PoolId("m", "1")
+LATENCY = BatchLatency(4.0, 1.0, (1, 2, 4, 8))
+MOST = 8
+
+
+def drawn(count: int, *, load: float, slo: float, seed: int) -> Case:
+    """Poisson arrivals of two applications, short and long."""
+    rng = np.random.default_rng(seed)
+    lengths = np.where(rng.random(count) < 0.5, rng.normal(0.4, 0.1, count), 1.6)
+    arrivals = np.cumsum(rng.exponential(5.0 / load, count))
+    return Case(
+        LATENCY,
+        MOST,
+        tuple(arrivals.tolist()),
+        tuple((arrivals + slo).tolist()),
+        tuple(np.maximum(lengths, 0.05).tolist()),
+    )
+
+
+def finished(case: Case, policy: str) -> int:
+    """How many the engine answers in time with `policy`."""
+    samples = {
+        name: [length for length in case.lengths if (length > 1.0) == (name == "long")]
+        for name in ("short", "long")
+    }
+    classes = classes_of_samples(samples, case.latency)
+
+    def parts(pool, max_batch, view) -> PoolParts:
+        times = FixedTimes(classes)
+        if policy != "oracle_slack":
+            made = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
+            return PoolParts(made, times)
+        mean = float(np.mean(case.lengths))
+        oracle = OracleSlack(case.latency, mean_length=mean, max_batch=max_batch, view=view)
+        return PoolParts(oracle, times)
+
+    plan = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", MOST),), (Route("m", POOL),))
+    ends = []
+    simulation = Simulation(
+        Engine(parts), plan, ByLength(case.latency), answered=lambda _, end: ends.append(end)
+    )
+    columns = zip(case.arrivals, case.deadlines, case.lengths, strict=True)
+    simulation.run(
+        DrawnRequest(
+            id=i,
+            model="m",
+            arrival=at,
+            deadline=deadline,
+            application="long" if length > 1.0 else "short",
+            length=length,
+        )
+        for i, (at, deadline, length) in enumerate(columns)
+    )
+    assert len(ends) == len(case.arrivals)
+    return sum(end.kind is OutcomeKind.SERVED for end in ends)
+
+
+def exhaustive(case: Case, at: float = 0.0, done: frozenset[int] = frozenset()) -> int:
+    """The best of all schedules: every subset, now or after the next arrival."""
+    here = [i for i, arrival in enumerate(case.arrivals) if arrival <= at and i not in done]
+    best = 0
+    for size in range(1, len(here) + 1):
+        for members in combinations(here, size):
+            end = at + case.latency.seconds(size, max(case.lengths[i] for i in members))
+            if all(case.deadlines[i] >= end for i in members):
+                best = max(best, size + exhaustive(case, end, done | set(members)))
+    later = [arrival for arrival in case.arrivals if arrival > at]
+    if later:
+        best = max(best, exhaustive(case, later[0], done))
+    return best
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.0, 12.0), st.floats(4.0, 16.0), st.sampled_from([0.2, 0.5, 2.0])),
+        min_size=1,
+        max_size=4,
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_the_beam_finds_what_exhaustive_search_finds(requests) -> None:
+    requests.sort()
+    arrivals, slos, lengths = zip(*requests, strict=True)
+    deadlines = tuple(a + slo for a, slo in zip(arrivals, slos, strict=True))
+    case = Case(BatchLatency(4.0, 1.0), 4, arrivals, deadlines, lengths)
+    most = exhaustive(case)
+    assert best_finish(case, width=10_000, may_wait=True) == most
+    assert best_finish(case, width=10_000) <= most
+
+
+@pytest.mark.parametrize("slo", [10.0, 16.0])
+def test_who_knows_more_finishes_more(slo: float) -> None:
+    """Under overload: orderings that hold with room to spare, over two seeds."""
+    cases = [drawn(150, load=1.5, slo=slo, seed=seed) for seed in (1, 2)]
+    edf = sum(finished(case, "edf") for case in cases)
+    slack = sum(finished(case, "slack") for case in cases)
+    oracle = sum(finished(case, "oracle_slack") for case in cases)
+    clairvoyant = sum(best_finish(case, width=20) for case in cases)
+    patient = sum(best_finish(case, width=20, may_wait=True) for case in cases)
+    assert edf < slack <= oracle + 3
+    assert oracle <= clairvoyant <= patient
+
+
+def test_bad_cases_are_refused() -> None:
+    with pytest.raises(ValueError, match="order"):
+        Case(LATENCY, MOST, (1.0, 0.0), (9.0, 9.0), (1.0, 1.0))
+    with pytest.raises(ValueError, match="equally"):
+        Case(LATENCY, MOST, (1.0,), (9.0, 9.0), (1.0, 1.0))
+    with pytest.raises(ValueError, match="width"):
+        best_finish(drawn(1, load=1.0, slo=9.0, seed=1), width=0)
+    assert best_finish(Case(LATENCY, MOST, (), (), ())) == 0
