@@ -38,6 +38,7 @@ from slacktide.engine import (
     PoolParts,
     PoolView,
     Proposal,
+    Sampling,
     WaitUntil,
     check_invariants,
 )
@@ -166,6 +167,7 @@ class World:
         self.share: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
         self.wait: float | None = None
+        self.sampling: Sampling | None = None
         self.engine = Engine(self._parts, settings)
         self.answers: dict[int, Outcome] = {}
         self.freed: list[int] = []
@@ -178,7 +180,7 @@ class World:
         self.schedulers[pool] = ListScheduler(max_batch, self.wait)
         self.views[pool] = view
         share = self.share.get(pool.model, 1.0)
-        return PoolParts(self.schedulers[pool], self.times[pool], share)
+        return PoolParts(self.schedulers[pool], self.times[pool], share, self.sampling)
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:
         """Deliver events together, `after` seconds from now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slacktide.domain.light import light
 from slacktide.domain.plan import PoolId
 from slacktide.domain.request import Request
 
@@ -21,6 +22,7 @@ class Replica:
     """Of its lane: `cpu`, `cuda`, `cuda:N` or `tensorrt`."""
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Requests that run together, once. Rows, not requests, fill it."""
@@ -32,6 +34,8 @@ class Batch:
     started: float
     hang_at: float
     """When the replica is taken to hang and is killed: max(1 s, 10 × p99) after the start."""
+    sample: bool = False
+    """A request that has its answer, run again by itself to learn its length: answers nobody."""
 
 
 @dataclass(frozen=True, slots=True)

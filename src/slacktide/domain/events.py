@@ -56,6 +56,7 @@ class RowsReleased:
     ids: tuple[int, ...]
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class BatchFinished:
     """The outputs of every member are ready; the lane is free."""
@@ -112,6 +113,11 @@ class PlanChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryShort:
+    """A payload does not fit: what is kept for profiling alone is to be given back, at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired:
     """The moment that `next_wakeup` asked for has come."""
 
@@ -129,5 +135,6 @@ Event = (
     | ReplicaLost
     | LaneResized
     | PlanChanged
+    | MemoryShort
     | TimerFired
 )

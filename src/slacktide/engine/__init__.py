@@ -17,6 +17,7 @@ from slacktide.engine.ports import (
     Scheduler,
     WaitUntil,
 )
+from slacktide.engine.samples import SampleCounts, Sampling
 from slacktide.engine.settings import EngineSettings
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "PoolParts",
     "PoolView",
     "Proposal",
+    "SampleCounts",
+    "Sampling",
     "Scheduler",
     "WaitUntil",
     "check_invariants",

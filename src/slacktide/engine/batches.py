@@ -20,6 +20,7 @@ from slacktide.engine.lane import Lane, Placement, Running
 from slacktide.engine.ledger import Entry, State
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.requests import Requests
+from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 from slacktide.engine.worth import standings, worth
 
@@ -30,9 +31,10 @@ FAIRNESS_FLOOR = 0.01
 class Batches:
     """Handles RowsReleased, BatchFinished, BatchFailed and BatchAborted, and fills free lanes."""
 
-    def __init__(self, state: EngineState, requests: Requests) -> None:
+    def __init__(self, state: EngineState, requests: Requests, sampler: Sampler) -> None:
         self._state = state
         self._requests = requests
+        self._sampler = sampler
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
@@ -52,6 +54,11 @@ class Batches:
                 offers.append((placement, proposal))
         if offers:
             self._run(lane, *(offers[0] if len(offers) == 1 else self._best(offers)))
+        elif lane.wait_until == math.inf:
+            sample = self._sampler.next_on(lane)
+            if sample is not None:
+                placement, request = sample
+                self._start(lane, placement, (request,), request.rows, sample=True)
 
     def _best(self, offers: Sequence[tuple[Placement, Proposal]]) -> tuple[Placement, Proposal]:
         """The offer worth most, given what each model has had of the lane; on ties the first."""
@@ -87,26 +94,37 @@ class Batches:
         )
 
     def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
-        state, pool = self._state, placement.pool
-        settings, now = state.settings, state.now
-        rows = proposal.rows
-        forecast = pool.times.forecast(proposal.members, rows, lane.size)
-        limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
-        batch = Batch(
-            self._next_id, placement.replica, proposal.members, rows, now, hang_at=now + limit
-        )
-        self._next_id += 1
-        suspect = bool(pool.suspects)
-        if suspect:
+        pool = placement.pool
+        running = self._start(lane, placement, proposal.members, proposal.rows)
+        if pool.suspects:
             pool.suspects.popleft()
+            running.suspect = True
         else:
-            pool.scheduler.take(batch)
-        entries = state.ledger.entries
+            pool.scheduler.take(running.batch)
+        entries = self._state.ledger.entries
         for member in proposal.members:
             entries[member.id].state = State.RUNNING
-        lane.running = Running(batch, placement, now + forecast.expected, suspect=suspect)
-        state.running[batch.id] = lane.running
+
+    def _start(
+        self,
+        lane: Lane,
+        placement: Placement,
+        members: tuple[Request, ...],
+        rows: int,
+        *,
+        sample: bool = False,
+    ) -> Running:
+        """Put a batch on a free lane."""
+        state = self._state
+        settings, now = state.settings, state.now
+        forecast = placement.pool.times.forecast(members, rows, lane.size)
+        limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
+        batch = Batch(self._next_id, placement.replica, members, rows, now, now + limit, sample)
+        self._next_id += 1
+        running = lane.running = Running(batch, placement, now + forecast.expected)
+        state.running[batch.id] = running
         state.runs.append(RunBatch(batch, state.cause))
+        return running
 
     def released(self, event: RowsReleased) -> None:
         running = self._find(event.batch)
@@ -128,9 +146,15 @@ class Batches:
             state.now - batch.started, batch.members, batch.rows, placement.lane.size
         )
         entries = state.ledger.entries
-        ids = tuple([member.id for member in batch.members])
-        for id in ids:
-            entry = entries.pop(id)
+        kept = None if batch.sample else self._sampler.choose(batch, placement)
+        ids = tuple([member.id for member in batch.members if member is not kept])
+        for member in batch.members:
+            if member is kept:
+                entry = entries[member.id]
+                self._serve(entry, batch, Reason.ON_TIME)
+                self._sampler.hold(entry)
+                continue
+            entry = entries.pop(member.id)
             if entry.state is State.RUNNING:
                 self._serve(entry, batch, Reason.ON_TIME)
         state.commands.append(FreeSlots(ids, state.cause))
@@ -172,7 +196,10 @@ class Batches:
         placement = running.placement
         placement.lane_time.add(state.now - running.batch.started, now=state.now)
         placement.lane.running = None
-        placement.pool.scheduler.ended(running.batch, now=state.now)
+        if running.batch.sample:
+            self._sampler.ended(running.batch, placement)
+        else:
+            placement.pool.scheduler.ended(running.batch, now=state.now)
         state.mark(placement.lane)
         return running
 

@@ -14,16 +14,20 @@ from slacktide.engine.pool import Pool
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
 from slacktide.engine.routing import RouteTable
+from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 
 
 class Deploying:
     """Handles PlanChanged."""
 
-    def __init__(self, state: EngineState, requests: Requests, replicas: Replicas) -> None:
+    def __init__(
+        self, state: EngineState, requests: Requests, replicas: Replicas, sampler: Sampler
+    ) -> None:
         self._state = state
         self._requests = requests
         self._replicas = replicas
+        self._sampler = sampler
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
@@ -99,6 +103,7 @@ class Deploying:
             if pool.id not in pools:
                 pool.removed = True
                 state.reject_waiting(pool, Reason.DRAINING, "the model is being unloaded")
+                self._sampler.give_back(pool)
         for id in [i for i, pool in state.pools.items() if pool.removed and not pool.placements]:
             del state.pools[id]
         names = {spec.name for spec in plan.lanes}

@@ -11,7 +11,8 @@ driver must deliver `TimerFired`. Events that happen together may be handed over
 one read of the sockets can share a batch.
 
 The parts, each with the events it handles: `requests`, `batches`, `replicas`, `deploying`; what
-they share is in `state`, who is known and how it ended in `ledger`.
+they share is in `state`, who is known and how it ended in `ledger`. `sampling` fills lanes that
+nobody wants.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from slacktide.domain import (
     Command,
     Event,
     LaneResized,
+    MemoryShort,
     PlanChanged,
     Refused,
     ReplicaLost,
@@ -42,6 +44,7 @@ from slacktide.engine.deploying import Deploying
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
+from slacktide.engine.sampling import Sampler
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.state import EngineState
 
@@ -54,9 +57,10 @@ class Engine:
         """For reading: metrics, planners' snapshots, `check_invariants`."""
         self.events_seen = 0
         self._requests = Requests(self.state)
-        self._batches = Batches(self.state, self._requests)
-        self._replicas = Replicas(self.state, self._batches)
-        self._deploying = Deploying(self.state, self._requests, self._replicas)
+        self._sampler = Sampler(self.state)
+        self._batches = Batches(self.state, self._requests, self._sampler)
+        self._replicas = Replicas(self.state, self._batches, self._sampler)
+        self._deploying = Deploying(self.state, self._requests, self._replicas, self._sampler)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Announced: self._requests.announced,
             Submitted: self._requests.submitted,
@@ -70,6 +74,7 @@ class Engine:
             ReplicaLost: self._replicas.lost,
             LaneResized: self._replicas.resized,
             PlanChanged: self._deploying.plan_changed,
+            MemoryShort: self._memory_short,
             TimerFired: self._timer_fired,
         }
 
@@ -98,7 +103,7 @@ class Engine:
             for lane in lanes.values():
                 self._deploying.tidy(lane)
                 self._batches.dispatch(lane)
-        return state.runs + state.commands
+        return state.runs + state.commands if state.runs else state.commands
 
     def next_wakeup(self) -> float | None:
         """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
@@ -125,6 +130,10 @@ class Engine:
             elif running.batch.hang_at < at and not running.placement.killed:
                 at = running.batch.hang_at
         return at if at < math.inf else None
+
+    def _memory_short(self, _: MemoryShort) -> None:
+        for pool in self.state.pools.values():
+            self._sampler.give_back(pool)
 
     def _timer_fired(self, _: TimerFired) -> None:
         state = self.state

@@ -8,6 +8,7 @@ from slacktide.domain import Request
 from slacktide.engine.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.sampling import HELD
 
 
 class InvariantError(AssertionError):
@@ -31,7 +32,9 @@ def _conservation(engine: Engine) -> None:
     """Known = ended + in flight, for every model; in flight is what the ledger holds open."""
     ledger = engine.state.ledger
     unanswered = Counter(
-        entry.request.model for entry in ledger.entries.values() if entry.state is not State.ENDED
+        entry.request.model
+        for entry in ledger.entries.values()
+        if entry.state not in (State.ENDED, State.SAMPLE)
     )
     for model, counts in ledger.counts.items():
         _require(
@@ -50,27 +53,43 @@ def _one_place_each(engine: Engine) -> None:
     queued = Counter(r.id for pool in state.pools.values() for r in pool.scheduler.pending())
     suspects = Counter(r.id for pool in state.pools.values() for r in pool.suspects)
     running = Counter(m.id for run in state.running.values() for m in run.batch.members)
-    for name, places in (("queues", queued), ("suspects", suspects), ("batches", running)):
+    held = Counter(r.id for pool in state.pools.values() if pool.samples for r in pool.samples.held)
+    everywhere = (
+        ("queues", queued),
+        ("suspects", suspects),
+        ("batches", running),
+        ("samples", held),
+    )
+    for name, places in everywhere:
         twice = [id for id, count in places.items() if count > 1]
         _require(not twice, f"requests {twice} are in the {name} twice")
     expected = {
-        State.ANNOUNCED: (0, 0, 0),
-        State.QUEUED: (1, 0, 0),
-        State.SUSPECT: (0, 1, 0),
-        State.RUNNING: (0, 0, 1),
-        State.ENDED: (0, 0, 1),
+        State.ANNOUNCED: (0, 0, 0, 0),
+        State.QUEUED: (1, 0, 0, 0),
+        State.SUSPECT: (0, 1, 0, 0),
+        State.RUNNING: (0, 0, 1, 0),
+        State.SAMPLE: (0, 0, 0, 1),
+        State.ENDED: (0, 0, 1, 0),
     }
     for id, entry in state.ledger.entries.items():
-        found = (queued[id], suspects[id], running[id])
+        found = (queued[id], suspects[id], running[id], held[id])
         _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
         announced = not isinstance(entry.request, Request)
         _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
     known = state.ledger.entries.keys()
-    strays = (queued.keys() | suspects.keys() | running.keys()) - known
+    strays = (queued.keys() | suspects.keys() | running.keys() | held.keys()) - known
     _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
         _require(len(pool.scheduler) == pending, f"{pool.id}: length {len(pool.scheduler)}")
+        coming = sum(
+            entry.pool is pool and entry.state is State.ANNOUNCED
+            for entry in state.ledger.entries.values()
+        )
+        _require(pool.announced == coming, f"{pool.id}: {pool.announced} announced")
+        _require(
+            pool.samples is None or len(pool.samples.held) <= HELD, f"{pool.id} holds too much"
+        )
 
 
 def _lanes(engine: Engine) -> None:
@@ -88,6 +107,7 @@ def _lanes(engine: Engine) -> None:
             len({member.signature for member in batch.members}) == 1,
             f"batch {batch.id} mixes shapes",
         )
+        _require(not (batch.sample and running.waiting), f"batch {batch.id}: a sample is awaited")
         waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
         _require(waiting == running.waiting, f"batch {batch.id}: {waiting} wait")
 

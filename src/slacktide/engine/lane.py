@@ -77,7 +77,7 @@ class Running:
     ) -> None:
         self.batch = batch
         self.placement = placement
-        self.waiting = len(batch.members)
+        self.waiting = 0 if batch.sample else len(batch.members)
         self.expected_end = expected_end
         self.suspect = suspect
         """One request, run alone because an earlier batch with it died."""

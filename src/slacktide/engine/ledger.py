@@ -5,7 +5,8 @@ Conservation law (DESIGN §3): for every model, at every instant,
     known = served + late + dropped + rejected + failed + cancelled + in flight
 
 An *entry* lives until nothing names its payload any more. That can be after its outcome: a
-cancelled member of a running batch keeps its slot until the batch ends (state ENDED).
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED), and a sample
+until it has run again (SAMPLE).
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ class State(Enum):
     """It was in a batch that died; the pool holds it, to be run again alone."""
     RUNNING = "running"
     """A member of a running batch."""
+    SAMPLE = "sample"
+    """It has its outcome; the pool holds it, to be run again alone."""
     ENDED = "ended"
     """It has its outcome, but a running batch still names its payload."""
 
@@ -83,7 +86,7 @@ class Ledger:
         if request.id in self.entries:
             raise ValueError(f"request id {request.id} is already in use")
         entry = self.entries[request.id] = Entry(request, pool, state)
-        counts = self.counts_of(request.model)
+        counts = self.counts.get(request.model) or self.counts_of(request.model)
         counts.known += 1
         counts.in_flight += 1
         return entry

@@ -9,13 +9,18 @@ from slacktide.domain import PoolId, Request
 from slacktide.engine.lane import Placement, ReplicaState
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.recovery import CrashHistory
+from slacktide.engine.samples import Samples
 from slacktide.engine.settings import EngineSettings
+
+FALL, RISE = 0.2, 0.01
+"""Gains of the usual budget: an expectile that one request in twenty is enough to hold down."""
 
 
 class Pool:
     """Also the `PoolView` its scheduler sees."""
 
     __slots__ = (
+        "announced",
         "cores",
         "crashes",
         "down_reason",
@@ -25,12 +30,14 @@ class Pool:
         "max_batch",
         "placements",
         "removed",
+        "samples",
         "scheduler",
         "settings",
         "share",
         "start_time",
         "suspects",
         "times",
+        "usual_budget",
     )
 
     def __init__(
@@ -43,6 +50,8 @@ class Pool:
         self.lanes = 1
         """See PoolView; kept by `count_lanes`."""
         self.cores = 1
+        self.announced = 0
+        """Requests whose body is on its way."""
         self.suspects: deque[Request] = deque()
         """Members of batches that died, to be run again one by one before anything else."""
         self.crashes = CrashHistory(settings)
@@ -58,6 +67,10 @@ class Pool:
         self.scheduler = parts.scheduler
         self.times = parts.times
         self.share = parts.share
+        self.samples = None if parts.sampling is None else Samples(parts.sampling)
+        """What is held to be run again alone; None: nothing ever is."""
+        self.usual_budget = math.inf
+        """Seconds between arrival and deadline, leaning towards the short ones."""
 
     def free_in(self, *, now: float) -> float:
         """See PoolView. A starting replica is expected to take as long as the last one did."""
@@ -74,6 +87,14 @@ class Pool:
             if ready < best:
                 best = ready
         return best if best > 0.0 else 0.0
+
+    def see_budget(self, budget: float) -> None:
+        """A request had `budget` seconds from arrival to deadline."""
+        usual = self.usual_budget
+        if usual == math.inf:
+            self.usual_budget = budget
+        else:
+            self.usual_budget += (FALL if budget < usual else RISE) * (budget - usual)
 
     def count_lanes(self) -> None:
         """Call when a placement has come or gone, or a lane has changed its cores."""

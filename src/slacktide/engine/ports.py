@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slacktide.domain import Batch, Deployment, Notice, Plan, PoolId, Reason, Replica, Request
+from slacktide.engine.samples import Sampling
 from slacktide.profiles import RunClasses
 
 
@@ -175,6 +176,8 @@ class PoolParts:
     times: BatchTimes
     share: float = 1.0
     """Weight of this pool where several share a lane."""
+    sampling: Sampling | None = None
+    """Which of its requests are run again alone, to learn from; None: none."""
 
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]

@@ -16,15 +16,17 @@ from slacktide.domain import (
 from slacktide.engine.batches import Batches
 from slacktide.engine.lane import Lane, Placement, ReplicaState
 from slacktide.engine.pool import Pool
+from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 
 
 class Replicas:
     """Handles ReplicaUp, ReplicaLost and LaneResized; starts, stops and kills."""
 
-    def __init__(self, state: EngineState, batches: Batches) -> None:
+    def __init__(self, state: EngineState, batches: Batches, sampler: Sampler) -> None:
         self._state = state
         self._batches = batches
+        self._sampler = sampler
         self.next_due = math.inf
         """When a replica must be started again, or has taken too long to start; inf if never."""
         self._by_id: dict[int, Placement] = {}
@@ -137,6 +139,7 @@ class Replicas:
         for placement in tuple(pool.placements):
             self.detach(placement)
         self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
+        self._sampler.give_back(pool)
 
     def resized(self, event: LaneResized) -> None:
         lane = self._state.lanes.get(event.lane)

@@ -47,7 +47,9 @@ class Requests:
         if reason is not None:
             state.end(entry, reason)
             state.forget(notice.id)
-        elif not notice.best_effort:
+            return
+        pool.announced += 1
+        if not notice.best_effort:
             heapq.heappush(self._notices, (notice.deadline, notice.id))
             if len(self._notices) > self._sweep_at:
                 self._sweep()
@@ -71,6 +73,7 @@ class Requests:
             if entry.state is not State.ANNOUNCED or entry.request.model != request.model:
                 raise ValueError(f"request id {request.id} is already in use")
             pool = entry.pool
+            pool.announced -= 1
             entry.request = request
             entry.state = State.QUEUED
         else:
@@ -112,7 +115,7 @@ class Requests:
     def cancelled(self, event: Cancelled) -> None:
         state = self._state
         entry = state.ledger.entries.get(event.id)
-        if entry is None or entry.state is State.ENDED:
+        if entry is None or entry.state in (State.ENDED, State.SAMPLE):
             return  # it ended while the cancellation was on its way
         if entry.state is State.RUNNING:
             self._cancel_running(entry, event.reason)
@@ -142,6 +145,7 @@ class Requests:
         reason = None
         if isinstance(request, Notice):
             reason = target.scheduler.announce(request, now=state.now)
+            target.announced += reason is None
         elif request.rows > target.max_batch:
             reason = Reason.BAD_INPUT
         elif entry.state is State.SUSPECT:

@@ -69,8 +69,7 @@ class EngineState:
 
     def pool_for(self, request: Request | Notice) -> Pool | None:
         """The pool that its route leads to; None if there is none."""
-        id = self.routes.pool_for(request)
-        return self.pools.get(id) if id is not None else None
+        return self.pools.get(self.routes.pool_for(request))  # type: ignore[arg-type]  # None: no route, no pool
 
     def mark(self, lane: Lane) -> None:
         """Dispatch `lane` once the events at hand are applied."""
@@ -130,6 +129,8 @@ class EngineState:
     def withdraw(self, entry: Entry) -> None:
         """Take a waiting request off its queue; it has no outcome yet."""
         request, pool = entry.request, entry.pool
+        if entry.state is State.ANNOUNCED:
+            pool.announced -= 1
         if entry.state is State.SUSPECT:
             assert isinstance(request, Request)
             pool.suspects.remove(request)
