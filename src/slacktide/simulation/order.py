@@ -17,6 +17,7 @@ from slacktide.domain import (
     Cancelled,
     Event,
     LaneResized,
+    MemoryShort,
     PlanChanged,
     Refused,
     ReplicaLost,
@@ -34,7 +35,7 @@ class Kind(IntEnum):
     """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
     replica that dies as it finishes has finished."""
     REPLICA = 1
-    """Replicas, lanes and plans. Before requests: who comes at the instant at which a replica comes
+    """Replicas, lanes, plans and memory. Before requests: who comes at the instant at which a replica comes
     up finds it up."""
     NOTICE = 2
     REQUEST = 3
@@ -54,6 +55,7 @@ KIND_OF: Mapping[type[Event], Kind] = {
     ReplicaLost: Kind.REPLICA,
     LaneResized: Kind.REPLICA,
     PlanChanged: Kind.REPLICA,
+    MemoryShort: Kind.REPLICA,
     Announced: Kind.NOTICE,
     Submitted: Kind.REQUEST,
     Cancelled: Kind.WITHDRAWAL,
