@@ -140,6 +140,10 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
         ({"rows": "a"}, "--rows", "expected a whole number, got 'a'"),
         ({"shape": ["16"]}, "--shape", "expected INPUT=DIMS"),
         ({"shape": ["ids=-1"]}, "--shape", "expected dimensions"),
+        ({"shape": ["ids=9..8"]}, "--shape", "expected lengths such as 8..24, got 'ids=9..8'"),
+        ({"shape": ["ids=8.."]}, "--shape", "expected lengths such as 8..24"),
+        ({"shape": ["ids=1x2..3"]}, "--shape", "expected lengths such as 8..24"),
+        ({"shape": ["ids=8..x"]}, "--shape", "expected dimensions"),
         ({"shape": ["a=1,2", "b=1,2,3"]}, "--shape", "equally many"),
         ({"payload": "rnd"}, "--payload", "files that end in .npy"),
         ({"payload": "random:size=3"}, "--payload", "expected random:integers=N"),
@@ -181,3 +185,17 @@ def test_the_token_comes_from_a_file_and_is_not_shown(tmp_path: Path) -> None:
     path.write_text("two\nlines")
     with pytest.raises(LoadSpecError, match="no token of printable ASCII"):
         parse_target("h", token_file=path)
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("ids=8..11", [8, 9, 10, 11]),
+        ("ids=5..5", [5]),
+        ("ids=3,8..9", [3, 8, 9]),
+        ("ids=0..150", list(range(0, 151, 10))),
+    ],
+)
+def test_a_range_of_lengths(text: str, lengths: list[int]) -> None:
+    (stream,) = build_spec("127.0.0.1", model="m", shape=[text]).streams
+    assert stream.shapes == {"ids": tuple((length,) for length in lengths)}

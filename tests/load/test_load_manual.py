@@ -47,11 +47,13 @@ def test_the_examples_show_what_they_mean_to_show(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("time_s\n0\n")
-    _, _, text, trace, several = map(parse, COMMANDS)
+    _, _, text, trace, several, two = map(parse, COMMANDS)
     assert text.streams[0].shapes["mask"] == ((16,), (64,), (256,))
     assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
     assert [stream.label for stream in several.streams] == ["mlp/ads", "text"]
     assert several.streams[1].priority == 1
+    assert [stream.label for stream in two.streams] == ["text/notes", "text/essays"]
+    assert [len(stream.shapes["input_ids"]) for stream in two.streams] == [16, 16]
 
 
 def test_every_reason_is_in_the_table() -> None:

@@ -82,8 +82,8 @@ def load(
         list[str] | None,
         typer.Option(
             metavar="INPUT=DIMS",
-            help="INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list one is "
-            "drawn. May be given several times.",
+            help="INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list (16,64) or a "
+            "range (8..24) one is drawn. May be given several times.",
             rich_help_panel=_TRAFFIC,
         ),
     ] = None,
@@ -212,6 +212,10 @@ def load(
 
     Example: slacktide load grpc://127.0.0.1:8001 --duration 30s --deadline 100ms
     --stream 'model=residual arrivals=gamma:40:cv=3' --stream 'model=dense arrivals=poisson:300'
+
+    Example: slacktide load 127.0.0.1:8000 --model text --deadline 60ms --stream
+    'application=notes arrivals=poisson:90 shape=input_ids=8..24 shape=attention_mask=8..24'
+    --stream 'application=essays arrivals=poisson:9 shape=input_ids=200 shape=attention_mask=200'
     """
     if html is not None:
         _can_write_page(html)

@@ -57,6 +57,8 @@ _STREAM_KEYS = (
     "name",
 )
 _REPEATED = ("shape", "parameter")
+MOST_LENGTHS = 16
+"""Lengths that a range such as 8..200 stands for."""
 
 
 def build_spec(
@@ -87,9 +89,9 @@ def build_spec(
 ) -> LoadSpec:
     """The run that these flags ask for.
 
-    `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64` or `image=3x32x32`), a
-    `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a `parameter` is
-    NAME=VALUE. Raises LoadSpecError naming the flag.
+    `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64`, `ids=8..24` or
+    `image=3x32x32`), a `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a
+    `parameter` is NAME=VALUE. Raises LoadSpecError naming the flag.
     """
     defaults = {
         "model": [model],
@@ -212,7 +214,21 @@ def _shapes(text: str) -> tuple[str, tuple[Shape, ...]]:
     name, equals, choices = text.rpartition("=")
     if not equals or not name:
         raise LoadSpecError("shape", f"expected INPUT=DIMS, such as ids=16,64, got {text!r}")
-    return name, tuple(_shape(choice, text) for choice in choices.split(","))
+    shapes: list[Shape] = []
+    for choice in choices.split(","):
+        low, dots, high = choice.partition("..")
+        shapes += _range(low, high, text) if dots else [_shape(choice, text)]
+    return name, tuple(shapes)
+
+
+def _range(low: str, high: str, text: str) -> list[Shape]:
+    """Lengths from `low` to `high`: all of them, or `MOST_LENGTHS` evenly spaced."""
+    first, last = _shape(low, text), _shape(high, text)
+    if len(first) != 1 or len(last) != 1 or first > last:
+        raise LoadSpecError("shape", f"expected lengths such as 8..24, got {text!r}")
+    count = min(last[0] - first[0] + 1, MOST_LENGTHS)
+    step = (last[0] - first[0]) / max(1, count - 1)
+    return [(first[0] + round(number * step),) for number in range(count)]
 
 
 def _shape(choice: str, text: str) -> Shape:
