@@ -42,10 +42,11 @@ WASTE = 0.02
 class Announcements:
     """Notices by id. Every one is added once, and ends by `arrived` or `withdraw`."""
 
-    __slots__ = ("_ahead", "_late", "_notices", "_overdue")
+    __slots__ = ("_ahead", "_late", "_overdue", "by_id")
 
     def __init__(self) -> None:
-        self._notices: dict[int, Notice] = {}
+        self.by_id: dict[int, Notice] = {}
+        """Read only."""
         self._ahead: list[tuple[float, int]] = []
         """Sorted (complete_at, id) of those with a deadline; their time may have passed."""
         self._overdue: list[tuple[float, int]] = []
@@ -53,12 +54,9 @@ class Announcements:
         self._late: OrderedDict[str, None] = OrderedDict()
         """Clients that are not waited for, in the order in which they were late."""
 
-    def __len__(self) -> int:
-        return len(self._notices)
-
     def add(self, notice: Notice) -> None:
         """A body is on its way."""
-        self._notices[notice.id] = notice
+        self.by_id[notice.id] = notice
         if not notice.best_effort:
             insort(self._ahead, (notice.complete_at, notice.id))
 
@@ -82,7 +80,7 @@ class Announcements:
 
     def soon(self, within: float, *, now: float) -> list[Notice]:
         """Those that may be waited for, in order: complete within so many seconds."""
-        ahead, overdue, notices = self._ahead, self._overdue, self._notices
+        ahead, overdue, notices = self._ahead, self._overdue, self.by_id
         if ahead and ahead[0][0] <= now:
             passed = bisect_right(ahead, (now, inf))
             for _, id in ahead[:passed]:
@@ -103,7 +101,7 @@ class Announcements:
         return found
 
     def _forget(self, id: int) -> Notice | None:
-        notice = self._notices.pop(id, None)
+        notice = self.by_id.pop(id, None)
         if notice is not None and not notice.best_effort:
             at = bisect_right(self._ahead, (notice.complete_at, id)) - 1
             if at >= 0 and self._ahead[at][1] == id:

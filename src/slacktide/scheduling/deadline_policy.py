@@ -55,7 +55,7 @@ class DeadlinePolicy(ABC):
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request, or say why not. Its notice is forgotten in either case."""
-        if len(self._notices):
+        if self._notices.by_id:
             self._notices.arrived(request.id, now=now)
         reason = self._refuse(request, request.rows, now)
         if reason is None:
@@ -122,7 +122,7 @@ class DeadlinePolicy(ABC):
         return times, self._ahead
 
     def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
-        waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices)
+        waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices.by_id)
         if asked.best_effort:
             return self._admission.limit(waiting)
         times, ahead = self._work_before(asked)

@@ -179,11 +179,15 @@ class DeadlineQueue:
         if id in self._entries:
             raise ValueError(f"request {id} is queued already")
         entry = self._entries[id] = (request.deadline, id, request)
-        self._signatures.add(entry)
-        self._kinds.add(entry)
+        order = self.order
+        # As a rule there is one part, which is the order: then nothing is left to do.
+        if self._signatures.parts.get(request.signature) is not order:
+            self._signatures.add(entry)
+        if self._kinds.parts.get((request.rows, request.penalty)) is not order:
+            self._kinds.add(entry)
         if self.index is not None:
             self.index.add(entry)
-        insort(self.order, entry)
+        insort(order, entry)
         self.rows += request.rows
 
     def take(self, members: Sequence[Request]) -> int:

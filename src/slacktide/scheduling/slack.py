@@ -194,7 +194,7 @@ class Slack(DeadlinePolicy):
 
     def _soon(self, alone: float, now: float) -> list[Notice]:
         """The announced requests that the lane may be held for."""
-        if not len(self._notices) or self._lead == 0.0 or not self._patience.lasts(now=now):
+        if not self._notices.by_id or self._lead == 0.0 or not self._patience.lasts(now=now):
             return []
         return self._notices.soon(self._lead * alone, now=now)
 
