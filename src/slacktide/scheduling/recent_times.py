@@ -32,7 +32,9 @@ class RecentTimes(Alike):
         self._changes = 0
 
     def record(self, seconds: float, rows: int, cores: int) -> None:
-        """A batch of `rows` rows took `seconds`."""
+        """A batch of `rows` rows took `seconds`; 0 (it was stopped as it began) says nothing."""
+        if seconds <= 0.0:
+            return
         key = (self._size(rows), cores)
         last = self._last.get(key)
         if last is None:

@@ -1,0 +1,199 @@
+"""A replay is the run it replays, whatever happened in it, and finds the first difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import BatchFinished, OutcomeKind, Request, Submitted
+from slacktide.engine import check_invariants
+from slacktide.recording import Call, Recording, RecordingError, Watcher, replay
+from slacktide.recording.decisions import Ended, Notes, Ran, Waited
+from slacktide.recording.records import answers
+from slacktide.recording.telling import concerns, lines
+from slacktide.scheduling import POLICIES
+
+
+class Seen(Watcher):
+    """What a replay goes through."""
+
+    def __init__(self) -> None:
+        self.events: set[str] = set()
+        self.kinds: set[OutcomeKind] = set()
+
+    def after(self, call: Call, engine: Any, commands: Any) -> None:
+        check_invariants(engine)
+        self.events |= {type(event).__name__ for event in call.events}
+        self.kinds |= {outcome.kind for _, outcome in answers(call)}
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happenings: Any) -> None:
+    recorded = world(policy)
+    recorded.run(happenings(seed=1), seed=1)
+    seen = Seen()
+    replayed = replay(Recording(recorded.path), seen)
+    assert replayed.difference is None
+    assert replayed.events == recorded.engine.events_seen
+    assert replayed.engine.state.ledger.counts == recorded.engine.state.ledger.counts
+    assert {"Submitted", "Announced", "Cancelled", "PlanChanged", "ReplicaLost"} <= seen.events
+    assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= seen.kinds
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(seed=st.integers(0, 10**6), rate=st.sampled_from([50.0, 300.0, 2000.0]))
+def test_a_replay_is_identical_whatever_happened(
+    seed: int, rate: float, world: Any, happenings: Any
+) -> None:
+    recorded = world("slack", kappa=0.5)
+    recorded.run(happenings(seed, 150, rate=rate), seed=seed)
+    replayed = replay(Recording(recorded.path))
+    assert replayed.difference is None
+    for pool, times in recorded.times.items():
+        if pool in replayed.engine.state.pools:
+            assert replayed.engine.state.pools[pool].times.export() == times.export()
+
+
+def test_an_event_beyond_the_engine_is_replayed_too(world: Any) -> None:
+    """The driver hands over what follows it as a call of its own."""
+    recorded = world()
+    engine, recorder = recorded.engine, recorded.recorder
+    events = (BatchFinished(99), Submitted(Request(1, "nobody", 0.0, 1.0)))
+    with pytest.raises(ValueError):
+        engine.handle_all(events, now=0.5)
+    recorder.called(events, 0.5, engine.state.runs + engine.state.commands)
+    recorder.called(events[1:], 0.5, engine.handle_all(events[1:], now=0.5))
+    recorder.close()
+    replayed = replay(Recording(recorded.path))
+    assert (replayed.difference, replayed.calls) == (None, 2)
+
+
+def test_it_stops_before_a_time(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=2))
+    replayed = replay(Recording(recorded.path), until=0.4)
+    assert 0.39 < replayed.engine.state.now < 0.4
+
+
+def tampered(path: Path, change: Callable[[Any], bool]) -> int:
+    """Rewrite the first call that `change` changes; its line number."""
+    found = path.read_bytes().splitlines()
+    for i, text in enumerate(found):
+        line = orjson.loads(text)
+        if isinstance(line, list) and change(line):
+            found[i] = orjson.dumps(line)
+            path.write_bytes(b"\n".join(found) + b"\n")
+            return i + 1
+    raise AssertionError("nothing to change")
+
+
+def test_the_first_difference_is_found_where_it_is(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=3))
+
+    def blame(line: Any) -> bool:
+        for command in line[2]:
+            if command[0] == "Answer" and command[3] == "hopeless":
+                command[3] = "expired"
+                return True
+        return False
+
+    number = tampered(recorded.path, blame)
+    found = replay(Recording(recorded.path)).difference
+    assert found is not None
+    assert found.line.place == f"{recorded.path}:{number}"
+    assert found.recorded[found.place][3] == "expired"
+    assert found.replayed[found.place][3] == "hopeless"
+    assert found.recorded[: found.place] == found.replayed[: found.place]
+
+
+def test_a_time_that_moves_by_a_bit_is_a_difference(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=3))
+
+    def nudge(line: Any) -> bool:
+        if any(command[0] == "RunBatch" for command in line[2]) and line[0] > 0.2:
+            line[0] += 2.0**-50
+            return True
+        return False
+
+    number = tampered(recorded.path, nudge)
+    found = replay(Recording(recorded.path)).difference
+    assert found is not None
+    assert found.line.number >= number
+
+
+def test_a_pool_that_was_not_recorded_is_named(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=3, count=5))
+    texts = recorded.path.read_bytes().splitlines()
+    kept = [text for text in texts if b'"scheduler"' not in text]
+    recorded.path.write_bytes(b"\n".join(kept) + b"\n")
+    with pytest.raises(RecordingError, match="pool a:1 is opened, but not recorded"):
+        replay(Recording(recorded.path))
+
+
+# ── decisions ────────────────────────────────────────────────────────────────────────────────
+
+
+def decisions(recorded: Any) -> list[Any]:
+    told: list[Any] = []
+    notes = Notes(told.append)
+    assert replay(Recording(recorded.path), notes, pools=notes.pools).difference is None
+    return told
+
+
+def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=2))
+    told = decisions(recorded)
+    commands = [
+        command
+        for line in Recording(recorded.path).lines()
+        if isinstance(line.record, Call)
+        for command in line.record.commands
+    ]
+    runs = [each for each in told if isinstance(each, Ran)]
+    assert [run.batch for run in runs] == [c[2] for c in commands if c[0] == "RunBatch"]
+    unserved = [
+        c for c in commands if c[0] == "Answer" and c[3] not in ("on_time", "after_deadline")
+    ]
+    turned_away = [c for c in unserved if c[2] >= 10**6]  # by the server, not by a policy
+    ends = [each for each in told if isinstance(each, Ended)]
+    assert len(ends) == len(unserved) - len(turned_away)
+    assert any(run.rivals for run in runs)
+    assert any(run.asked is None for run in runs)  # suspects, after a crash
+    for run in runs:
+        if run.asked is not None:
+            assert run.asked.chosen is not None
+            assert [member.request.id for member in run.asked.members] == list(run.ids)
+            assert run.asked.pending >= len(run.ids)
+    text = [line for each in told for line in lines(each, begin=0.0)]
+    assert any("passed over b:1" in line for line in text)
+    assert any("hopeless: it could hardly be on time" in line for line in text)
+    assert any("after a crash" in line for line in text)
+
+
+def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:
+    recorded = world("fifo", max_delay=0.005)
+    recorded.run(happenings(seed=4, count=20, trouble=False))
+    waits = [each for each in decisions(recorded) if isinstance(each, Waited)]
+    assert waits
+    assert "stays free" in next(lines(waits[0], begin=0.0))
+
+
+def test_the_story_of_one_request(world: Any, happenings: Any) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=4))
+    told = decisions(recorded)
+    (first, *_) = [each for each in told if isinstance(each, Ran)]
+    story = [each for each in told if concerns(each, first.ids[0])]
+    assert story[0] is first
