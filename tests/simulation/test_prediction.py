@@ -1,0 +1,243 @@
+"""A prediction from what was known before agrees with what came, and uses nothing else."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from slacktide.domain import (
+    Announced,
+    Batch,
+    Cancelled,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    Refused,
+    Request,
+    Route,
+    Submitted,
+)
+from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
+from slacktide.load.report import Provenance
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.recording import Call, Recorder, Recording, export_times, replay
+from slacktide.reports.twin import prediction_document, render_prediction
+from slacktide.scheduling import PoolRecipe
+from slacktide.simulation import (
+    ByProfile,
+    Failure,
+    Happening,
+    Item,
+    Prediction,
+    Simulation,
+    SimulationError,
+    Upload,
+    predict,
+)
+from slacktide.simulation.recorded import outside
+from slacktide.simulation.taught import ENOUGH, Lessons, Taught, time_at
+
+POOL = PoolId("m", "1")
+PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))
+RECIPE = PoolRecipe("slack")
+TABLE = LatencyTable.linear(0.004, 0.002, 8, spread=1.4)
+SLOWER = LatencyTable.linear(0.005, 0.0025, 8, spread=1.4)
+NOBODY = Provenance("", {}, "")
+
+
+def record(path: Path, items: list[Item], truth: LatencyTable, *, seed: int = 0) -> Recording:
+    """Record a simulation whose batches take as long as `truth` says; TABLE is what it thinks."""
+    recorder = Recorder(path, EngineSettings(), limit=1 << 30)
+
+    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = CorrectedTimes(TABLE)
+        recorder.opened(pool, max_batch, RECIPE, lambda: export_times(times))
+        return RECIPE.parts(times, max_batch=max_batch, view=view)
+
+    def watch(events: Any, now: float, commands: Any) -> None:
+        recorder.called(events, now, commands)
+        recorder.encode()
+
+    execution = ByProfile(CorrectedTimes(truth), np.random.default_rng(seed))
+    engine = Engine(parts, EngineSettings())
+    Simulation(engine, PLAN, execution, watch=watch, start_s=0.01).run(items)
+    recorder.close()
+    return Recording(path)
+
+
+def poisson(rate: float, count: int, *, seed: int = 7) -> list[Item]:
+    gaps = np.random.default_rng(seed).exponential(1.0 / rate, count)
+    arrivals = np.cumsum(gaps) + 0.1
+    return [
+        Request(id, "m", float(at), float(at) + 0.04, application="ab"[id % 2])
+        for id, at in enumerate(arrivals)
+    ]
+
+
+def predicted(recording: Recording, **options: Any) -> Prediction:
+    return predict(recording, seeds=(1, 2), provenance=NOBODY, **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    return tmp_path / "run.rec"
+
+
+@pytest.mark.parametrize("rate", [200.0, 400.0, 800.0])
+def test_it_agrees_where_the_profile_is_right(rate: float, path: Path) -> None:
+    found = predicted(record(path, poisson(rate, 1500), TABLE))
+    assert found.recorded.total.submitted == 1500
+    assert abs(found.difference) < 0.02
+    recorded, drawn = found.recorded.total, found.predicted[0].total
+    assert recorded.latency is not None
+    assert drawn.latency is not None
+    assert drawn.latency.p50 == pytest.approx(recorded.latency.p50, rel=0.05)
+    assert [stream.name for stream in found.recorded.streams] == ["m/a", "m/b"]
+
+
+def test_what_the_beginning_teaches_makes_up_for_a_profile_that_is_wrong(path: Path) -> None:
+    recording = record(path, poisson(500.0, 2500), SLOWER)
+    untaught, taught = predicted(recording), predicted(recording, after=2.0)
+    assert untaught.difference > 0.05
+    assert abs(taught.difference) < 0.02
+    assert 1400 < taught.recorded.total.submitted < 1700
+    assert taught.notes == (
+        "the first 2 s were replayed, and taught the times; they are not scored",
+    )
+
+
+def test_what_is_predicted_is_not_looked_at(path: Path) -> None:
+    """Other batch times after the beginning make the same prediction."""
+    items = poisson(500.0, 1500)
+    one = predicted(record(path, items, SLOWER, seed=1), after=2.0)
+    lines = path.read_bytes().splitlines(keepends=True)
+    other = record(path.with_name("other"), items, TABLE, seed=2)
+    start = next(i for i, each in enumerate(Recording(path).lines()) if _now(each.record) >= 2.0)
+    again = other.path.read_bytes().splitlines(keepends=True)
+    later = next(i for i, each in enumerate(other.lines()) if _now(each.record) >= 2.0)
+    # The answers after it are those of a faster machine: only what is scored may differ.
+    path.write_bytes(b"".join(lines[: start + 1] + again[later + 1 :]))
+    mixed = predicted(Recording(path), after=2.0)
+    assert mixed.recorded.goodput > one.recorded.goodput
+    assert [report.total for report in mixed.predicted] == [
+        report.total for report in one.predicted
+    ]
+
+
+def _now(record: Any) -> float:
+    return record.now if isinstance(record, Call) else -1.0
+
+
+def test_everything_from_outside_comes_again(path: Path) -> None:
+    items: list[Item] = list(poisson(300.0, 300))
+    request = Request(1000, "m", 0.3, 0.9)
+    notice = Notice(1000, "m", 0.3, 0.9, 10, 0.301)
+    items += [
+        Upload(notice, request, 0.31),
+        Upload(Notice(1001, "m", 0.4, 0.41, 10, 0.405), None, 0.4),
+        Happening(0.5, Refused(1002, "m", Reason.BAD_INPUT)),
+        Happening(0.301, Cancelled(1000, Reason.DISCONNECTED)),
+        Failure(0.6, "lane", detail="killed"),
+        Happening(0.7, PlanChanged(PLAN)),
+    ]
+    items.sort(key=lambda item: item.arrival)
+    recording = record(path, items, TABLE)
+    found = outside(line.record for line in recording.lines())
+    assert found.plan == PLAN
+    assert found.plan_at == 0.0
+    assert found.start_s == pytest.approx(0.01)
+    assert found.turned_away == 1
+    assert len(found.scored) == 302
+    kinds = [type(item.event if isinstance(item, Happening) else item) for item in found.items]
+    assert {Submitted, Upload, Refused, Cancelled, Failure, PlanChanged} == set(kinds)
+    whole = predicted(recording)
+    assert whole.notes == ("1 requests that the server itself refused are not scored",)
+    assert whole.predicted[0].total.submitted == 302
+
+
+def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> None:
+    def calls(*commands: list[Any]) -> list[Call]:
+        notice = Notice(1, "m", 1.0, 1.5, 10, 1.1)
+        like = Request(2, "m", 0.5, 1.0, signature=((3,),))
+        served = ["Answer", 0, 2, "on_time", 0.0, 0.1, 1, 0.1, ""]
+        refused = ["Answer", 1, 1, "behind_work", 0.0, 0.0, 0, 0.1, ""]
+        expired = ["Answer", 2, 1, "expired", 0.5, 0.0, 0, 0.0, "its body did not come in time"]
+        first = Call(0.0, (PlanChanged(PLAN), Submitted(like)), (served,))
+        if not commands:
+            return [first, Call(1.02, (Announced(notice),), (refused,))]
+        return [first, Call(1.02, (Announced(notice),)), Call(1.5, (), (expired,))]
+
+    (_, upload) = outside(calls()).items
+    assert isinstance(upload, Upload)
+    assert upload.request is not None
+    assert (upload.request.id, upload.request.signature) == (1, ((3,),))
+    assert (upload.arrival, upload.complete_at) == (1.02, 1.1)
+    (_, upload) = outside(calls([])).items
+    assert isinstance(upload, Upload)
+    assert upload.request is None
+
+
+def test_who_was_still_waiting_as_the_recording_ended_is_left_out(path: Path) -> None:
+    recording = record(path, poisson(300.0, 200), TABLE)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-3]))
+    found = predicted(Recording(path))
+    assert found.recorded.total.submitted < 200
+    assert any("had no outcome when the recording ended" in note for note in found.notes)
+    del recording
+
+
+def test_nothing_to_predict_is_an_error(path: Path) -> None:
+    recording = record(path, poisson(300.0, 20), TABLE)
+    with pytest.raises(SimulationError, match="no request to predict after 60 s"):
+        predicted(recording, after=60.0)
+
+
+def test_it_is_shown_beside_what_was_recorded(path: Path) -> None:
+    found = predicted(record(path, poisson(400.0, 300), TABLE))
+    console = Console(width=100, file=io.StringIO())
+    console.print(render_prediction(found))
+    text = console.file.getvalue()
+    assert "goodput recorded" in text
+    assert "latency p99" in text
+    document = prediction_document(found)
+    assert document["difference"] == found.difference
+    assert len(document["predicted"]) == 2
+
+
+# ── batch times ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_time_is_found_from_its_probability() -> None:
+    forecast = CorrectedTimes(TABLE).forecast((), 3, 1)
+    for level in (0.001, 0.2, 0.5, 0.9, 0.999):
+        assert time_at(forecast, level) == pytest.approx(forecast.quantile(level), rel=1e-9)
+
+
+def test_ratios_that_were_seen_are_drawn_and_nothing_else(path: Path) -> None:
+    lessons = Lessons()
+    engine = replay(record(path, poisson(100.0, 400), SLOWER), lessons).engine
+    times = CorrectedTimes(TABLE)
+    taught = Taught({POOL: times}, lessons, np.random.default_rng(0))
+    seen = {
+        round(seconds / times.expected(1, 1), 12)
+        for batch, _, seconds in lessons.batches
+        if batch.rows == 1
+    }
+    assert len(seen) > ENOUGH
+    (placement,) = engine.state.lanes["lane"].placements
+    request = Request(1, "m", 0.0, 1.0)
+    batch = Batch(0, placement.replica, (request,), 1, 0.0, 1.0)
+    drawn = {round(taught.seconds(batch, 1) / times.expected(1, 1), 12) for _ in range(200)}
+    assert drawn <= seen
+    assert len(drawn) > 20
