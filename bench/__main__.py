@@ -26,6 +26,7 @@ BENCHMARKS = {
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",
     "throughput": "residual classifier, saturated, beside a bare onnxruntime loop",
     "shared_lane": "three models on one core: goodput and CPU time per batch",
+    "variable_length": "two applications with short and long texts: our schedulers, and mosec",
     "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",

@@ -140,7 +140,7 @@ def _measure(
     pin(cores().client)
     repository = example_repository()
     for model in {row.model for row, _ in missing}:
-        _profile(repository / model)
+        profile(repository / model)
     with servers.slacktide(repository) as ours:
         for model in dict.fromkeys(row.model for row, _ in missing):
             with _beside(model, options, result) as peers:
@@ -151,7 +151,7 @@ def _measure(
                         print(_line(record), file=sys.stderr, flush=True)
 
 
-def _profile(folder: Path) -> None:
+def profile(folder: Path) -> None:
     """As its manual advises before serving: measure the model on the core it will run on."""
     code = "from slacktide.cli.main import main; main()"
     command = [sys.executable, "-c", code, "profile", str(folder), "--budget", PROFILE_BUDGET]

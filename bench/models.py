@@ -51,7 +51,7 @@ def model_file(name: str) -> Path:
 
 TEXT_TOKENS = 44
 """Length of every text sent: what its profile is measured at. Times that vary with the input are
-another subject (classes of run time), which the scheduler does not know yet."""
+the subject of `variable_length`."""
 
 
 def requests(name: str, count: int) -> tuple[Tensors, ...]:
@@ -129,12 +129,12 @@ def grpc_message(model: str, tensors: Tensors) -> bytes:
     return encode_call(InferCall(model, None, "", inputs))
 
 
-def npz_files(name: str, count: int) -> tuple[Path, ...]:
-    """`requests(name, count)`, each in a file of its own, for the load generator."""
+def npz_files(name: str, inputs: Sequence[Tensors]) -> tuple[Path, ...]:
+    """`inputs`, each in a file of its own below `name`, for the load generator."""
     folder = CACHE / "inputs" / name
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for number, tensors in enumerate(requests(name, count)):
+    for number, tensors in enumerate(inputs):
         path = folder / f"{number}.npz"
         np.savez(path, allow_pickle=False, **tensors)  # anew: what is sent may have changed
         paths.append(path)

@@ -13,7 +13,7 @@ import numpy as np
 import uvloop
 
 from bench.clients import settle
-from bench.models import Body, npz_files, oip_body, raw_body, requests
+from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
 from slacktide.load import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
@@ -36,16 +36,25 @@ _REFUSALS = tuple(ENDING_OF[result] for result in (Result.OVERLOADED, Result.UNA
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """One model's load."""
+    """One application's load of one model."""
 
     model: str
     arrivals: Arrivals
     deadlines: Deadlines
+    application: str = ""
+    """Whom the requests are from; several may ask one model."""
+    inputs: tuple[Tensors, ...] = ()
+    """What they send; empty: the model's usual `requests`."""
+
+    @property
+    def label(self) -> str:
+        """As the run's results are named."""
+        return f"{self.model}/{self.application}" if self.application else self.model
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of one model's requests, warm-up left out."""
+    """What became of one load's requests, warm-up left out."""
 
     submitted: int
     goodput: float
@@ -63,6 +72,7 @@ class Run:
     """One run against one server."""
 
     models: Mapping[str, Answered]
+    """By `Offered.label`: the model, if nothing else tells loads apart."""
     lateness_p99_ms: float
     """Of the client itself."""
     complaints: Mapping[str, int] = field(default_factory=dict)
@@ -82,14 +92,24 @@ def offer(
     grpc = transport is Transport.GRPC
     streams = []
     for each in load:
+        inputs = each.inputs or requests(each.model, BODIES)
         if oip:
-            payload: FilePayload | RawPayload = FilePayload(npz_files(each.model, BODIES))
+            files = npz_files(each.label, inputs)
+            payload: FilePayload | RawPayload = FilePayload(files)
         else:
-            bodies = tuple(raw_body(tensors) for tensors in requests(each.model, BODIES))
+            bodies = tuple(raw_body(tensors) for tensors in inputs)
             payload = RawPayload(
                 serving.path_of(each.model), bodies, {"Content-Type": "application/octet-stream"}
             )
-        streams.append(Stream(each.model, each.arrivals, each.deadlines, payload=payload))
+        streams.append(
+            Stream(
+                each.model,
+                each.arrivals,
+                each.deadlines,
+                application=each.application,
+                payload=payload,
+            )
+        )
     spec = LoadSpec(
         target=Target(transport, "127.0.0.1", serving.grpc_port if grpc else serving.port),
         streams=tuple(streams),
@@ -133,7 +153,7 @@ async def _carry_out(spec: LoadSpec) -> Run:
         ended, took = endings[mine], latency[mine]
         answers = took[ended <= 1]
         refusals = took[np.isin(ended, _REFUSALS)]
-        found[stream.model] = Answered(
+        found[stream.label] = Answered(
             submitted=int(mine.sum()),
             goodput=float((ended == 0).mean()) if mine.any() else 1.0,
             endings={ENDINGS[i].label: int((ended == i).sum()) for i in np.unique(ended)},

@@ -63,10 +63,14 @@ class RawModel:
         return tuple(row)
 
     def run(self, rows: Sequence[Row]) -> list[bytes]:
-        """The first output of each row, as bytes. All rows must be of one shape."""
+        """The first output of each row, as bytes.
+
+        Rows of unequal length are padded with zeros to the longest along their first axis, as
+        tokenizers do: their masks say what is padding. The output must not grow with the length.
+        """
         columns = zip(*rows, strict=True)
         feeds = {
-            name: column[0] if len(rows) == 1 else np.concatenate(column)
+            name: column[0] if len(rows) == 1 else _joined(column)
             for name, column in zip(self._names, columns, strict=True)
         }
         (first, *_) = self._session.run(None, feeds)
@@ -76,3 +80,14 @@ class RawModel:
         """The first output for tensors that are a batch already."""
         feeds = dict(zip(self._names, tensors, strict=True))
         return np.asarray(self._session.run(None, feeds)[0])
+
+
+def _joined(column: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
+    shapes = {part.shape for part in column}
+    if len(shapes) == 1:
+        return np.concatenate(column)
+    longest = max(shape[1] for shape in shapes)
+    joined = np.zeros((len(column), longest, *column[0].shape[2:]), column[0].dtype)
+    for row, part in zip(joined, column, strict=True):
+        row[: part.shape[1]] = part[0]
+    return joined
