@@ -470,6 +470,7 @@ class House:
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+        self.look(lambda app: app.driver.reclaim())
         self.until(lambda app: app.driver.in_flight == 0, "all requests have ended")
         self.look(_nothing_left)
 

@@ -26,6 +26,7 @@ from slacktide.repository.settings import (
     ModelSettings,
     OutputPad,
     OutputSettings,
+    Profiling,
     Versions,
     WorkHint,
 )
@@ -68,6 +69,7 @@ def test_every_key_is_documented() -> None:
     sections = {
         "cores.": Cores,
         "limits.": Limits,
+        "profiling.": Profiling,
         "versions.": Versions,
         "work_hint.": WorkHint,
         "inputs.NAME.": InputSettings,
@@ -76,7 +78,8 @@ def test_every_key_is_documented() -> None:
         "outputs.NAME.pad.": OutputPad,
     }
     nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
-    flat = {*ModelSettings.model_fields} - {"limits", "inputs", "outputs", "scheduler"}
+    unnamed = {"limits", "inputs", "outputs", "scheduler", "profiling"}
+    flat = {*ModelSettings.model_fields} - unnamed
     options = {key for model in SCHEDULERS.values() for key in model.model_fields} - {"name"}
     for key in flat | nested | options | {"scheduler.name"}:
         assert f"`{key}`" in tables, key
@@ -95,6 +98,8 @@ def test_short_forms() -> None:
     ("text", "message"),
     [
         ("slo: 150", "slo: expected a duration with its unit, such as '150ms', '2s' or '1m', got"),
+        ("profiling: {online: 2}", "profiling.online: expected a percentage, such as '2%', got 2"),
+        ("profiling: {online: 60%}", "profiling.online: expected less than or equal to 0.5, got '60%'"),
         ("slo: 0s", "slo: expected greater than 0, got '0s'"),
         ("sloo: 1s", "sloo: unknown key; did you mean 'slo'?"),
         ("replica: 2", "replica: unknown key; did you mean 'replicas'?"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.repository import format_bytes, format_seconds, parse_bytes, parse_seconds
+from slacktide.repository.units import format_percent, parse_percent
 
 
 @pytest.mark.parametrize(
@@ -84,3 +85,22 @@ def test_no_text_is_worse_than_a_value_error(text: str) -> None:
         except ValueError as error:
             message = str(error)
         assert message.startswith("expected")
+
+
+@pytest.mark.parametrize(
+    ("value", "share"), [("2%", 0.02), ("0%", 0.0), ("100%", 1.0), ("0.5 %", 0.005), (0, 0.0)]
+)
+def test_percentages(value: object, share: float) -> None:
+    assert parse_percent(value) == share
+
+
+@pytest.mark.parametrize("value", [2, 0.02, "2", "101%", "-1%", "%", True, False, None, "2%\n"])
+def test_a_percentage_without_its_sign_or_sense_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="expected a percentage, such as '2%'"):
+        parse_percent(value)
+
+
+@given(st.integers(0, 10**6))
+def test_percentages_are_printed_as_they_are_read(millionths: int) -> None:
+    share = parse_percent(f"{millionths / 10**4:.4f}%")
+    assert parse_percent(format_percent(share)) == share

@@ -13,7 +13,7 @@ import pytest
 from slacktide.domain import Outcome, PoolId, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.repository.definition import ModelDefinition
 from slacktide.repository.settings import ModelSettings
 from slacktide.server import infer_ticket
@@ -40,6 +40,7 @@ class NotingDriver:
         self.told: list[Any] = []
         self.open: dict[int, Callable[..., None]] = {}
         self.releases: dict[int, Callable[[], None]] = {}
+        self.kept: list[Callable[[], None]] = []
 
     def clock(self) -> float:
         return 1.0
@@ -65,6 +66,13 @@ class NotingDriver:
 
     def flush(self) -> None:
         pass
+
+    def reclaim(self) -> bool:
+        """Frees what is kept for profiling, if anything is."""
+        kept, self.kept = self.kept, []
+        for release in kept:
+            release()
+        return bool(kept)
 
     def is_open(self, id: int) -> bool:
         return id in self.open
@@ -97,7 +105,7 @@ class Bench:
         settings = ModelSettings(priority=1)
         definition = ModelDefinition("m", "1", Path(), Path(), settings, {})
         self.arena = Arena(1 << 20)
-        times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=8))
+        times = ClassedTimes(LatencyTable.flat(0.01, max_batch=8))
         check = InputCheck(INTERFACE, settings)
         self.version = LoadedVersion(
             PoolId("m", "1"), definition, NOTHING, INTERFACE, times, self.arena, check, Tally()
@@ -246,3 +254,30 @@ def test_what_a_front_end_refused_is_told_with_its_caller():
         assert seen.outcome.reason is Reason.TOO_LARGE
 
     on_loop(test)
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_samples_make_room_for_requests(announced: bool) -> None:
+    async def play() -> None:
+        bench = Bench()
+        everything = bench.arena.allocate(bench.arena.limit)
+        bench.driver.kept.append(lambda: bench.arena.free(everything))
+        if announced:
+            upload = bench.announce(64)
+            assert upload.body().nbytes == 64
+        else:
+            bench.infer()
+        assert len(bench.driver.told) == 1
+
+    asyncio.run(play())
+
+
+def test_without_samples_there_is_no_room_to_make() -> None:
+    async def play() -> None:
+        bench = Bench()
+        bench.arena.allocate(bench.arena.limit)
+        bench.infer()
+        assert [reply.outcome.reason for reply in bench.replies] == [Reason.MEMORY_LIMIT]
+        assert bench.driver.told == []
+
+    asyncio.run(play())

@@ -28,7 +28,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.engine import Engine
+from slacktide.engine import Engine, Sampling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import (
@@ -97,11 +97,12 @@ class Stage:
         self.unwanted: list[int] = []
         self.refusal: str | None = None
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
+        self.sampling: Sampling | None = None
         self.driver = Driver(Engine(self._parts), self)
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         scheduler = make_scheduler("edf", {}, max_batch=max_batch, times=self.times, view=view)
-        return PoolParts(scheduler, self.times)
+        return PoolParts(scheduler, self.times, sampling=self.sampling)
 
     # Launcher
 
@@ -158,11 +159,12 @@ class Stage:
         return self.heard[id][0].reason
 
 
-def staged(play: Callable[[Stage], Any]) -> None:
+def staged(play: Callable[[Stage], Any], sampling: Sampling | None = None) -> None:
     """Run a test on a stage with one replica that is up; then nothing may be left."""
 
     async def main() -> None:
         stage = Stage()
+        stage.sampling = sampling
         stage.deploy(0)
         stage.puppet.report(Ready(INTERFACE))
         await asyncio.wait_for(play(stage), 20)
@@ -490,3 +492,51 @@ def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch
         stage.driver.close()
 
     asyncio.run(main())
+
+
+def test_a_sample_runs_like_a_batch_and_answers_nobody():
+    async def play(stage: Stage) -> None:
+        ids = [stage.submit(), stage.submit()]
+        await turn()
+        batch = stage.puppet.batch
+        stage.puppet.finish(b"aaaa", b"bbbb")
+        assert sorted(stage.heard) == ids
+        kept = ids[batch % 2]
+        assert stage.freed == [id for id in ids if id != kept]
+        while len(stage.puppet.asked) < 2:  # until it has been earned
+            await asyncio.sleep(0.001)
+        assert stage.puppet.asked[-1] == ("run", [64 * kept])
+        before = dict(stage.heard)
+        stage.puppet.finish(b"cccc")
+        assert stage.heard == before
+        assert sorted(stage.freed) == ids
+        await stage.driver.idle()
+        assert sampling.counts.run == 1
+
+    sampling = Sampling(lambda request: True, 1.0)
+    staged(play, sampling)
+
+
+def test_what_is_kept_can_be_had_back_at_once():
+    async def play(stage: Stage) -> None:
+        ids = [stage.submit(), stage.submit()]
+        await turn()
+        assert not stage.driver.reclaim()
+        stage.puppet.finish(b"aaaa", b"bbbb")
+        assert len(stage.freed) == 1
+        assert stage.driver.reclaim()
+        assert sorted(stage.freed) == ids
+        assert not stage.driver.reclaim()
+
+    staged(play, Sampling(lambda request: True, 1e-6))
+
+
+def test_the_end_gives_samples_back():
+    async def play(stage: Stage) -> None:
+        stage.submit()
+        stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa", b"bbbb")
+        assert stage.driver.in_flight == 1
+
+    staged(play, Sampling(lambda request: True, 1e-6))

@@ -34,7 +34,7 @@ from slacktide.domain.events import Announced
 from slacktide.engine import Engine, PoolParts
 from slacktide.executors.arena import Arena
 from slacktide.executors.budget import MemoryBudget
-from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 from slacktide.server.http import HttpServer
 from slacktide.server.metrics import CONTENT_TYPE, Metrics, metrics_routes
@@ -86,7 +86,7 @@ class World:
             nothing,
             nothing,
             nothing,
-            CorrectedTimes(TABLE),
+            ClassedTimes(TABLE),
             Arena(1 << 16, budget=self.budget),
             nothing,
             tally or Tally(),
@@ -159,6 +159,28 @@ def test_no_family_is_declared_twice_and_all_have_help(world: World) -> None:
     names = re.findall(r"^# TYPE (\S+)", page, re.MULTILINE)
     assert len(names) == len(set(names)) > 40
     assert len(re.findall(r"^# HELP \S+ \S", page, re.MULTILINE)) == len(names)
+
+
+def test_what_profiling_costs_and_has_found(world: World) -> None:
+    loaded = world.load("mlp")
+    counts = loaded.tally.samples
+    counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
+    assert "slacktide_run_class_seconds" not in world.samples()
+    loaded.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
+    loaded.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
+    found = world.samples()
+    assert found["slacktide_samples_total"] == {(): 5}
+    assert found["slacktide_sample_seconds_total"] == {(): 0.25}
+    assert found["slacktide_sample_delayed_requests_total"] == {(): 2}
+    assert found["slacktide_sample_delay_seconds_total"] == {(): 0.03}
+    assert found["slacktide_held_samples"] == {(): 0}
+    assert found["slacktide_unknown_run_keys"] == {(): 2}
+    loaded.times.train({"long": [4.0] * 30})
+    found = world.samples()
+    assert found["slacktide_unknown_run_keys"] == {(): 1}
+    short, long = (found["slacktide_run_class_seconds"][of,] for of in "01")
+    assert long > 20 * short
+    assert sum(found["slacktide_run_class_share"].values()) == pytest.approx(1.0)
 
 
 def test_counters_equal_the_tallies(world: World) -> None:

@@ -37,8 +37,10 @@ MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 HEADROOM = 1.15
 """The grid is made longer than what was seen, so that it need not change with every sample."""
+COMMON = 0.98
 HICCUP = 2.0
-"""A run counts as at most so many times the grid's end: the grid grows, but not by one hiccup."""
+"""A run counts as at most so many times what the share COMMON of its key stays within: two runs in
+a hundred may be hiccups of the machine, and must not stretch the grid."""
 SCHEMA = 1
 _KEYS = ("schema", "edges", "keys")
 _KEY_FIELDS = ("application", "bin", "arrivals", "gross", "fixed", "hints")
@@ -116,8 +118,6 @@ class RunTimes:
         Returns how many samples it has replaced: 1, or more where its window has drifted.
         """
         key = self.key_of(request)
-        if self._step > 0.0:
-            gross = min(gross, fixed + HICCUP * POINTS * self._step)
         self._recent[key] = self._recent.get(key, 0.0) + 1.0
         return self._add(key, gross, fixed, request.work_hint)
 
@@ -240,9 +240,9 @@ class RunTimes:
 
 
 def _trimmed(lengths: Floats) -> Floats:
-    """Cut off what so few samples reach that it may be a hiccup of the machine."""
-    level = min(0.99, 1.0 - 3.0 / lengths.size)
-    return np.minimum(lengths, 1.5 * float(np.quantile(lengths, level)))
+    """Cut off what so few samples reach that it may be a hiccup."""
+    level = min(COMMON, 1.0 - 3.0 / lengths.size)
+    return np.minimum(lengths, HICCUP * float(np.quantile(lengths, level)))
 
 
 _Sample = tuple[float, float, float]

@@ -171,7 +171,7 @@ _HEADER = (
     "plan",
     "layout",
 )
-_POOL = ("pool", "max_batch", "scheduler", "options", "share", "times")
+_POOL = ("pool", "max_batch", "scheduler", "options", "share", "profiling", "times")
 
 
 def header_line(header: Header) -> dict[str, Any]:
@@ -227,6 +227,7 @@ def pool_line(opened: PoolOpened) -> dict[str, Any]:
         "scheduler": opened.recipe.scheduler,
         "options": dict(opened.recipe.options),
         "share": opened.recipe.share,
+        "profiling": opened.recipe.profiling,
         "times": opened.times,
     }
 
@@ -273,6 +274,7 @@ def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
             decoder(str)(fields["scheduler"], "scheduler"),
             options,
             decoder(float)(fields["share"], "share"),
+            decoder(float)(fields["profiling"], "profiling"),
         ),
         times,
     )

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
-from slacktide.repository.units import ByteSize, Seconds, format_seconds
+from slacktide.repository.units import ByteSize, Percent, Seconds, format_seconds
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(gt=0)]
@@ -92,6 +92,14 @@ class Limits(Section):
     """Most rows in one request (400)."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
+
+
+class Profiling(Section):
+    """How the model is measured while it serves."""
+
+    online: Annotated[Percent, Field(le=0.5)] = 0.02
+    """Part of its lanes' time in which finished requests may run again, alone, to learn how long
+    requests of their kind are; 0: never."""
 
 
 class InputPad(Section):
@@ -221,6 +229,7 @@ class ModelSettings(Section):
         AfterValidator(_ascending),
     ] = ()
     """Typical lengths along the padded axes: warm-up and profiling run them."""
+    profiling: Profiling = Profiling()
     work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
     """What the run time grows with; None: what the request claims."""
 

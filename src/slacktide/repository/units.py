@@ -1,4 +1,4 @@
-"""Values with units: durations (`150ms`, `2s`, `1m`) and byte sizes (`64MiB`, `2GiB`).
+"""Values with units: durations (`150ms`, `2s`), byte sizes (`64MiB`, `2GiB`), percentages (`2%`).
 
 The unit is part of the value, so that nobody has to guess it: a bare number is no duration. A bare
 whole number is a number of bytes, as everywhere. Printing and reading back is exact.
@@ -37,6 +37,8 @@ BYTES: Mapping[str, int] = {
 }
 """Units of a byte size."""
 
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%", re.ASCII)
+
 _DURATION_FORMS = "a duration with its unit, such as '150ms', '2s' or '1m'"
 _SIZE_FORMS = "a size in bytes, such as '64MiB', '2GiB' or a whole number"
 # The digits are bounded so that no text, however long, is worth much time.
@@ -74,6 +76,21 @@ def parse_bytes(value: object) -> int:
     return size.numerator
 
 
+def parse_percent(value: object) -> float:
+    """The share, 0 to 1, that a percentage says; 0 needs no unit. Raises ValueError."""
+    if value == 0 and not isinstance(value, bool):
+        return 0.0
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or Fraction(match[1]) > 100:
+        raise ValueError(f"expected a percentage, such as '2%', got {shown(value)}")
+    return float(Fraction(match[1]) / 100)
+
+
+def format_percent(share: float) -> str:
+    """The exact percentage: `0.02` is `2%`."""
+    return f"{(Decimal(repr(float(share))) * 100).normalize():f}%"
+
+
 def format_bytes(size: int) -> str:
     """The largest binary unit that divides `size` ≥ 0: 67108864 is `64MiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
@@ -101,3 +118,10 @@ ByteSize = Annotated[
     PlainSerializer(format_bytes, return_type=str, when_used="json"),
 ]
 """A pydantic field in bytes, written with a unit or as a whole number."""
+
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(format_percent, return_type=str, when_used="json"),
+]
+"""A pydantic field that is a share, 0 to 1, written as a percentage."""

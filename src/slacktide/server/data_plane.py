@@ -70,7 +70,7 @@ class ServerDataPlane:
         ticket.enter(version)
         arena = version.arena
         try:
-            slot = arena.allocate(checked.nbytes, context.client)
+            slot = self._office.allocate(version, checked.nbytes, context.client)
         except MemoryLimitExceeded as error:
             ticket.refuse(memory_reason(error), str(error))
             return ticket
@@ -115,7 +115,7 @@ class ServerDataPlane:
         if not office.expect(client, length, self._arriving_limit):
             return self._turned_away(ticket, Reason.CLIENT_LIMIT, "too many bodies on their way")
         try:
-            slot = found.arena.allocate(length, client)
+            slot = office.allocate(found, length, client)
         except MemoryLimitExceeded as error:
             office.arrived(client, length)
             return self._turned_away(ticket, memory_reason(error), str(error))

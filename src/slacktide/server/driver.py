@@ -30,6 +30,7 @@ from slacktide.domain import (
     Event,
     FreeSlots,
     LaneResized,
+    MemoryShort,
     Notice,
     Outcome,
     Reason,
@@ -210,6 +211,15 @@ class Driver:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._idle_waiters.append(waiter)
             await waiter
+
+    def reclaim(self) -> bool:
+        """Have what is kept for profiling given back, now; False if nothing is."""
+        pools = self.engine.state.pools.values()
+        if not any(pool.samples is not None and pool.samples.held for pool in pools):
+            return False
+        self.post(MemoryShort())
+        self.flush()
+        return True
 
     # ── events in ────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.budget import MemoryBudget
 from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.profiles import CorrectedTimes
+from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
 from slacktide.recording import Recorder, export_times
 from slacktide.repository import (
     ModelDefinition,
@@ -262,7 +263,7 @@ class Fleet:
             definition,
             source,
             known.interface,
-            CorrectedTimes(known.record.table),
+            ClassedTimes(known.record.table, latency=partial(_latency, known.record)),
             Arena(min(limit or _ARENA_LIMIT, _ARENA_LIMIT), name=str(pool), budget=self._budget),
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
@@ -359,7 +360,9 @@ class Fleet:
         if self._recorder is not None:
             times = version.times
             self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
-        return recipe.parts(version.times, max_batch=max_batch, view=view)
+        return recipe.parts(
+            version.times, max_batch=max_batch, view=view, counts=version.tally.samples
+        )
 
     def _recipe(self, settings: ModelSettings) -> PoolRecipe:
         options: dict[str, object]
@@ -371,7 +374,7 @@ class Fleet:
             options = settings.scheduler.model_dump(exclude={"name"}, exclude_none=True)
         if settings.queue_limit is not None:
             options["max_queue"] = settings.queue_limit
-        return PoolRecipe(name, options, settings.share)
+        return PoolRecipe(name, options, settings.share, settings.profiling.online)
 
     # ── Launcher ─────────────────────────────────────────────────────────────────────────────
 
@@ -427,7 +430,8 @@ class Fleet:
         version = self._catalog.by_pool(batch.replica.pool)
         if version is not None:
             was = version.times.drifted
-            version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+            if not batch.sample:
+                version.tally.executed(batch.rows, timing, int(time.time() * 1000))
             if version.times.drifted != was:
                 log.warning("%s: batch times drift from the profile", version.name)
 
@@ -436,6 +440,11 @@ class Fleet:
         if version is None:
             raise KeyError(f"{pool} is not loaded")
         return version
+
+
+def _latency(record: ProfileRecord, cores: int) -> BatchLatency:
+    """c0 and c1 of what was measured."""
+    return fit_latency(record.table, cores, record.lengths).latency
 
 
 def source_of(definition: ModelDefinition) -> ModelSource:

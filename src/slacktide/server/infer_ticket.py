@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from slacktide.domain import BatchTiming, Notice, Outcome, OutcomeKind, Reason, Refused, Request
+from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.server.deadlines import due, due_at_the_latest
 from slacktide.server.driver import Driver, Outputs
@@ -78,6 +79,16 @@ class TicketOffice:
     def clients(self) -> frozenset[str]:
         """Those of whom anything is counted."""
         return frozenset((*self._per_client, *self._arriving))
+
+    def allocate(self, version: LoadedVersion, nbytes: int, client: str) -> Slot:
+        """Room for a payload. Raises MemoryLimitExceeded; samples make room for it before."""
+        arena = version.arena
+        try:
+            return arena.allocate(nbytes, client)
+        except MemoryLimitExceeded:
+            if not self.driver.reclaim():
+                raise
+            return arena.allocate(nbytes, client)
 
     def immediate(self, call: InferCall, reason: Reason, message: str) -> InferReply:
         """The reply to a call that no version can be blamed for."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from slacktide.domain import BatchTiming, Outcome, OutcomeKind, Reason
+from slacktide.engine import SampleCounts
 
 LATENCY_BOUNDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
@@ -93,6 +94,8 @@ class Tally:
         self.budget_s = Histogram(BUDGET_BOUNDS)
         self.batch_rows = Histogram(ROWS_BOUNDS)
         self.crashes = 0
+        self.samples = SampleCounts()
+        """Of requests that ran again, alone; the engine counts them."""
 
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
         """A request has its outcome."""

@@ -117,7 +117,7 @@ class ServerUpload:
         payload = refer_payload(self._slot, self.body(), checked)
         if payload is None:
             # A tensor that was written as JSON: its bytes are elsewhere, and need a slot.
-            extra = version.arena.allocate(checked.nbytes, self._client)
+            extra = self._office.allocate(version, checked.nbytes, self._client)
             ticket.extra = partial(version.arena.free, extra)
             payload = write_payload(version.arena, extra, checked)
         request = ticket.request(version, checked, options)

@@ -11,7 +11,7 @@ from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import ModelSource
-from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles import ClassedTimes
 from slacktide.repository.definition import ModelDefinition
 from slacktide.server.inputs import InputCheck
 from slacktide.server.tally import Tally
@@ -37,7 +37,7 @@ class LoadedVersion:
     definition: ModelDefinition
     source: ModelSource
     interface: ModelInterface
-    times: CorrectedTimes
+    times: ClassedTimes
     arena: Arena
     check: InputCheck
     tally: Tally

@@ -22,7 +22,7 @@ from slacktide.server.tally import Histogram, Tally
 from slacktide.server.versions import Catalog
 
 _RESULT = "of requests with a result"
-_COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], int]]] = (
+_COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], float]]] = (
     ("crashes_total", "counter", "Replicas lost", lambda view: view.tally.crashes),
     (
         "payload_bytes",
@@ -44,6 +44,42 @@ _COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], int]]] = (
         lambda view: view.states[State.RUNNING],
     ),
     ("in_flight_requests", "gauge", "Calls that have no answer yet", lambda view: view.in_flight),
+    (
+        "held_samples",
+        "gauge",
+        "Answered requests kept to be run again alone",
+        lambda view: view.states[State.SAMPLE],
+    ),
+    (
+        "samples_total",
+        "counter",
+        "Answered requests run again alone, to learn how long they are",
+        lambda view: view.tally.samples.run,
+    ),
+    (
+        "sample_seconds_total",
+        "counter",
+        "Lane time that this took, seconds",
+        lambda view: view.tally.samples.run_s,
+    ),
+    (
+        "sample_delayed_requests_total",
+        "counter",
+        "Requests that came meanwhile and waited for the end of it",
+        lambda view: view.tally.samples.delayed,
+    ),
+    (
+        "sample_delay_seconds_total",
+        "counter",
+        "How long they waited for that, together, seconds",
+        lambda view: view.tally.samples.delayed_s,
+    ),
+    (
+        "unknown_run_keys",
+        "gauge",
+        "Applications and hint bins with too few samples, predicted to take the model's p99",
+        lambda view: view.times.unknown_keys,
+    ),
 )
 _HISTOGRAMS: Sequence[tuple[str, str, Callable[[Tally], Histogram]]] = (
     (
@@ -88,6 +124,7 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
             )
         yield family
     yield from _predictions(views)
+    yield from _classes(views)
     yield _replicas(views)
 
 
@@ -184,6 +221,23 @@ def _predictions(views: Sequence[VersionView]) -> Iterable[Family]:
             error.add(view.times.prediction_error, model=view.model, version=view.version)
         drift.add(view.times.drift, model=view.model, version=view.version)
     return error, drift
+
+
+def _classes(views: Sequence[VersionView]) -> Iterable[Family]:
+    alone = Family(
+        "slacktide_run_class_seconds",
+        "gauge",
+        "Mean time of a request of this run class by itself, seconds; absent while all are alike",
+    )
+    share = Family("slacktide_run_class_share", "gauge", "Its part of the arrivals, 0 to 1")
+    for view in views:
+        classes = view.times.classes(view.cores)
+        for of in range(0 if classes is None else len(classes)):
+            assert classes is not None
+            labels = {"model": view.model, "version": view.version, "class": str(of)}
+            alone.add(classes.alone(of), **labels)
+            share.add(classes.shares[of], **labels)
+    return alone, share
 
 
 def _replicas(views: Sequence[VersionView]) -> Family:

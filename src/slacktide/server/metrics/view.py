@@ -9,7 +9,7 @@ from slacktide.domain import PoolId
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
-from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles import ClassedTimes
 from slacktide.server.tally import Tally
 from slacktide.server.versions import Catalog, VersionState
 
@@ -24,7 +24,8 @@ class VersionView:
     model: str
     version: str
     tally: Tally
-    times: CorrectedTimes
+    times: ClassedTimes
+    cores: int = 1
     ready: bool = False
     in_flight: int = 0
     payload_bytes: int = 0
@@ -47,7 +48,7 @@ def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
         view = views.get(key)
         if view is None:
             view = views[key] = VersionView(*key, loaded.tally, loaded.times)
-        view.tally, view.times = loaded.tally, loaded.times
+        view.tally, view.times, view.cores = loaded.tally, loaded.times, loaded.cores
         view.ready |= loaded.state is VersionState.READY
         view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
