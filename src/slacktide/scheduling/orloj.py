@@ -117,7 +117,6 @@ class Orloj(DeadlinePolicy):
             max_batch=max_batch,
             times=times,
             view=view,
-            # The shortest class: admission does not know whose request it is.
             lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).mean,
             admission=options.admission,
             max_queue=options.max_queue,

@@ -48,6 +48,7 @@ class Histogram:
     cdf: tuple[float, ...]
     """P(time ≤ edge); 0 at the first and 1 at the last."""
     mean: float
+    """What E[L] is taken to be: Orloj's is that of a batch of anybody (orloj_times.py)."""
 
 
 class Score:

@@ -1,9 +1,10 @@
 """What Orloj takes the time of a batch to be while it is still open who will be in it (§4.3).
 
-The request is of class g; whoever shares the batch is drawn from all that arrive, whichever
-application they come from. So the longest of a batch of k rows is distributed as F_g · F^(k-1), F
-the mixture of all classes (the product of CDFs, which is what Eq. 8 amounts to). Where a pool knows
-no classes, all requests are one class, with the batch times that the pool predicts.
+Whoever shares a batch is drawn from all that arrive, whichever application they come from: F is the
+mixture of all classes. E[L] "only depends on the batch size": it is that of k such rows, F^k. The
+histogram in the score of a request of class g is that of a batch with it in, F_g · F^(k-1). (Both
+are products of CDFs, which is what Eq. 8 amounts to.) Where a pool knows no classes, all requests
+are one class, with the batch times that the pool predicts.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class OrlojTimes:
         cdf = np.exp(classes.logs[of] + others * self._mix)
         cdf[0] = 0.0
         edges = [latency.seconds(rows, j * step) for j in range(POINTS)]
-        mean = latency.seconds(rows, expected_max(cdf, step))
+        mean = latency.seconds(rows, expected_max(np.exp((others + 1) * self._mix), step))
         return Histogram(tuple(edges), tuple(cdf.tolist()), mean)
 
     def _by_rows(self, rows: int) -> Histogram:
