@@ -61,10 +61,11 @@ class Rule:
             else list(size_grid(limit))
         )
 
-    def low(self, i: int) -> int:
-        if self.latency.sizes and self.latency.c0 <= 2 * self.latency.c1 * self.mean:
-            return self.sizes[i]
-        return ([0, *self.sizes][i]) + 1
+    def full_enough(self, members: list[Request], i: int) -> bool:
+        rows, size = sum(r.rows for r in members), self.sizes[i]
+        longest = self.classes.step * float((1 - self.longest(members)).sum() - 0.5)
+        sparse = self.latency.sizes and self.latency.c0 < 2.5 * self.latency.c1 * longest
+        return rows >= (size if sparse else [0, *self.sizes][i] + 1)
 
     def need(self, m: int, k: int, v: int) -> float:
         cdfs, levels = self.classes.cdfs[m], self.options.levels
@@ -128,7 +129,7 @@ class Rule:
                                 members.append(r)
                                 room -= r.rows
                         highest = any(self.classes.class_of(r) == m for r in members)
-                        if highest and k - room >= self.low(i):
+                        if highest and self.full_enough(members, i):
                             found.append(members)
         return found
 

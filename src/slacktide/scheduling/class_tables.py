@@ -12,7 +12,7 @@ Three kinds of tables, all worked out from one snapshot of the classes:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,10 @@ FLOOR = 1e-9
 """Least probability of a grid length; keeps logarithms finite."""
 
 P99 = 0.99
+
+PART_FILLED = 2.5
+"""A batch that pays for empty places is tried only where the fixed part of its time is more than so
+many times the longest length; see docs/decisions/0014-slack-classes.md."""
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its end once more."""
@@ -101,6 +105,7 @@ class ClassTables:
         "places",
         "size_of_column",
         "sizes",
+        "sparse_until",
         "within",
         "worth",
     )
@@ -121,7 +126,7 @@ class ClassTables:
         """What an answer is worth, by class, before its penalty."""
         self.sizes = _sizes(classes, limit)
         """Batch sizes to try, ascending."""
-        self.low = _low(self.sizes, classes, mean)
+        self.low = tuple(smaller + 1 for smaller in (0, *self.sizes[:-1]))
         """Least number of rows that is tried in a batch of each size."""
         paid = [0, *(latency.paid(rows) for rows in range(1, limit + 1))]
         self.paid: Floats = np.array(paid, dtype=np.float64)
@@ -138,6 +143,9 @@ class ClassTables:
         self.within: Ints = (self.places < self.size_of_column[:, None]).astype(np.int64)
         """1 for the places of a batch of the size of each column, else 0."""
         self.compositions = Compositions(classes, limit)
+        per_step = latency.c1 * classes.step
+        self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
+        """Expected longest length, in grid steps, up to which a batch may have empty places."""
         self._leads: dict[tuple[int, int], float] = {}
 
     def lead(self, of: int, rows: int) -> float:
@@ -177,17 +185,6 @@ def _sizes(classes: RunClasses, limit: int) -> tuple[int, ...]:
     if not padded:
         return size_grid(limit)
     return tuple(sorted({limit, *(size for size in padded if size <= limit)}))
-
-
-def _low(sizes: Sequence[int], classes: RunClasses, mean: float) -> tuple[int, ...]:
-    """A batch that pays for empty places is worth trying only where most of a time is fixed cost.
-
-    One that pays for its own rows only is priced at just these, and always tried.
-    """
-    latency = classes.latency
-    if latency.sizes and latency.c0 <= 2.0 * latency.c1 * mean:
-        return tuple(sizes)
-    return tuple(smaller + 1 for smaller in (0, *sizes[:-1]))
 
 
 def _first(cdf: Floats, probability: float) -> int:

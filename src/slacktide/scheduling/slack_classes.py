@@ -56,11 +56,14 @@ class Prices:
 
     def seconds(self, codes: Sequence[int], rows: int) -> float:
         """Expected time of a batch of members with these codes."""
-        tables = self._tables
-        compositions, latency = tables.compositions, tables.classes.latency
+        classes = self._tables.classes
+        return classes.latency.seconds(rows, self.mean_longest(codes) * classes.step)
+
+    def mean_longest(self, codes: Sequence[int]) -> float:
+        """Expected longest length of members with these codes, in grid steps."""
+        compositions = self._tables.compositions
         (slot,) = compositions.slots([int(self.weight.take(codes).sum())])
-        longest = float(compositions.mean_longest[slot]) * tables.classes.step
-        return latency.seconds(rows, longest)
+        return float(compositions.mean_longest[slot])
 
     def refresh(self) -> None:
         """Learn of codes that are new."""
@@ -116,7 +119,12 @@ def _best_window(
     count = np.minimum(left.ravel()[chosen], tables.size_of_column[column])
     slots = np.array(tables.compositions.slots(keys.tolist()))
     scores = _scores(due.take(places), code, count, slots, tables, prices, stance)
+    sparse = count < tables.size_of_column[column]
+    sparse &= tables.compositions.mean_longest[slots] > tables.sparse_until
+    scores[sparse] = -np.inf
     best = int(scores.argmax())
+    if sparse[best]:
+        return None
     row = int(chosen[best]) // width
     begin = sum(len(group.entries[m]) + limit for m in prefixes[:row])
     start = int(starts.ravel()[chosen[best]]) - begin
@@ -232,6 +240,8 @@ def _best_filling(
                         break
             own = [codes[i] for i in chosen]
             if rows < low or all(prices.kinds[code].of < m for code in own):
+                continue
+            if rows < size and prices.mean_longest(own) > tables.sparse_until:
                 continue
             members = [entries[i] for i in chosen]
             score = score_of(members, own, rows, tables, prices, stance)
