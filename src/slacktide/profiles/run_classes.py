@@ -17,7 +17,6 @@ import numpy as np
 from slacktide.domain import Request
 from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.distribution import FLOOR, Floats
-from slacktide.profiles.distribution import POINTS as POINTS
 
 NO_HINT = -1
 """Bin of a request without a work hint."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.profiles import RunClasses
-from slacktide.profiles.run_classes import POINTS
+from slacktide.profiles.distribution import POINTS
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.tables import size_grid
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slacktide.profiles.run_classes import POINTS
+from slacktide.profiles.distribution import POINTS
 from slacktide.scheduling.class_queue import Kind, Prefixes
 from slacktide.scheduling.class_tables import WIDTH, ClassTables, Floats, Ints
 from slacktide.scheduling.queue import Entry
