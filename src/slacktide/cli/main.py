@@ -15,6 +15,7 @@ from slacktide.cli.demo import demo
 from slacktide.cli.load import load
 from slacktide.cli.models import models
 from slacktide.cli.profile import profile
+from slacktide.cli.reproduce import reproduce
 from slacktide.cli.serve import serve
 from slacktide.cli.simulate import simulate
 
@@ -36,6 +37,7 @@ app.command()(load)
 app.command()(simulate)
 app.command()(demo)
 app.add_typer(models)
+app.add_typer(reproduce)
 
 
 def _print_version(wanted: bool) -> None:

@@ -12,18 +12,22 @@ from types import MappingProxyType
 
 from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
 from slacktide.reproduce.orloj.cell import REQUESTS, Cell, Contender
+from slacktide.reproduce.orloj.play import YARDSTICK
 from slacktide.reproduce.orloj.published import (
     DELAY_RATES_PER_MS,
-    SCHEDULERS,
     SLOS,
     cases,
 )
 
-PUBLISHED = tuple(Contender(name, name) for name in SCHEDULERS)
-CLIPPER, NEXUS, CLOCKWORK, ORLOJ = PUBLISHED
+CLIPPER = Contender("clipper", "clipper")
+NEXUS = Contender("nexus", "nexus")
+CLOCKWORK = Contender("clockwork", "clockwork", (("tolerance", 0.0),))
+"""Here batch times have no jitter to be tolerated: any overrun counts."""
+ORLOJ = Contender("orloj", "orloj")
+PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
 ORLOJ_TEXT = Contender("orloj_text", "orloj_text")
 SLACK = Contender("slack", "slack")
-ORACLE = Contender("oracle_slack", "oracle_slack")
+ORACLE = Contender(YARDSTICK, YARDSTICK)
 NOTICED = Contender("slack, notice 0.2", "slack", notice=0.2)
 FAIR = Contender("slack, theta 2", "slack", (("theta", 2.0),))
 
@@ -71,7 +75,7 @@ class Scope:
 
 QUICK = Scope(
     seeds=1,
-    requests=1_500,
+    requests=3_000,
     cases=("std-2/0.5", "std-0.5/2", "one-modal", "two-modal", "three-modal", "bart-cnn", "static"),
     slos=(1.5, 2.0, 3.0),
 )

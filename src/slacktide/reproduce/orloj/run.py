@@ -24,7 +24,7 @@ from slacktide.reproduce.workers import measured
 
 PAPER = "Orloj: Predictably Serving Unpredictable DNNs (Yu, Qiu, Jin, Chowdhury, 2022)"
 QUEUE = "figure-12"
-NAMES = tuple(sorted((*EXPERIMENTS, QUEUE), reverse=False))
+NAMES = tuple(sorted((*EXPERIMENTS, QUEUE), key=lambda name: (name.startswith("figure"), name)))
 """Every table and figure that can be asked for."""
 
 CODE = (
@@ -79,6 +79,10 @@ class Reproduction:
             "known": self.known,
             "provenance": asdict(self.provenance),
         }
+
+    def to_json(self) -> bytes:
+        """`to_dict` as an indented document."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def to_csv(self) -> str:
         """The rows, with a header; finish rates by class as one JSON object."""
