@@ -67,7 +67,10 @@ class Prefixes:
         deadline = entry[0]
         entries, due, codes = self.entries, self.due, self.codes
         for m in range(of, len(entries)):
-            at = bisect_left(entries[m], entry)
+            # By numbers that lie side by side, not by way of a tuple each.
+            at = bisect_left(due[m], deadline)
+            if at < len(due[m]) and due[m][at] == deadline:
+                at = bisect_left(entries[m], entry, at)
             entries[m].insert(at, entry)
             due[m].insert(at, deadline)
             codes[m].insert(at, code)
