@@ -7,9 +7,10 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `arena`, `budget`: shared memory for payloads, and how much of it may be used
 - `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
 - `in_process`, `profiled`: the other two executors
-- `session` (`model_file`, `interface`, `providers`, `tensor_io`): opening and running a model
+- `session` (`model_file`, `interface`, `providers`, `tensor_io`, `padded_io`): opening and running
+  a model
 - `protocol`, `spawning`, `output_file`: what server and worker pass to each other
-- `measuring` (`timed_replica`, `made_up`): timing a model, for its profile
+- `measuring` (`measuring_lengths`, `timed_replica`, `made_up`): timing a model, for its profile
 - `cores`: which cores there are, and moving threads between them
 """
 

@@ -1,6 +1,6 @@
 """Members of unequal length in one batch: padded on the way in, cut back on the way out.
 
-Per member one copy and one fill of whole slices; nothing is done per element. Where all members
+One fill for the batch and one copy per member; nothing is done per element. Where all members
 are of one length, nothing is padded and nothing is cut: that is the way of every other model.
 """
 
@@ -35,7 +35,7 @@ class PaddedGatherer:
         self._axis = padded.axis
         self._pad = pad_element(spec.datatype, padded.value)
         self._one = pad_element(spec.datatype, 1) if padded.mask else None
-        self._before = (slice(None),) * padded.axis
+        self._before = (slice(None),) * (padded.axis - 1)
 
     def gather(self, tensors: Sequence[TensorRef], arena: memoryview) -> NDArray[Any]:
         """The tensors, one per member, joined along axis 0 and padded to the longest.
@@ -51,29 +51,35 @@ class PaddedGatherer:
         shape = (rows, *tail[: axis - 1], longest, *tail[axis:])
         room = self._plain.room(math.prod(shape) * dtype.itemsize)
         joined = room.view(dtype).reshape(shape)
+        joined.fill(self._pad)  # at once: most of it is overwritten, and that is cheap
+        target, row_bytes, rest = room.data, room.nbytes // max(rows, 1), shape[2:]
         end = 0
         for tensor in tensors:
             start, end = end, end + tensor.shape[0]
-            length = tensor.shape[axis]
-            part = joined[start:end]
-            if part[(*self._before, slice(length))].shape != tensor.shape:
+            if axis == 1 and tensor.shape[2:] == rest and end - start == 1 and tensor.nbytes:
+                # The usual request: what it has lies in one piece, here as there.
+                content = self._bytes(tensor, arena)
+                target[start * row_bytes : start * row_bytes + tensor.nbytes] = content
+                continue
+            part = joined[(slice(start, end), *self._before, slice(tensor.shape[axis]))]
+            if part.shape != tensor.shape:
                 raise TensorError(f"input {self._name!r}: unlike shapes in one batch")
-            part[(*self._before, slice(length))] = self._content(tensor, arena)
-            part[(*self._before, slice(length, None))] = self._pad
+            if self._left_out(tensor):
+                part[...] = self._one
+            else:
+                content = self._bytes(tensor, arena)
+                part[...] = np.frombuffer(content, dtype).reshape(tensor.shape)
         return joined
 
     def _left_out(self, tensor: TensorRef) -> bool:
         return tensor.nbytes == 0 and self._one is not None
 
-    def _content(self, tensor: TensorRef, arena: memoryview) -> NDArray[Any] | np.generic | None:
-        if self._left_out(tensor):
-            return self._one
-        count = math.prod(tensor.shape)
-        if tensor.nbytes != count * self._dtype.itemsize:
+    def _bytes(self, tensor: TensorRef, arena: memoryview) -> memoryview:
+        if tensor.nbytes != math.prod(tensor.shape) * self._dtype.itemsize:
             raise TensorError(f"input {self._name!r}: its bytes do not fill its shape")
         if tensor.offset + tensor.nbytes > len(arena):
             raise TensorError(f"input {self._name!r} lies outside the arena")
-        return np.frombuffer(arena, self._dtype, count, tensor.offset).reshape(tensor.shape)
+        return arena[tensor.offset : tensor.offset + tensor.nbytes]
 
 
 class Lengths(NamedTuple):
