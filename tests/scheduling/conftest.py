@@ -152,6 +152,8 @@ def simulate(
             break
         wake = float("inf")
         if now == finish:
+            if running is not None:
+                scheduler.ended(running, now=now)
             for member in running.members if running is not None else ():
                 if now <= member.deadline or member.best_effort:
                     run.on_time += 1

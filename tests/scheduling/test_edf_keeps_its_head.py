@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from slacktide.domain import Notice, Reason
 from slacktide.engine.ports import Idle, Proposal
+from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
 from slacktide.scheduling import Edf, EdfOptions
 
 
@@ -40,6 +42,19 @@ def test_p99_leaves_room_for_a_slow_batch(lab) -> None:
         for id, deadline in enumerate(deadlines):
             scheduler.add(lab.request(id, deadline), now=0.0)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == expected
+
+
+def test_p99_holds_for_members_of_any_class(lab) -> None:
+    latency = BatchLatency(c0=0.005, c1=0.001, sizes=(1, 2, 4, 8))
+    lengths = {"short": np.array([1.0, 2.0]), "long": np.array([18.0, 20.0])}
+    times = FixedTimes(classes_of_samples(lengths, latency, most=2))
+    options = EdfOptions(guarantee="p99", admission=False)
+    scheduler = Edf(options, max_batch=8, times=times, view=lab.LaneView())
+    for id in range(8):
+        scheduler.add(lab.request(id, 0.06, application="short"), now=0.0)
+    # Four rows take 5 + 4 · 20 ms if one is long, and edf does not ask whether one is.
+    assert times.p99(2, 1) < 0.06 < times.p99(3, 1)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 1]
 
 
 def test_who_cannot_be_on_time_even_alone_is_given_up(lab) -> None:

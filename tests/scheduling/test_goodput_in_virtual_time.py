@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slacktide.scheduling import make_scheduler
+from slacktide.scheduling import POLICIES, make_scheduler
 
 
 def goodput(
@@ -48,8 +48,22 @@ def test_slack_is_at_least_as_good_as_edf(lab, latency: str, slos: list[float], 
 
 
 def test_under_light_load_everyone_is_served(lab) -> None:
-    for policy in ("fifo", "edf", "slack"):
+    for policy in ("fifo", "edf", "clipper", "nexus", "orloj", "orloj_text", "slack"):
         assert goodput(lab, policy, "weight_bound", 0.5, [10]) > 0.99
+
+
+def test_jitter_costs_clockwork_every_other_batch_unless_it_is_patient(lab) -> None:
+    by_tolerance = {}
+    for tolerance in (0.001, 0.5):
+        times = lab.LogNormalTimes(lab.weight_bound, 0.05)
+        view = lab.LaneView()
+        scheduler = make_scheduler(
+            "clockwork", {"tolerance": tolerance}, max_batch=32, times=times, view=view
+        )
+        run = lab.simulate(scheduler, view, lab.requests(200.0, 1200, [0.1]), times)
+        by_tolerance[tolerance] = run.goodput
+    assert 0.55 < by_tolerance[0.001] < 0.8
+    assert by_tolerance[0.5] > 0.95
 
 
 def test_bursts_hurt_fifo_most(lab) -> None:
@@ -62,7 +76,7 @@ def test_bursts_hurt_fifo_most(lab) -> None:
 
 
 def test_every_request_ends_once(lab) -> None:
-    for policy in ("fifo", "edf", "slack"):
+    for policy in POLICIES:
         times = lab.LogNormalTimes(lab.residual, 0.2)
         view = lab.LaneView()
         scheduler = make_scheduler(policy, {}, max_batch=8, times=times, view=view)

@@ -1,5 +1,7 @@
 """How `slack` treats requests without a deadline: worth that rises with age, and a floor.
 
+The floor holds for `orloj` too.
+
 They have a deadline that only orders them (arrival + window, DESIGN §4). Three rules:
 
 - *Spare room.* They join a batch of requests with deadlines where that raises the batch's value per
