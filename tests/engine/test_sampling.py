@@ -170,12 +170,12 @@ def test_a_request_that_comes_meanwhile_waits_for_one_sample_and_is_counted(samp
 
 def test_a_run_must_fit_the_usual_slack(sampled):
     world = sampled()
-    run_pair(world, 1, slo=0.09)
+    run_pair(world, 1, slo=0.029)
     assert held(world) == []
-    run_pair(world, 3, slo=0.09)
+    run_pair(world, 3, slo=0.029)
     assert sorted(world.freed) == [1, 2, 3, 4]
     loose = sampled()
-    run_pair(loose, 1, slo=0.11)
+    run_pair(loose, 1, slo=0.031)
     assert held(loose) == [1]
 
 
@@ -183,7 +183,7 @@ def test_a_few_tight_requests_hold_the_others_samples_back(sampled):
     world = sampled(share=0.01)
     run_pair(world, 1, slo=1.0)
     for n in range(20):
-        world.submit(10 + n, slo=0.05)
+        world.submit(10 + n, slo=0.015)
         world.finish()
     world.now += 10.0
     world.send(TimerFired())
@@ -202,7 +202,7 @@ def test_a_neighbour_on_the_lane_counts_as_well(make_world):
             tuple(Route(pool.model, pool) for pool in pools),
         )
     )
-    world.submit(1, model="b", slo=0.05)
+    world.submit(1, model="b", slo=0.025)
     world.finish()
     run_pair(world, 2, model="a")
     assert held(world) == []

@@ -5,8 +5,9 @@ a finished batch at most is *held*: it has its answer, but its payload is kept, 
 nothing better to do. Then it runs alone, as a batch that answers nobody, and only if
 
 - nothing is pending or announced for any model of the lane,
-- the run's p99 is within `SLACK_PART` of the usual budget of every model of the lane, so that a
-  request that comes meanwhile, and waits for one such run at most, is still on time,
+- the run's p99 is within `SLACK_PART` of the usual slack of every model of the lane (the usual
+  budget less the model's own p99 alone), so that a request that comes meanwhile, and waits for one
+  such run at most, can still be on time,
 - the pool has earned it: samples get a share of the lanes' time, saved up for some seconds.
 
 What runs alone anyway teaches as much and costs nothing, so requests like those that have lately
@@ -23,8 +24,8 @@ from slacktide.engine.state import EngineState
 
 HELD = 8
 """Most samples that a pool holds: each keeps a payload in memory."""
-SLACK_PART = 0.1
-"""Part of the usual budget that a sample's p99 may take."""
+SLACK_PART = 0.5
+"""Part of the usual slack that a sample's p99 may take."""
 
 
 class Sampler:
@@ -117,4 +118,6 @@ class Sampler:
         """Whether every model of the lane can wait for this request to run alone."""
         lane = placement.lane
         p99 = placement.pool.times.forecast((request,), request.rows, lane.size).p99
-        return p99 <= SLACK_PART * min(p.pool.usual_budget for p in lane.placements)
+        return p99 <= SLACK_PART * min(
+            p.pool.usual_budget - p.pool.times.p99(1, lane.size) for p in lane.placements
+        )
