@@ -106,7 +106,7 @@ def run(options: Options) -> Result:
     records = []
     with _all_up(repositories, options, result) as up:
         for seed in seeds:
-            bare = _measure_bare(2.0 if options.quick else 6.0)
+            bare = measure_bare(2.0 if options.quick else 6.0)
             records.append(_turns(up, bare, duration, seed))
     _summarise(records, result)
     return result
@@ -114,11 +114,17 @@ def run(options: Options) -> Result:
 
 def _repositories() -> dict[str, Path]:
     """The text encoder with and without its length as hint."""
+    return {"plain": plain_repository(), "hinted": _repository("hinted", SETTINGS + HINT)}
+
+
+def plain_repository() -> Path:
+    """The text encoder, whose requests are told apart by their application alone."""
+    return _repository("plain", SETTINGS)
+
+
+def _repository(name: str, settings: str) -> Path:
     onnx = example(MODEL).onnx()
-    return {
-        name: variant_repository(f"variable_length_{name}", {MODEL: (onnx, text)})
-        for name, text in (("plain", SETTINGS), ("hinted", SETTINGS + HINT))
-    }
+    return variant_repository(f"variable_length_{name}", {MODEL: (onnx, settings)})
 
 
 @contextlib.contextmanager
@@ -144,7 +150,7 @@ def _all_up(
 def _turns(up: dict[str, Serving], bare: Bare, duration: float, seed: int) -> dict[str, Any]:
     """The same arrivals to each contender, one after the other."""
     allowance = DEADLINE * bare.p99_alone
-    calm, load = (_load(factor * bare.peak, allowance) for factor in (CALM_LOAD, LOAD))
+    calm, load = (load_of(factor * bare.peak, allowance) for factor in (CALM_LOAD, LOAD))
     runs = {}
     for name, serving in up.items():
         offer(serving, calm, duration=CALM_S, warmup=0.0, seed=seed)
@@ -166,7 +172,8 @@ def _turns(up: dict[str, Serving], bare: Bare, duration: float, seed: int) -> di
     }
 
 
-def _load(rate: float, allowance: float) -> list[Offered]:
+def load_of(rate: float, allowance: float) -> list[Offered]:
+    """Both applications in their shares of `rate` rows/s, due `allowance` seconds after arrival."""
     inputs = texts()
     return [
         Offered(MODEL, Poisson(SHARES[name] * rate), Fixed(allowance), name, inputs[name])
@@ -235,7 +242,7 @@ def _figure(result: Result, name: str, values: NDArray[np.float64], least: float
     result.figures.append(Figure(name, float(np.median(values)), "", at_least(least), "", samples))
 
 
-def _measure_bare(seconds: float) -> Bare:
+def measure_bare(seconds: float) -> Bare:
     """Run the model in onnxruntime alone, on the servers' core, for about `seconds`."""
     command = [sys.executable, "-m", "bench.variable_length", str(seconds)]
     command = pinned(cores().server, command)

@@ -1,0 +1,225 @@
+"""The twin: live servers, recorded, and what the simulator makes of their recordings.
+
+Each run is a server of its own on one core, recorded, and a client on the other. First comes an
+unscored spell at the very load that is predicted, which teaches how long batches take where a loop
+shares their core; then, after a pause, the requests that count. Two questions to each recording:
+
+    replay      does a fresh engine give the same commands, to the bit?
+    predict     from who came when, and from what was known before the pause: how many points is the
+                predicted goodput from the live one? Median of the runs.
+
+Goodput is the server's own, by the engine's clock; the client's stands beside it. The classifier is
+sent frames that are all alike, the text encoder short and long texts of two applications
+(bench/variable_length.py). Loads are multiples of the peak in onnxruntime alone, just measured.
+
+Full: three runs of 3,000 requests or more. `--quick`: one of 600. `--rows` picks rows by any part
+of their names, such as `text` or `2x`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import servers, variable_length
+from bench.goodput import profile
+from bench.machine import cores, pin
+from bench.measurement import Figure, Options, Result, Table, at_most
+from bench.models import example_repository, measure_bare
+from bench.offer import Offered, offer, rest
+from bench.servers import Serving
+from slacktide.load.report import StreamReport
+from slacktide.load.report.provenance import gather
+from slacktide.profiles import batch_sizes
+from slacktide.recording import Call, Recording, replay
+from slacktide.simulation import predict
+from slacktide.workloads import Fixed, Poisson
+
+LOADS = (0.8, 1.2, 2.0)
+DEADLINE = {"residual": 5.0, "text": 3.0}
+"""Times the run alone: its median for frames, its P99 for texts."""
+RESIDUAL_BATCH = 8
+LEARN_S, LEARN_PART = 10.0, 0.25
+"""The unscored spell: at least so many seconds, and at least such a part of the scored one."""
+DRAWS = 5
+POINTS_GOAL = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model, how it is served and what it is sent."""
+
+    name: str
+    repository: Path
+    measure: Callable[[float], tuple[float, float]]
+    """(seconds to spend) -> (peak, rows/s; seconds that deadlines are multiples of)."""
+    load: Callable[[float, float], list[Offered]]
+    """(rows/s, deadline) -> what is offered."""
+
+
+def run(options: Options) -> Result:
+    """Every model and load, run after run."""
+    requests, runs = (600, 1) if options.quick else (3000, 3)
+    result = Result("twin", seeds=tuple(range(1, runs + 1)))
+    pin(cores().client)
+    rows: list[dict[str, Any]] = []
+    for subject in _subjects():
+        names = {f"{subject.name} {load:g}x": load for load in LOADS}
+        wanted = {name: load for name, load in names.items() if options.wants(name)}
+        if not wanted:
+            continue
+        profile(subject.repository / subject.name)
+        for name, load in wanted.items():
+            for seed in result.seeds:
+                rows.append(_row(subject, name, load, requests, seed))
+                print(_line(rows[-1]), file=sys.stderr, flush=True)
+    _summarise(rows, result)
+    return result
+
+
+def _subjects() -> tuple[Subject, ...]:
+    texts = variable_length.plain_repository()
+    return (
+        Subject("residual", example_repository(), _measure_frames, _frames),
+        Subject("text", texts, _measure_texts, variable_length.load_of),
+    )
+
+
+def _measure_frames(seconds: float) -> tuple[float, float]:
+    sizes = batch_sizes(RESIDUAL_BATCH)
+    bare = measure_bare("residual", sizes, seconds)
+    return max(size / bare.median(size) for size in sizes), bare.alone
+
+
+def _frames(rate: float, deadline: float) -> list[Offered]:
+    return [Offered("residual", Poisson(rate), Fixed(deadline))]
+
+
+def _measure_texts(seconds: float) -> tuple[float, float]:
+    bare = variable_length.measure_bare(seconds)
+    return bare.peak, bare.p99_alone
+
+
+def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> dict[str, Any]:
+    """One live run and what becomes of its recording."""
+    peak, alone = subject.measure(2.0 if requests < 3000 else 4.0)
+    # A few more, so that chance leaves no run short of them.
+    rate, deadline = load * peak, DEADLINE[subject.name] * alone
+    duration = 1.05 * requests / rate
+    offered = subject.load(rate, deadline)
+    learning = max(LEARN_S, LEARN_PART * duration)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "server.rec"
+        flags = ("--record", str(path), "--record-limit", "4GiB")
+        with servers.slacktide(subject.repository, *flags) as serving:
+            live, split = _live(serving, subject.name, offered, duration, learning, alone, seed)
+        recording = Recording(path)
+        replayed = replay(recording)
+        begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
+        found = predict(
+            recording,
+            seeds=range(seed, seed + DRAWS),
+            provenance=gather(),
+            after=split - begin,
+        )
+        size = path.stat().st_size
+    recorded = found.recorded.total
+    predicted = [report.total for report in found.predicted]
+    return {
+        "row": name,
+        "seed": seed,
+        "peak_rps": peak,
+        "deadline_ms": deadline * 1e3,
+        "requests": recorded.submitted,
+        "client_goodput": live,
+        "recorded_goodput": recorded.goodput,
+        "predicted_goodput": float(np.mean([one.goodput for one in predicted])),
+        "points": 100 * found.difference,
+        "latency_p50_ms": _latencies(recorded, predicted, "p50"),
+        "latency_p99_ms": _latencies(recorded, predicted, "p99"),
+        "identical": replayed.difference is None,
+        "events": replayed.events,
+        "bytes": size,
+        "notes": list(found.notes),
+    }
+
+
+def _live(
+    serving: Serving,
+    model: str,
+    load: Sequence[Offered],
+    duration: float,
+    learning: float,
+    alone: float,
+    seed: int,
+) -> tuple[float, float]:
+    """(goodput by the client's clock; when the scored spell began, on the machine's clock)."""
+    offer(serving, load, duration=learning, warmup=0.0, seed=1000 + seed)
+    rest(serving, [model], alone)
+    split = time.monotonic()
+    made = offer(serving, load, duration=duration, warmup=0.0, seed=seed)
+    each = list(made.models.values())
+    submitted = sum(one.submitted for one in each)
+    return sum(one.goodput * one.submitted for one in each) / submitted, split
+
+
+def _latencies(
+    recorded: StreamReport, predicted: Sequence[StreamReport], level: str
+) -> tuple[float, float]:
+    """A percentile of the answers' latency, live and predicted, ms; NaN without answers."""
+
+    def ms(stream: StreamReport) -> float:
+        return float("nan") if stream.latency is None else 1e3 * getattr(stream.latency, level)
+
+    return ms(recorded), float(np.mean([ms(one) for one in predicted]))
+
+
+def _line(row: dict[str, Any]) -> str:
+    return (
+        f"{row['row']}, run {row['seed']}: live {row['recorded_goodput']:.3f}, predicted "
+        f"{row['predicted_goodput']:.3f} ({row['points']:+.1f} points), "
+        f"{'identical' if row['identical'] else 'DIFFERENT'}"
+    )
+
+
+def _summarise(rows: Sequence[dict[str, Any]], result: Result) -> None:
+    """For each model and load: the median distance; and every run in a table."""
+    result.details["rows"] = list(rows)
+    for name in dict.fromkeys(row["row"] for row in rows):
+        points = tuple(abs(row["points"]) for row in rows if row["row"] == name)
+        figure = Figure(
+            f"predicted from live goodput, {name}",
+            float(np.median(points)),
+            "points",
+            at_most(POINTS_GOAL),
+            samples=points,
+        )
+        result.figures.append(figure)
+    different = sum(not row["identical"] for row in rows)
+    result.figures.append(Figure("replays that differ", different, "", at_most(0)))
+    if rows:
+        events = sum(row["events"] for row in rows)
+        per_event = sum(row["bytes"] for row in rows) / events
+        result.figures.append(Figure("recorded for each event", per_event, "bytes"))
+    columns = ("row", "run", "requests", "client", "live", "predicted", "p50 ms", "p99 ms")
+    lines = tuple(
+        (
+            row["row"],
+            str(row["seed"]),
+            str(row["requests"]),
+            f"{row['client_goodput']:.3f}",
+            f"{row['recorded_goodput']:.3f}",
+            f"{row['predicted_goodput']:.3f}",
+            "{:.1f} / {:.1f}".format(*row["latency_p50_ms"]),
+            "{:.1f} / {:.1f}".format(*row["latency_p99_ms"]),
+        )
+        for row in rows
+    )
+    result.tables.append(Table("Runs; latencies live / predicted", columns, lines))
