@@ -33,7 +33,7 @@ from bench.goodput import profile
 from bench.machine import ROOT, cores, pin, pinned
 from bench.measurement import Figure, Options, Result, Table, at_least
 from bench.models import Tensors, example_repository, variant_repository
-from bench.offer import BODIES, Answered, Offered, Run, offer, rest
+from bench.offer import Answered, Offered, Run, offer, rest
 from bench.peers import PeerMissingError
 from bench.servers import Serving
 from slacktide.examples import example, make_inputs
@@ -42,10 +42,12 @@ from slacktide.workloads import Fixed, Poisson
 
 MODEL = "text"
 MAX_BATCH = 16
-LENGTHS = {"short": (8, 24), "long": (160, 256)}
-"""Tokens of a text, by application."""
-SHARES = {"short": 0.8, "long": 0.2}
-"""Of the requests: about a fifth and four fifths of the work."""
+LENGTHS = {"short": (8, 64), "long": (64, 256)}
+"""Tokens of a text, by application; drawn evenly on a logarithmic scale."""
+SHARES = {"short": 0.7, "long": 0.3}
+"""Of the requests: about a third and two thirds of the work."""
+TEXTS = 48
+"""Different texts of each application."""
 LOAD, DEADLINE = 1.2, 3.0
 CALM_S, CALM_LOAD = 8.0, 0.3
 """Before each run: seconds, and load as a multiple of the peak."""
@@ -187,7 +189,7 @@ def texts() -> dict[str, tuple[Tensors, ...]]:
     found = {}
     for name, (shortest, longest) in LENGTHS.items():
         fits = [one for one in drawn if shortest <= one["input_ids"].shape[1] <= longest]
-        found[name] = tuple(fits[:BODIES])
+        found[name] = tuple(fits[:TEXTS])
     return found
 
 
