@@ -119,6 +119,10 @@ class SlackSettings(Section):
     name: Literal["slack"] = "slack"
     kappa: Annotated[float, Field(ge=0, le=1)] = _SLACK.kappa
     """How much of a patient request's worth is not lost by passing it over."""
+    theta: Annotated[float, Field(ge=0)] = _SLACK.theta
+    """How much more a long request is worth: its time alone over the average, to this power."""
+    lead: Annotated[float, Field(ge=0)] = _SLACK.lead
+    """How long the lane may be held for announced requests, in times of one request alone."""
     drop: Annotated[float, Field(ge=0, lt=1)] = _SLACK.drop
     """A request whose P(on time) falls to this is given up."""
     levels: Annotated[int, Field(ge=1, le=16)] = _SLACK.levels
