@@ -30,7 +30,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.load.report import Provenance
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Call, Recorder, Recording, export_times, replay
+from slacktide.recording import Call, Recorder, Recording, RecordingError, export_times, replay
 from slacktide.reports.twin import prediction_document, render_prediction
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import (
@@ -55,9 +55,11 @@ SLOWER = LatencyTable.linear(0.005, 0.0025, 8, spread=1.4)
 NOBODY = Provenance("", {}, "")
 
 
-def record(path: Path, items: list[Item], truth: LatencyTable, *, seed: int = 0) -> Recording:
+def record(
+    path: Path, items: list[Item], truth: LatencyTable, *, seed: int = 0, limit: int = 1 << 30
+) -> Recording:
     """Record a simulation whose batches take as long as `truth` says; TABLE is what it thinks."""
-    recorder = Recorder(path, EngineSettings(), limit=1 << 30)
+    recorder = Recorder(path, EngineSettings(), limit=limit)
 
     def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         times = CorrectedTimes(TABLE)
@@ -185,6 +187,16 @@ def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> Non
     (_, upload) = outside(calls([])).items
     assert isinstance(upload, Upload)
     assert upload.request is None
+
+
+def test_parts_whose_beginning_is_gone_are_predicted_with_what_they_state(path: Path) -> None:
+    recording = record(path, poisson(500.0, 2500), SLOWER, limit=100_000)
+    assert not recording.whole
+    found = predicted(recording)
+    assert 500 < found.recorded.total.submitted < 1500
+    assert abs(found.difference) < 0.03
+    with pytest.raises(RecordingError, match="needs all parts from the first on"):
+        predicted(recording, after=0.1)
 
 
 def test_who_was_still_waiting_as_the_recording_ended_is_left_out(path: Path) -> None:

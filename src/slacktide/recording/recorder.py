@@ -8,7 +8,7 @@ goes on, and says so.
 Parts. A part that has reached the limit is set aside as FILE.1, in the place of an older one, and
 FILE begins anew: a recording takes twice the limit at most, and its newest half is always there.
 A new part states the plan and the pools with what their predictions have learnt, so that it can be
-*predicted* by itself; to *replay* takes the parts from the first on (docs/decisions/0015).
+*predicted* by itself; to *replay* takes the parts from the first on (docs/decisions/0016).
 """
 
 from __future__ import annotations
