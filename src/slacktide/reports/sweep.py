@@ -22,28 +22,32 @@ _TITLES: Mapping[str, str] = {
     "p50_s": "p50 ms",
     "p99_s": "p99 ms",
 }
-_AT_A_GLANCE = ("submitted", "goodput", "refused", "late", "p50_s", "p99_s")
-"""What fits a terminal; only goodput with its error. A page, CSV and JSON have everything."""
+_AT_A_GLANCE = ("refused", "late", "p99_s")
+"""What a terminal has room for beside goodput; a page, CSV and JSON have everything."""
+_STREAMS_MOST = 4
+"""More streams than these do not get columns of their own at a terminal."""
+_GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
 _SHARES = ("goodput", "refused", "late")
 
 
 def render_sweep(sweep: Sweep) -> Table:
-    """A line for each cell and stream: means over the seeds, goodput with its standard error."""
+    """A line for each cell: goodput with its standard error, that of each stream, and the rest."""
     table = Table(title=Text(_title(sweep)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    for heading in (*sweep.keys, "stream"):
-        table.add_column(Text(heading), no_wrap=True)
-    for name in _AT_A_GLANCE:
-        table.add_column(_TITLES[name], justify="right", no_wrap=True)
+    streams = _streams(sweep)
+    for key in _short(sweep.keys, "."):
+        table.add_column(Text(key), no_wrap=True)
+    for heading in ("goodput", *_short(streams, "/"), *(_TITLES[name] for name in _AT_A_GLANCE)):
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)
-    for row, stream in lines(sweep):
-        cells = [Text(label) for label in (*row.labels.values(), stream)]
-        shown = dict(zip(_TITLES, _figures(row, stream), strict=True))
-        cells += [
-            Text(shown[name] if name == "goodput" else shown[name].partition(" ±")[0])
-            for name in _AT_A_GLANCE
-        ]
-        leads = stream == TOTAL and len(sweep.rows) > 1 and row.goodput.mean == best
-        table.add_row(*cells, style="bold" if leads else "")
+    for row in sweep.rows:
+        figures = dict(zip(_TITLES, _figures(row, TOTAL), strict=True))
+        cells = [*row.labels.values(), figures["goodput"]]
+        for stream in streams:
+            goodput = row.figure(_GOODPUT, stream)
+            cells.append("–" if goodput is None else percent(goodput.mean))
+        cells += [figures[name].partition(" ±")[0] for name in _AT_A_GLANCE]
+        leads = len(sweep.rows) > 1 and row.goodput.mean == best
+        table.add_row(*map(Text, cells), style="bold" if leads else "")
     return table
 
 
@@ -64,6 +68,19 @@ def sweep_page(sweep: Sweep) -> str:
         )
     )
     return html_document(sweep.title, origin(first) if first is not None else "", body)
+
+
+def _streams(sweep: Sweep) -> tuple[str, ...]:
+    """The single streams that get a column of their own; none if there is but one."""
+    names = [name for row in sweep.rows for name in row.streams if name != TOTAL]
+    distinct = tuple(dict.fromkeys(names))
+    return distinct if 1 < len(distinct) <= _STREAMS_MOST else ()
+
+
+def _short(names: tuple[str, ...], mark: str) -> tuple[str, ...]:
+    """The last part of each name, where that tells them apart."""
+    ends = tuple(name.rpartition(mark)[2] for name in names)
+    return ends if len(set(ends)) == len(ends) else names
 
 
 def _plots(sweep: Sweep) -> list[str]:
@@ -130,14 +147,8 @@ def _shown(name: str, value: Mean | None) -> str:
 
 
 def _title(sweep: Sweep) -> str:
-    best = max(sweep.rows, key=lambda row: row.goodput.mean, default=None)
-    if best is None:
-        return f"{sweep.title}: nothing was run"
     cut = ", interrupted" if sweep.interrupted else ""
-    return (
-        f"{sweep.title}: goodput up to {percent(best.goodput.mean)} ({best.name}), "
-        f"mean ± standard error over {_seeds(sweep)}{cut}"
-    )
+    return f"{sweep.title}: mean ± standard error over {_seeds(sweep)}{cut}"
 
 
 def _seeds(sweep: Sweep) -> str:

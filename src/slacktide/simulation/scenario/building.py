@@ -33,7 +33,7 @@ from slacktide.simulation.scenario.profiles import (
     stated,
 )
 from slacktide.simulation.scenario.reading import Cell
-from slacktide.simulation.scenario.sections import Application, SimulatedModel, SloByWork
+from slacktide.simulation.scenario.sections import Application, SimulatedModel
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
 from slacktide.workloads import (
@@ -149,7 +149,7 @@ class _Builder:
         place = ("models", name)
         if model.padded is not None:
             with self._named((*place, "padded")):
-                return padded(model.padded), None
+                return padded(model.padded, learned=model.predictions == "learned"), None
         if model.latency is not None:
             with self._named((*place, "latency")):
                 return stated(model.latency), None
@@ -255,10 +255,11 @@ class _Builder:
         if slo is None:
             stated = model.settings.slo
             return None if stated is None else Fixed(stated)
-        if isinstance(slo, SloByWork):
+        if slo.p99_alone is not None:
             return Fixed(slo.p99_alone * alone)
+        assert slo.within is not None
         with self._named(("applications", name, "slo")):
-            return parse_deadlines(slo)
+            return parse_deadlines(slo.within)
 
     def _all_told(self, models: Mapping[str, _Model], streams: tuple[Traffic, ...]) -> None:
         """A padded model is known by its applications: it cannot do without one."""

@@ -10,6 +10,9 @@ from slacktide.repository.complaints import Complaint, Path, dotted
 from slacktide.repository.yaml_text import Lines
 from slacktide.simulation.scenario.errors import ScenarioError
 
+_SHORT_FORMS = {"scheduler": "name", "slo": "within"}
+"""Sections that may be written as a text, and the key which that stands for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Places:
@@ -76,8 +79,8 @@ def replaced(document: Mapping[str, Any], path: Path, value: object) -> dict[str
         made[str(key)] = value
         return made
     below = made.get(str(key))
-    if isinstance(below, str) and str(key) == "scheduler":
-        below = {"name": below}  # its short form
+    if isinstance(below, str) and str(key) in _SHORT_FORMS:
+        below = {_SHORT_FORMS[str(key)]: below}
     if below is not None and not isinstance(below, Mapping):
         raise ValueError(f"{dotted((key,))} is not a section")
     made[str(key)] = replaced(below or {}, tuple(rest), value)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from slacktide.engine import BatchTimes
 from slacktide.profiles import (
     BatchLatency,
+    ClassedTimes,
     CorrectedTimes,
     FixedTimes,
     LatencyTable,
@@ -99,6 +100,8 @@ class PaddedProfile:
     """l_B = c0 + c1 · k · max(l), the same on any cores; certain once the lengths are known."""
 
     latency: BatchLatency
+    learned: bool = False
+    """Policies start from the mean length and learn from what runs, as a server does."""
 
     @property
     def largest(self) -> int:
@@ -110,6 +113,11 @@ class PaddedProfile:
         return None
 
     def times(self, training: Training, cores: int) -> BatchTimes:
+        if self.learned:
+            typical = self._typical(training)
+            seconds = [[self.latency.seconds(size, typical)] for size in self.latency.sizes]
+            table = LatencyTable.from_grid(self.latency.sizes, (cores,), seconds, seconds)
+            return ClassedTimes(table, latency=lambda cores: self.latency)
         return FixedTimes(
             classes_of_samples(
                 training.lengths,
@@ -117,6 +125,14 @@ class PaddedProfile:
                 shares=training.shares,
                 hint_edges=training.hint_edges,
             )
+        )
+
+    def _typical(self, training: Training) -> float:
+        """The mean length over all arrivals: what a profiler would have measured with."""
+        total = sum(training.shares.values())
+        return sum(
+            share / total * float(training.lengths[key].mean())
+            for key, share in training.shares.items()
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
@@ -127,9 +143,9 @@ class PaddedProfile:
         return self.latency.seconds(1, lengths.quantile(0.99))
 
 
-def padded(section: PaddedLatency) -> PaddedProfile:
+def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
     """The profile that a scenario states. Raises ProfileError."""
-    return PaddedProfile(BatchLatency(section.c0, section.c1, section.sizes))
+    return PaddedProfile(BatchLatency(section.c0, section.c1, section.sizes), learned)
 
 
 def stated(section: StatedTable) -> TableProfile:

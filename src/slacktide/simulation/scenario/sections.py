@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from slacktide.repository.nearest import shown
 from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
 from slacktide.repository.settings import Count, Duration, Name, Size
 from slacktide.repository.units import Seconds
@@ -100,11 +101,27 @@ class SimulatedModel(Section):
         return self
 
 
-class SloByWork(Section):
-    """A deadline by how long the application's own requests take alone."""
+class Slo(Section):
+    """How long a request may take. `50ms` is short for `{within: 50ms}`."""
 
-    p99_alone: Annotated[float, Field(gt=0)]
-    """So many times the 99th percentile of the time of one request alone."""
+    within: str | None = None
+    """`50ms`, `mix:24ms,60ms`, `uniform:20ms:200ms` or `none`."""
+    p99_alone: Annotated[float, Field(gt=0)] | None = None
+    """So many times the 99th percentile of the time of one such request by itself."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Slo:
+        if (self.within is None) == (self.p99_alone is None):
+            raise ValueError("expected either 'within' or 'p99_alone'")
+        return self
+
+
+def _short_slo(value: Any) -> Any:
+    if isinstance(value, str):
+        return {"within": value}
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a text such as '50ms', or {{p99_alone: 3}}, got {shown(value)}")
+    return value
 
 
 class ConstantLinkSection(Section):
@@ -154,9 +171,8 @@ class Application(Section):
         tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_short_rows)
     ] = (1,)
     """Of each request one of these is drawn."""
-    slo: str | SloByWork | None = None
-    """`50ms`, `mix:…`, `uniform:…`, `none`, or `{p99_alone: 3}`. None: that of the model's folder,
-    or none."""
+    slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
+    """None: that of the model's folder; requests are best effort if it has none either."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
     """What a missed deadline costs, in steps."""
     link: ConstantLinkSection | None = None

@@ -1,0 +1,124 @@
+"""`slacktide simulate`: the examples of the repository, the flags, the exit codes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from slacktide.cli.main import app
+from slacktide.reports import Report
+from slacktide.simulation import scenario
+from slacktide.simulation.scenario import run_cell
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "scenarios"
+
+
+def call(*arguments: str | Path) -> Any:
+    """`slacktide` with these arguments, in this process."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_runs(path: Path):
+    done = call("simulate", path, "--duration", "1s", "--seed", "3", "--jobs", "1")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "goodput" in done.stdout
+
+
+def test_a_single_run_gives_the_report_that_load_gives(tmp_path: Path):
+    done = call(
+        *("simulate", EXAMPLES / "recorded.yaml", "--json", "--duration", "5s"),
+        *("--html", tmp_path / "page.html", "--csv", tmp_path / "table.csv"),
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    report = Report.from_json(done.stdout)
+    assert (report.kind, report.title, report.seed) == ("simulate", "recorded", 0)
+    assert [stream.application for stream in report.streams] == ["mail", "reports"]
+    assert report.configuration["duration"] == "5s"
+    assert "<svg" in (tmp_path / "page.html").read_text()
+    lines = list(csv.DictReader((tmp_path / "table.csv").read_text().splitlines()))
+    assert [line["stream"] for line in lines] == ["encoder/mail", "encoder/reports", "total"]
+
+
+def test_a_grid_over_seeds_in_two_processes_gives_a_sweep(tmp_path: Path):
+    done = call(
+        *("simulate", EXAMPLES / "two-modal.yaml", "--json", "--duration", "2s", "--jobs", "2"),
+        *("--set", "grid={scheduler: [slack, edf]}", "--seed", "1", "--seed", "2"),
+        *("--html", tmp_path / "page.html"),
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    sweep = json.loads(done.stdout)
+    assert sweep["kind"] == "sweep"
+    assert [row["labels"] for row in sweep["rows"]] == [
+        {"scheduler": "slack"},
+        {"scheduler": "edf"},
+    ]
+    assert all(row["seeds"] == [1, 2] for row in sweep["rows"])
+    alone = call(
+        *("simulate", EXAMPLES / "two-modal.yaml", "--json", "--duration", "2s"),
+        *("--set", "grid={}", "--set", "scheduler=edf", "--seed", "2"),
+    )
+    total = Report.from_json(alone.stdout).total
+    assert sweep["rows"][1]["reports"][1]["total"]["outcomes"] == total.outcomes
+    assert "Means over 2 seeds" in (tmp_path / "page.html").read_text()
+
+
+def test_falling_short_exits_1_after_the_table():
+    done = call(
+        *("simulate", EXAMPLES / "recorded.yaml", "--duration", "1s", "--min-goodput", "0.9"),
+        *("--set", "applications.recorded.slo=1ms"),
+    )
+    assert done.exit_code == 1
+    assert "goodput 0.0 %" in done.stdout
+    assert "goodput 0.0 % of 'all' falls short of the 90.0 % of --min-goodput" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--set", "scheduler=slak"], "scheduler.name: expected a scheduler, got 'slak'; did you"),
+        (["--set", "seed=1"], "error: --set seed: seed: unknown key; did you mean 'seeds'?"),
+        (["--set", "applications.recorded.arrivals=poisson:-1"], "rate: must be positive"),
+        (["--duration", "10"], "--set duration: duration: expected a duration with its unit"),
+        (["--html", "/nowhere/page.html"], "--html: no such folder: /nowhere"),
+        (["--csv", "/nowhere/t.csv"], "--csv: no such folder: /nowhere"),
+    ],
+)
+def test_bad_usage_exits_2_and_names_the_key(flags: list[str], complaint: str):
+    done = call("simulate", EXAMPLES / "recorded.yaml", *flags)
+    assert done.exit_code == 2
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_scenario_that_is_not_there_exits_2(tmp_path: Path):
+    done = call("simulate", tmp_path / "none.yaml")
+    assert (done.exit_code, "No such file" in done.stderr) == (2, True)
+
+
+def test_ctrl_c_shows_what_was_done(monkeypatch: pytest.MonkeyPatch):
+    done = []
+
+    def twice(cell, seed, **rest):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(seed)
+        return run_cell(cell, seed)
+
+    monkeypatch.setattr(scenario, "run_cell", twice)
+    shown = CliRunner().invoke(
+        app,
+        [
+            *("simulate", str(EXAMPLES / "recorded.yaml"), "--duration", "1s", "--jobs", "1"),
+            *("--set", "seeds=[5, 6, 7]"),
+        ],
+    )
+    assert shown.exit_code == 1
+    assert done == [5, 6]
+    assert "over 2 seeds, interrupted" in shown.output
+    assert "error: interrupted" in shown.output

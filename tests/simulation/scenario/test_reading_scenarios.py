@@ -1,0 +1,195 @@
+"""Scenario files: what they say, and that every mistake is named with its line and key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slacktide.simulation.scenario import Cell, ScenarioError, build, read_scenario
+
+Read = Callable[..., tuple[Cell, ...]]
+
+GRID = """\
+duration: 1s
+seeds: [1, 2]
+models:
+  my.model:
+    latency: {batches: [1, 4], p50: [10ms, 20ms]}
+applications:
+  web:
+    model: my.model
+    arrivals: poisson:10
+grid:
+  scheduler:
+    - slack
+    - {name: edf, guarantee: p99}
+  models.my.model.max_batch: [1, 2, 4]
+"""
+
+
+def test_a_grid_gives_every_combination_the_last_key_fastest(read: Read) -> None:
+    cells = read(text=GRID)
+    assert [tuple(cell.labels.values()) for cell in cells] == [
+        ("slack", "1"),
+        ("slack", "2"),
+        ("slack", "4"),
+        ("edf guarantee=p99", "1"),
+        ("edf guarantee=p99", "2"),
+        ("edf guarantee=p99", "4"),
+    ]
+    assert cells[4].scenario.scheduler.name == "edf"
+    assert cells[4].scenario.models["my.model"].max_batch == 2
+    assert cells[4].scenario.seeds == (1, 2)
+    assert "grid" not in cells[4].document
+
+
+def test_a_key_below_a_short_form_is_reached(read: Read) -> None:
+    (cell,) = read("scheduler=slack", "scheduler.kappa=0.5")
+    assert cell.scenario.scheduler.model_dump()["kappa"] == 0.5
+
+
+def test_settings_replace_keys_of_the_file(read: Read) -> None:
+    (cell,) = read("duration=5s", "applications.web.slo={p99_alone: 3}", "seeds=7")
+    assert cell.scenario.duration == 5.0
+    assert cell.scenario.seeds == (7,)
+    (stream,) = build(cell).streams
+    assert stream.deadlines is not None
+    assert stream.deadlines.longest == pytest.approx(3 * (0.005 + 0.0005 * 17))
+
+
+def test_the_title_is_the_files_name_unless_it_says_otherwise(read: Read) -> None:
+    assert read()[0].scenario.title == "s"
+    assert read("title=A day")[0].scenario.title == "A day"
+
+
+def lines_of(text: str, old: str, new: str) -> str:
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("seeds: [1, 2]", "seeds: [1, 1]", "s.yaml, line 2: seeds: expected each seed once"),
+        ("seeds: [1, 2]", "seed: 1", "s.yaml, line 2: seed: unknown key; did you mean 'seeds'?"),
+        ("duration: 1s\n", "", "s.yaml: expected a key 'duration'"),
+        ("duration: 1s", "duration: 1", "line 1: duration: expected a duration with its unit"),
+        ("duration: 1s", "planners: [scaling]\nduration: 1s", "unknown planner 'scaling'"),
+        ("latency:", "latncy:", "line 5: models.my.model.latncy: unknown key; did you mean 'lat"),
+        ("    latency: {", "    cores: 1 #", "expected exactly one of 'profile', 'folder'"),
+        ("p50: [10ms, 20ms]", "p50: [10ms, -1ms]", "line 5: models.my.model.latency.p50[1][0]: "),
+        ("model: my.model", "model: my.modle", "line 8: applications.web.model: no model 'my.mod"),
+        ("- slack", "- slak", "s.yaml, line 12 (grid): scheduler.name: expected a scheduler, got"),
+        ("[1, 2, 4]", "[1, 0]", "s.yaml, line 14 (grid): models.my.model.max_batch: expected gr"),
+        ("max_batch: [", "max_bach: [", "(grid): models.my.model.max_bach: unknown key"),
+        ("  scheduler:\n", "  seeds:\n", "line 11: grid.seeds: 'seeds' cannot be varied"),
+        ("  scheduler:\n", "  duration.x:\n", "line 11: grid.duration.x: duration is not a sec"),
+        ("duration: 1s", "duration: 1s\nduration: 2s", "line 2: key 'duration' is given twice"),
+        ("duration: 1s", "[", "s.yaml: line "),
+    ],
+)
+def test_mistakes_are_named_with_line_and_key(
+    read: Read, old: str, new: str, complaint: str
+) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(text=lines_of(GRID, old, new))
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("duration", "--set: expected KEY=VALUE"),
+        ("duration=2", "--set duration: duration: expected a duration"),
+        ("duration.x=1", "--set duration.x: duration is not a section"),
+        ("scheduler=[", "--set scheduler: line 1"),
+        ("grid.scheduler=[slak]", "--set grid.scheduler (grid): scheduler.name: expected a sched"),
+    ],
+)
+def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        read(setting)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (["applications.web.arrivals=poisson:-1"], "web.arrivals: rate: must be positive"),
+        (["applications.web.arrivals=poison:1"], "did you mean 'poisson'"),
+        (["applications.web.arrivals=trace:no.csv"], "web.arrivals: trace: cannot read"),
+        (["applications.web.arrivals=trace:empty.csv"], "empty.csv: time_s: the trace is empty"),
+        (
+            ["applications.web.arrivals=trace:back.csv"],
+            "web.arrivals: back.csv, line 3, time_s: must not decrease, but comes after 2",
+        ),
+        (["applications.web.arrivals=trace:odd.csv"], "odd.csv, line 1: unknown column 'when'"),
+        (["applications.web.lengths=modes:3~-1"], "web.lengths: sigma: must be finite"),
+        (["applications.web.lengths=null"], "expected 'lengths'"),
+        (["applications.web.slo=40"], "applications.web.slo: expected a text such as '50ms'"),
+        (["applications.web.slo=fixed:40"], "web.slo: fixed seconds: expected a duration"),
+        (["models.m.max_batch=8"], "models.m.max_batch: the profile of 'm' is stated up to b"),
+        (["models.m.cores=2"], "models.m: cores: wants 2, and 1 of 1 are free"),
+        (["models.m.padded=null", "models.m.profile=no.json"], "m.profile: cannot be read: No"),
+        (["models.m.padded=null", "models.m.profile=odd.csv"], "models.m.profile: is not JSON"),
+        (["models.m.padded=null", "models.m.folder=nowhere"], "models.m.folder: "),
+        (["models.n={padded: {c0: 1ms, c1: 1ms}}"], "models.n: no application asks it"),
+        (
+            ["models.m.padded=null", "models.m.latency={batches: [1, 2], p50: [1ms]}"],
+            "models.m.latency: p50: expected 2 rows of 1 values",
+        ),
+        (
+            ["models.m.padded=null", "models.m.latency={batches: [1, 2], p50: [1ms, 2ms]}"],
+            "applications.web.lengths: model 'm' takes no notice of lengths",
+        ),
+        (
+            [
+                "models.m.padded=null",
+                "models.m.latency={batches: [1, 2], p50: [1ms, 2ms]}",
+                "applications.web.lengths=null",
+                "models.m.max_batch=4",
+            ],
+            "models.m.max_batch: the profile of 'm' was measured up to batch 2, not 4",
+        ),
+        (
+            ["applications.web.link={bandwidth: 1MB, payload: 1kB}", "applications.web.notice=1ms"],
+            "expected either 'link' or 'notice'",
+        ),
+        (["applications.web.hint={}"], "web.hint: expected either 'error' or 'claim'"),
+    ],
+)
+def test_what_only_building_shows_is_named_too(
+    read: Read, tmp_path: Path, settings: list[str], complaint: str
+) -> None:
+    (tmp_path / "empty.csv").write_text("time_s\n")
+    (tmp_path / "back.csv").write_text("time_s\n2\n1\n")
+    (tmp_path / "odd.csv").write_text("when\n1\n")
+    with pytest.raises(ScenarioError) as caught:
+        build(read(*settings)[0])
+    assert complaint in str(caught.value)
+
+
+def test_lines_are_those_of_the_file_also_where_building_finds_the_mistake(read: Read) -> None:
+    text = lines_of(GRID, "poisson:10", "poisson:-10")
+    with pytest.raises(ScenarioError, match=r"s\.yaml, line 9: applications\.web\.arrivals: rate"):
+        build(read(text=text)[0])
+
+
+def test_all_problems_are_told_at_once(read: Read) -> None:
+    text = lines_of(lines_of(GRID, "model: my.model", "model: 3"), "seeds:", "sed:")
+    with pytest.raises(ScenarioError) as caught:
+        read(text=text)
+    assert len(caught.value.problems) == 2
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"cannot read .*none\.yaml: No such file"):
+        read_scenario(tmp_path / "none.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"title: \xe9\n")
+    with pytest.raises(ScenarioError, match=r"latin\.yaml: expected UTF-8"):
+        read_scenario(tmp_path / "latin.yaml")
+    (tmp_path / "long.yaml").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(ScenarioError, match=r"long\.yaml: expected at most"):
+        read_scenario(tmp_path / "long.yaml")

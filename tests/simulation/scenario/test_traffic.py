@@ -1,0 +1,107 @@
+"""The requests of a scenario: what they carry, in which order, and what they share across cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slacktide.simulation import DrawnRequest, Upload
+from slacktide.simulation.scenario import Cell, build
+
+Read = Callable[..., tuple[Cell, ...]]
+
+
+def drawn(cell: Cell, seed: int = 1) -> list[DrawnRequest]:
+    return [item for item in build(cell).items(seed) if isinstance(item, DrawnRequest)]
+
+
+def uploads(cell: Cell, seed: int = 1) -> list[Upload]:
+    return [item for item in build(cell).items(seed) if isinstance(item, Upload)]
+
+
+def test_requests_come_in_order_with_ids_of_their_own(read: Read) -> None:
+    other = "applications.app={model: m, arrivals: 'constant:50', lengths: 'constant:5'}"
+    found = drawn(read(other)[0])
+    arrivals = [request.arrival for request in found]
+    assert arrivals == sorted(arrivals)
+    assert [request.id for request in found] == list(range(len(found)))
+    assert {request.application for request in found} == {"short", "long", "app"}
+    assert {request.client for request in found} == {"web", "app"}
+    assert sum(request.client == "app" for request in found) == 100
+
+
+def test_a_mode_gives_length_and_application(read: Read) -> None:
+    for request in drawn(read()[0]):
+        assert (request.application, request.length) in {("short", 3.0), ("long", 17.0)}
+        assert request.deadline == pytest.approx(request.arrival + 0.040)
+        assert request.work_hint is None
+
+
+def test_best_effort_is_ordered_by_its_patience(read: Read) -> None:
+    for request in drawn(read("applications.web.slo=none")[0]):
+        assert request.best_effort
+        assert request.deadline == pytest.approx(request.arrival + 1.0)
+
+
+def test_rows_and_penalty(read: Read) -> None:
+    found = drawn(read("applications.web.rows=[1, 2]", "applications.web.penalty=3")[0])
+    assert {request.rows for request in found} == {1, 2}
+    assert {request.penalty for request in found} == {3.0}
+
+
+def test_hints_are_exact_off_or_claimed(read: Read) -> None:
+    assert all(r.work_hint == r.length for r in drawn(read("applications.web.hint=exact")[0]))
+    off = drawn(read("applications.web.hint={error: 0.3}")[0])
+    ratios = [r.work_hint / r.length for r in off if r.work_hint is not None]
+    assert np.std(np.log(ratios)) == pytest.approx(0.3, rel=0.2)
+    assert abs(np.mean(np.log(ratios))) < 0.1
+    claimed = drawn(read("applications.web.hint={claim: 3}")[0])
+    assert {r.work_hint for r in claimed} == {3.0}
+
+
+def test_a_link_announces_at_the_first_byte_and_takes_its_time(read: Read) -> None:
+    link = "applications.web.link={bandwidth: 1MB, rtt: 4ms, payload: 10kB}"
+    found = uploads(read(link)[0])
+    plain = drawn(read()[0])
+    assert len(found) == len(plain)
+    for upload, request in zip(found, plain, strict=True):
+        assert upload.request is not None
+        assert upload.arrival == upload.request.arrival == pytest.approx(request.arrival + 0.002)
+        assert upload.complete_at == pytest.approx(request.arrival + 0.012)
+        assert upload.notice.complete_at == upload.complete_at
+        assert upload.notice.payload_bytes == 10_000
+        # The deadline is end to end: what the way there and back takes is not the server's.
+        assert upload.request.deadline == pytest.approx(request.deadline - 0.002)
+        assert upload.request.network_time == pytest.approx(0.002)
+
+
+def test_notice_announces_so_long_before(read: Read) -> None:
+    for upload, request in zip(
+        uploads(read("applications.web.notice=3ms")[0]), drawn(read()[0]), strict=True
+    ):
+        assert upload.request == request
+        assert upload.complete_at == request.arrival
+        assert upload.arrival == pytest.approx(max(0.0, request.arrival - 0.003))
+
+
+def test_what_two_cells_both_say_they_share(read: Read) -> None:
+    base = drawn(read()[0])
+    slower = drawn(read("applications.web.slo=uniform:20ms:90ms", "scheduler=fifo")[0])
+    assert [(r.arrival, r.length) for r in base] == [(r.arrival, r.length) for r in slower]
+    assert [r.arrival for r in base] != [r.arrival for r in drawn(read()[0], seed=2)]
+    longer = drawn(read("duration=3s")[0])
+    assert [(r.arrival, r.length) for r in longer][: len(base)] == [
+        (r.arrival, r.length) for r in base
+    ]
+
+
+def test_a_recorded_trace_keeps_times_lengths_and_owners(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time_s,length,application\n0.1,3,a\n0.2,9,b\n9,1,a\n")
+    cell = read("applications.web.arrivals=trace:t.csv", "applications.web.lengths=trace:t.csv")[0]
+    assert [(r.arrival, r.length, r.application) for r in drawn(cell)] == [
+        (0.1, 3.0, "a"),
+        (0.2, 9.0, "b"),
+    ]
