@@ -163,10 +163,11 @@ def orloj(
     try:
         if data is not None:
             scope = replace(scope, trace=azure_counts(data))
+        experiments = chosen(experiment)
         results = Results(state or _default_state(), fingerprint(CODE), fresh=fresh)
         with progress_bar() as move:
             result = run(
-                chosen(experiment),
+                experiments,
                 scope,
                 results,
                 provenance=gather(),

@@ -123,7 +123,7 @@ def reproduce(
     known = len(wanted) - len(missing)
     with results:
         done = known
-        for cell, result in measured(_measure, _spread(missing), jobs=jobs):
+        for cell, result in measured(measure, _spread(missing), jobs=jobs):
             results.add(cell.to_dict(), result)
             done += 1
             moved(done / len(wanted), f"{cell.setting} {cell.case} {cell.contender.label}")
@@ -141,7 +141,8 @@ def reproduce(
     )
 
 
-def _measure(cell: Cell) -> dict[str, Any]:
+def measure(cell: Cell) -> dict[str, Any]:
+    """What comes of `cell`, as plain data."""
     return play(cell).to_dict()
 
 

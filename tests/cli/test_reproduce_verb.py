@@ -1,0 +1,100 @@
+"""`slacktide reproduce orloj` as a user has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from slacktide.cli import reproduce as verb
+from slacktide.cli.main import app
+from slacktide.reproduce.orloj import experiments
+from slacktide.reproduce.orloj.experiments import Scope
+
+TINY = Scope(seeds=1, requests=60, cases=("two-modal",), slos=(2.0,))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """`--quick` is very quick, and the cache folder is here."""
+    monkeypatch.setattr(experiments, "QUICK", TINY)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def call(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["reproduce", "orloj", *map(str, arguments)])
+
+
+def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
+    done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
+    assert done.exit_code == 0, done.output
+    assert "two-modal" in done.output
+    assert "9 runs of 60 requests, 0 of them known" in done.output
+    assert (tiny / "cache" / "slacktide" / "reproduce-orloj.jsonl").is_file()
+    again = call("table-3", "--quick", "--setting", "p", "--jobs", "1")
+    assert "9 runs of 60 requests, 9 of them known" in again.output
+    fresh = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--fresh")
+    assert "9 runs of 60 requests, 0 of them known" in fresh.output
+
+
+def test_files_are_written(tiny: Path):
+    paths = {flag: tiny / f"out.{flag}" for flag in ("json", "csv", "html")}
+    flags = [word for flag, path in paths.items() for word in (f"--{flag}", path)]
+    done = call("table-2", "--quick", "--jobs", "1", "--state", tiny / "s.jsonl", *flags)
+    assert done.exit_code == 0, done.output
+    document = json.loads(paths["json"].read_text())
+    assert {row["setting"] for row in document["rows"]} == {"P", "Q"}
+    assert document["scope"]["requests"] == 60
+    assert paths["csv"].read_text().startswith("experiment,setting,case,slo_x_p99,scheduler,")
+    assert paths["html"].read_text().startswith("<!DOCTYPE html>")
+
+
+def test_json_on_stdout_is_all_there_is(tiny: Path):
+    done = call("table-3", "--quick", "--jobs", "1", "--json", "-")
+    assert json.loads(done.stdout)["experiments"] == ["table-3"]
+    done = call("table-3", "--quick", "--jobs", "1", "--csv", "-")
+    assert all(line.count(",") >= 10 for line in done.stdout.splitlines())
+
+
+def test_missed_goals_are_an_exit_code_only_where_asked(tiny: Path):
+    # So few requests cannot come near the printed figures.
+    assert call("table-3", "--quick", "--jobs", "1").exit_code == 0
+    done = call("table-3", "--quick", "--jobs", "1", "--check")
+    assert done.exit_code == 1
+    assert "goals missed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("table-6",), "unknown experiment 'table-6'"),
+        (("--data", "nowhere"), "--data: no such folder: nowhere"),
+        (("--html", "nowhere/page.html"), "--html: no such folder: nowhere"),
+        (("--json", "-", "--csv", "-"), "cannot both go to stdout"),
+        (("--setting", "R"), "'R' is not one of"),
+        (("--seeds", "0"), "--seeds"),
+    ],
+)
+def test_bad_usage_is_said_before_any_work(tiny: Path, arguments: tuple[str, ...], said: str):
+    done = call(*arguments)
+    assert done.exit_code == 2
+    assert said in " ".join(done.stderr.split())
+    assert not (tiny / "cache").exists()
+
+
+def test_a_state_file_of_something_else_is_refused(tiny: Path):
+    (tiny / "notes.txt").write_text("shopping\n")
+    done = call("table-3", "--quick", "--state", tiny / "notes.txt")
+    assert done.exit_code == 2
+    assert "line 1: not a result" in done.stderr
+
+
+def test_the_program_knows_the_verb(run: Any):
+    done = run("reproduce", "orloj", "--help")
+    assert done.returncode == 0
+    assert "figure-14" in done.stdout
+    assert verb.__doc__

@@ -1,0 +1,162 @@
+"""The whole of it, tiny: the same rows each time, resumed where it was, shown in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from slacktide.load.report import Provenance
+from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.orloj import run as room
+from slacktide.reproduce.orloj.experiments import Scope
+from slacktide.reproduce.orloj.page import page
+from slacktide.reproduce.orloj.run import NAMES, Reproduction, chosen, reproduce
+from slacktide.reproduce.orloj.show import render
+from slacktide.reproduce.orloj.traces import azure_counts
+from slacktide.reproduce.state import Results
+
+TINY = Scope(("P",), seeds=2, requests=120, cases=("two-modal", "static"), slos=(2.0,))
+ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
+
+
+def made(path: Path, scope: Scope = TINY, *names: str, **fields: Any) -> Reproduction:
+    results = Results(path, "code")
+    return reproduce(names or ("table-3",), scope, results, provenance=ORIGIN, **fields)
+
+
+def test_rows_repeat_exactly(tmp_path):
+    one, other = made(tmp_path / "a.jsonl"), made(tmp_path / "b.jsonl")
+    assert one.rows == other.rows
+    assert one.goals == other.goals
+    assert [row.scheduler for row in one.rows] == [
+        "clipper",
+        "nexus",
+        "clockwork",
+        "orloj",
+        "orloj_text",
+        "slack",
+        "oracle_slack",
+        "slack, notice 0.2",
+        "slack, theta 2",
+    ]
+
+
+def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "state.jsonl"
+    whole = made(tmp_path / "whole.jsonl")
+    monkeypatch.setattr(room, "measure", _Flaky(fail_after=5))
+    with pytest.raises(KeyboardInterrupt):
+        made(path)
+    monkeypatch.undo()
+    assert len(path.read_bytes().splitlines()) == 5
+    resumed = made(path)
+    assert (resumed.known, resumed.cells) == (5, whole.cells)
+    assert resumed.rows == whole.rows
+    again = made(path)
+    assert (again.known, again.rows) == (again.cells, whole.rows)
+
+
+class _Flaky:
+    """The work, until somebody presses Ctrl-C."""
+
+    def __init__(self, fail_after: int) -> None:
+        self.left = fail_after
+        self.work = room.measure
+
+    def __call__(self, cell: Any) -> dict[str, Any]:
+        if not self.left:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return self.work(cell)
+
+
+def test_cases_printed_twice_are_measured_once(tmp_path):
+    scope = replace(TINY, cases=("two-modal", "std-1"), seeds=1)
+    both = made(tmp_path / "a.jsonl", scope, "table-2", "table-3")
+    one = made(tmp_path / "b.jsonl", scope, "table-3")
+    assert both.cells == one.cells
+    assert len(both.rows) > len(one.rows)
+    rates = {(row.case, row.scheduler): row.measured_mean for row in both.rows}
+    assert rates["std-1", "orloj"] == rates["two-modal", "orloj"]
+
+
+def test_progress_reaches_the_end(tmp_path):
+    told: list[tuple[float, str]] = []
+    made(tmp_path / "a.jsonl", moved=lambda share, text: told.append((share, text)))
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert told[0][1].startswith("P two-modal ")
+
+
+def test_every_experiment_has_rows_and_assumptions(tmp_path):
+    scope = replace(TINY, seeds=1, requests=60, cases=("two-modal", "static", "bart-cnn"))
+    result = made(tmp_path / "a.jsonl", scope, *chosen("all"))
+    assert {row.experiment for row in result.rows} == set(NAMES) - {"figure-12"}
+    assert {time.pending for time in result.queue} == {10, 100, 1_000, 10_000}
+    assert any("not public" in text for text in result.assumptions)
+    assert any("calibrated on Tables 2 and 3" in text for text in result.assumptions)
+    figure = [row for row in result.rows if row.experiment == "figure-13"]
+    assert [row.at for row in figure] == [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1]
+    assert all(row.published is None for row in figure)
+    document = orjson.loads(result.to_json())
+    assert len(document["rows"]) == len(result.rows)
+    assert document["assumptions"] == list(result.assumptions)
+    assert document["provenance"]["commit"] == "abc"
+    lines = list(csv.DictReader(io.StringIO(result.to_csv())))
+    assert len(lines) == len(result.rows)
+    assert set(orjson.loads(lines[0]["finish_per_class"])) == {"short", "long"}
+    shown = _shown(result)
+    for text in ("Table 2.", "Table 5.", "Figure 12.", "Figure 14.", "Goals", "b (1/ms)"):
+        assert text in shown
+    drawn = page(result)
+    assert drawn.count("<svg") == 8
+    assert "orloj, printed" in drawn
+
+
+def test_a_table_fits_a_terminal_of_80(tmp_path):
+    result = made(tmp_path / "a.jsonl", replace(TINY, slos=(1.5, 2.0)))
+    shown = _shown(result)
+    assert "…" not in shown
+    assert "two-modal" in shown
+    row = next(row for row in result.rows if (row.scheduler, row.slo_x_p99) == ("orloj", 2.0))
+    assert f"{row.measured_mean:.2f}".lstrip("0") + "/.75" in shown
+
+
+def _shown(result: Reproduction) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(result))
+    return console.export_text()
+
+
+def test_an_unknown_experiment_is_refused():
+    with pytest.raises(ReproduceError, match="'table-6'; there are: all, table-2"):
+        chosen("table-6")
+    assert chosen("figure-12") == ("figure-12",)
+
+
+def test_counts_come_from_the_folder_of_traces(tmp_path):
+    with pytest.raises(ReproduceError, match="no such folder"):
+        azure_counts(tmp_path / "nowhere")
+    with pytest.raises(ReproduceError, match="no azure_functions_2019"):
+        azure_counts(tmp_path)
+    path = tmp_path / "workload" / "azure_functions_2019_sample.csv"
+    path.parent.mkdir()
+    path.write_text("function_id,time_s,invocations\n0,0,5\n1,0,2\n0,60,1\n")
+    assert azure_counts(tmp_path) == (7.0, 1.0)
+    path.write_text("time_s\n1\n")
+    with pytest.raises(ReproduceError, match="has no counts by window"):
+        azure_counts(tmp_path)
+    path.write_text("function_id,time_s,invocations\n0,0,many\n")
+    with pytest.raises(ReproduceError, match="line 2"):
+        azure_counts(tmp_path)
+    path.write_text("function_id,time_s,invocations\n0,0,0\n")
+    with pytest.raises(ReproduceError, match="has no invocations"):
+        azure_counts(tmp_path)
