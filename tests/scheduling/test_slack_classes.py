@@ -63,8 +63,9 @@ class Rule:
 
     def full_enough(self, members: list[Request], i: int) -> bool:
         rows, size = sum(r.rows for r in members), self.sizes[i]
-        longest = self.classes.step * float((1 - self.longest(members)).sum() - 0.5)
-        sparse = self.latency.sizes and self.latency.c0 < 2.5 * self.latency.c1 * longest
+        c = self.longest(members)
+        longest = self.classes.step * next(j for j in range(POINTS) if c[j] >= 0.9)
+        sparse = self.latency.sizes and self.latency.c0 < 2.3 * self.latency.c1 * longest
         return rows >= (size if sparse else [0, *self.sizes][i] + 1)
 
     def need(self, m: int, k: int, v: int) -> float:

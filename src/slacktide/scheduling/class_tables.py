@@ -27,9 +27,11 @@ FLOOR = 1e-9
 
 P99 = 0.99
 
-PART_FILLED = 2.5
-"""A batch that pays for empty places is tried only where the fixed part of its time is more than so
-many times the longest length; see docs/decisions/0014-slack-classes.md."""
+PART_FILLED = 2.3
+"""A batch that pays for empty places is tried only where the fixed part of its time is at least so
+many times what its longest member, at the 90th percentile, takes of one row (0014)."""
+
+P90 = 0.9
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its end once more."""
@@ -44,7 +46,7 @@ Ints = NDArray[np.int64]
 class Compositions:
     """Distribution of the longest member by composition, that is by members per class."""
 
-    __slots__ = ("_known", "_logs", "_radix", "cdf", "mean_longest", "weights")
+    __slots__ = ("_known", "_logs", "_radix", "cdf", "mean_longest", "p90_longest", "weights")
 
     def __init__(self, classes: RunClasses, most: int) -> None:
         count = len(classes)
@@ -57,6 +59,8 @@ class Compositions:
         """P(longest ≤ x_j) by slot, shape (≥ slots, WIDTH)."""
         self.mean_longest: Floats = np.zeros(64)
         """Expected longest length by slot, in grid steps."""
+        self.p90_longest: Ints = np.zeros(64, dtype=np.int64)
+        """The first grid point with P(longest ≤ x_j) ≥ 0.9, by slot."""
 
     def slots(self, keys: list[int]) -> list[int]:
         """Where the compositions of these keys stand in the tables."""
@@ -77,12 +81,14 @@ class Compositions:
             rows = 2 * end
             self.cdf = np.vstack([self.cdf, np.ones((rows - len(self.cdf), WIDTH))])
             self.mean_longest = np.resize(self.mean_longest, rows)
+            self.p90_longest = np.resize(self.p90_longest, rows)
         keys = np.array(sorted(missing), dtype=np.int64)
         members = keys[:, None] // self.weights % self._radix
         cdf = np.exp(members @ self._logs)
         self.cdf[first:end, :POINTS] = cdf
         self.cdf[first:end, POINTS] = cdf[:, -1]
         self.mean_longest[first:end] = (1.0 - cdf).sum(axis=1) - 0.5
+        self.p90_longest[first:end] = (cdf >= P90).argmax(axis=1)
         self._known.update(zip(keys.tolist(), range(first, end), strict=True))
 
 
@@ -145,7 +151,7 @@ class ClassTables:
         self.compositions = Compositions(classes, limit)
         per_step = latency.c1 * classes.step
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
-        """Expected longest length, in grid steps, up to which a batch may have empty places."""
+        """90th percentile of the longest length, in grid steps, up to which places may be empty."""
         self._leads: dict[tuple[int, int], float] = {}
 
     def lead(self, of: int, rows: int) -> float:

@@ -56,14 +56,17 @@ class Prices:
 
     def seconds(self, codes: Sequence[int], rows: int) -> float:
         """Expected time of a batch of members with these codes."""
-        classes = self._tables.classes
-        return classes.latency.seconds(rows, self.mean_longest(codes) * classes.step)
+        classes, compositions = self._tables.classes, self._tables.compositions
+        longest = float(compositions.mean_longest[self._slot(codes)]) * classes.step
+        return classes.latency.seconds(rows, longest)
 
-    def mean_longest(self, codes: Sequence[int]) -> float:
-        """Expected longest length of members with these codes, in grid steps."""
-        compositions = self._tables.compositions
-        (slot,) = compositions.slots([int(self.weight.take(codes).sum())])
-        return float(compositions.mean_longest[slot])
+    def p90_longest(self, codes: Sequence[int]) -> int:
+        """90th percentile of the longest length of such members, in grid steps."""
+        return int(self._tables.compositions.p90_longest[self._slot(codes)])
+
+    def _slot(self, codes: Sequence[int]) -> int:
+        key = int(self.weight.take(codes).sum())
+        return self._tables.compositions.slots([key])[0]
 
     def refresh(self) -> None:
         """Learn of codes that are new."""
@@ -120,7 +123,7 @@ def _best_window(
     slots = np.array(tables.compositions.slots(keys.tolist()))
     scores = _scores(due.take(places), code, count, slots, tables, prices, stance)
     sparse = count < tables.size_of_column[column]
-    sparse &= tables.compositions.mean_longest[slots] > tables.sparse_until
+    sparse &= tables.compositions.p90_longest[slots] > tables.sparse_until
     scores[sparse] = -np.inf
     best = int(scores.argmax())
     if sparse[best]:
@@ -241,7 +244,7 @@ def _best_filling(
             own = [codes[i] for i in chosen]
             if rows < low or all(prices.kinds[code].of < m for code in own):
                 continue
-            if rows < size and prices.mean_longest(own) > tables.sparse_until:
+            if rows < size and prices.p90_longest(own) > tables.sparse_until:
                 continue
             members = [entries[i] for i in chosen]
             score = score_of(members, own, rows, tables, prices, stance)
