@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from slacktide.domain import (
+    Batch,
     Cancelled,
+    Command,
     Deployment,
+    Event,
     LaneSpec,
     Notice,
     Plan,
@@ -22,9 +25,10 @@ from slacktide.domain import (
     Refused,
     Request,
     Route,
+    RunBatch,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
-from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.profiles import ClassedTimes, CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import ByProfile, Failure, Happening, Item, Simulation, Upload
@@ -44,6 +48,14 @@ def plan(*pools: PoolId) -> Plan:
     )
 
 
+class Hinted(ByProfile):
+    """Takes a part longer for each unit of the largest hint."""
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        longest = max(member.work_hint or 0.0 for member in batch.members)
+        return super().seconds(batch, cores) * (1.0 + longest / 10.0)
+
+
 class Recorded:
     """An engine in virtual time with a recorder, as the server's driver has one."""
 
@@ -53,38 +65,42 @@ class Recorded:
         settings = EngineSettings(hang_floor=0.5)
         self.recorder = Recorder(path, settings, limit=limit)
         self.engine = Engine(self._parts, settings)
-        self.times: dict[PoolId, CorrectedTimes] = {}
+        self.times: dict[PoolId, CorrectedTimes | ClassedTimes] = {}
+        self.batches: list[Batch] = []
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        times = self.times[pool] = CorrectedTimes(TABLE)
+        classed = self.recipe.profiling > 0.0
+        times = self.times[pool] = ClassedTimes(TABLE) if classed else CorrectedTimes(TABLE)
         self.recorder.opened(pool, max_batch, self.recipe, lambda: export_times(times))
         return self.recipe.parts(times, max_batch=max_batch, view=view)
 
-    def run(self, items: Sequence[Item], *, seed: int = 0, begin: float = 0.0) -> None:
-        """Let `items` happen, with batch times drawn from a profile 20 % slower than is thought."""
+    def run(self, items: Sequence[Item], *, seed: int = 0) -> None:
+        """Let `items` happen, with batch times drawn from a profile 20 % slower than is thought,
+        and longer by the largest hint in the batch."""
         slower = LatencyTable.linear(0.0048, 0.0024, 8, spread=1.3)
-        truth = ByProfile(CorrectedTimes(slower), np.random.default_rng(seed))
-        simulation = Simulation(
-            self.engine,
-            plan(A, B),
-            truth,
-            watch=lambda events, now, commands: (
-                self.recorder.called(events, now, commands),
-                self.recorder.encode(),
-            ),
-            begin=begin,
-            start_s=0.01,
-        )
+        truth = Hinted(CorrectedTimes(slower), np.random.default_rng(seed))
+        simulation = Simulation(self.engine, plan(A, B), truth, watch=self._watch, start_s=0.01)
         simulation.run(items)
         self.recorder.close()
+
+    def _watch(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
+        self.recorder.called(events, now, commands)
+        self.recorder.encode()
+        self.batches += [each.batch for each in commands if isinstance(each, RunBatch)]
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> Callable[..., Recorded]:
     """Makes recorded worlds."""
 
-    def make(scheduler: str = "slack", limit: int = 64 * MIB, **options: object) -> Recorded:
-        return Recorded(tmp_path / "run.rec", PoolRecipe(scheduler, options), limit=limit)
+    def make(
+        scheduler: str = "slack",
+        limit: int = 64 * MIB,
+        profiling: float = 0.0,
+        **options: object,
+    ) -> Recorded:
+        recipe = PoolRecipe(scheduler, options, profiling=profiling)
+        return Recorded(tmp_path / "run.rec", recipe, limit=limit)
 
     return make
 
@@ -95,7 +111,12 @@ def happenings() -> Callable[..., list[Item]]:
 
 
 def make_happenings(
-    seed: int, count: int = 300, *, rate: float = 250.0, trouble: bool = True
+    seed: int,
+    count: int = 300,
+    *,
+    rate: float = 250.0,
+    trouble: bool = True,
+    hints: Sequence[float | None] = (None, 5.0),
 ) -> list[Item]:
     """Arrivals of both models, some announced; with `trouble` clients that withdraw, lanes that
     fail, requests that the server refuses, and a model that is loaded anew."""
@@ -114,7 +135,7 @@ def make_happenings(
             signature=((chance.choice((3, 3, 4)),),) if trouble else (),
             best_effort=trouble and chance.random() < 0.1,
             application=chance.choice(("", "tenant")),
-            work_hint=chance.choice((None, 5.0)),
+            work_hint=chance.choice(hints),
         )
         if trouble and chance.random() < 0.3:
             items.append(announced(request, chance.choice((0.0, 0.002, 0.03))))

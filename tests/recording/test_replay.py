@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,35 @@ def test_a_replay_is_identical_whatever_happened(
     for pool, times in recorded.times.items():
         if pool in replayed.engine.state.pools:
             assert replayed.engine.state.pools[pool].times.export() == times.export()
+
+
+@pytest.mark.parametrize("policy", ["slack", "orloj"])
+def test_what_is_learnt_of_lengths_is_learnt_again(
+    policy: str, world: Any, happenings: Any
+) -> None:
+    """Classes of requests, and finished ones that are run again alone to tell them apart."""
+    recorded = world(policy, profiling=0.2)
+    quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))
+    busy = happenings(seed=6, rate=400.0, hints=(1.0, 20.0))
+    start = quiet[-1].arrival
+    for item in busy:
+        if isinstance(item, Request):
+            moved = replace(
+                item,
+                id=item.id + 10**4,
+                arrival=item.arrival + start,
+                deadline=item.deadline + start,
+            )
+            quiet.append(moved)
+    recorded.run(quiet, seed=5)
+    assert any(times.classes(1) is not None for times in recorded.times.values())
+    assert any(batch.sample for batch in recorded.batches)
+    replayed = replay(Recording(recorded.path))
+    assert replayed.difference is None
+    for pool, times in recorded.times.items():
+        again = replayed.engine.state.pools[pool].times
+        assert again.export() == times.export()
+        assert again.expected(4, 1) == times.expected(4, 1)
 
 
 def test_an_event_beyond_the_engine_is_replayed_too(world: Any) -> None:
