@@ -165,11 +165,13 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
     loaded = world.load("mlp")
     counts = loaded.tally.samples
     counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
+    counts.singled = 4
     assert "slacktide_run_class_seconds" not in world.samples()
     loaded.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
     loaded.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
     found = world.samples()
     assert found["slacktide_samples_total"] == {(): 5}
+    assert found["slacktide_singled_out_requests_total"] == {(): 4}
     assert found["slacktide_sample_seconds_total"] == {(): 0.25}
     assert found["slacktide_sample_delayed_requests_total"] == {(): 2}
     assert found["slacktide_sample_delay_seconds_total"] == {(): 0.03}

@@ -53,7 +53,11 @@ class Batches:
             elif proposal is not None:
                 offers.append((placement, proposal))
         if offers:
-            self._run(lane, *(offers[0] if len(offers) == 1 else self._best(offers)))
+            placement, proposal = offers[0] if len(offers) == 1 else self._best(offers)
+            single = self._sampler.single_out(placement, proposal.members, turn=self._next_id)
+            if single is not None:
+                proposal = Proposal((single,), single.rows)
+            self._run(lane, placement, proposal)
         elif lane.wait_until == math.inf:
             sample = self._sampler.next_on(lane)
             if sample is not None:

@@ -17,6 +17,8 @@ SAVED_S = 10.0
 class SampleCounts:
     """What samples have cost so far. Only rises; may outlive a pool."""
 
+    singled: int = 0
+    """Requests that ran alone though a batch was proposed, since lanes were never idle."""
     run: int = 0
     """Samples that ran."""
     run_s: float = 0.0

@@ -5,16 +5,23 @@ a finished batch at most is *held*: it has its answer, but its payload is kept, 
 nothing better to do. Then it runs alone, as a batch that answers nobody, and only if
 
 - nothing is pending or announced for any model of the lane,
-- the run's p99 is within `SLACK_PART` of the usual slack of every model of the lane (the usual
-  budget less the model's own p99 alone), so that a request that comes meanwhile, and waits for one
-  such run at most, can still be on time,
+- the run's p99 is within the usual slack of every model of the lane (the usual budget less the
+  model's own p99 alone): a request that comes meanwhile waits for one such run at most, and can
+  still be on time,
 - the pool has earned it: samples get a share of the lanes' time, saved up for some seconds.
+
+A server that always has more to do than it can would never learn, and take short requests for long
+ones for ever. So where as much is held as may be and no lane becomes idle, a request is *singled
+out* now and then, by the same rules and on the same account: it runs, for the first time, alone
+instead of with the batch that was proposed, which waits for one such run.
 
 What runs alone anyway teaches as much and costs nothing, so requests like those that have lately
 done so are not wanted. Orloj's profiler is a machine of its own; a small server has none to spare.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from slacktide.domain import Batch, Request
 from slacktide.engine.lane import Lane, Placement
@@ -24,8 +31,6 @@ from slacktide.engine.state import EngineState
 
 HELD = 8
 """Most samples that a pool holds: each keeps a payload in memory."""
-SLACK_PART = 0.5
-"""Part of the usual slack that a sample's p99 may take."""
 
 
 class Sampler:
@@ -94,6 +99,28 @@ class Sampler:
                 return placement, request
         return None
 
+    def single_out(
+        self, placement: Placement, members: Sequence[Request], *, turn: int
+    ) -> Request | None:
+        """The one of the proposed `members` that is to run alone instead of all; None: as proposed.
+
+        `turn` picks it.
+        """
+        pool = placement.pool
+        samples = pool.samples
+        if samples is None or len(members) == 1 or len(samples.held) < HELD:
+            return None
+        member = members[turn % len(members)]
+        if not samples.rules.wants(member) or not self._fits(placement, member):
+            return None
+        cores, now = placement.lane.size, self._state.now
+        seconds = pool.times.forecast((member,), member.rows, cores).expected
+        if samples.affordable_at(seconds, lanes=pool.lanes, now=now) > now:
+            return None
+        samples.pay(seconds)
+        samples.rules.counts.singled += 1
+        return member
+
     def ended(self, batch: Batch, placement: Placement) -> None:
         """A sample has left its lane, one way or another: count it, and who waited for it."""
         now = self._state.now
@@ -118,6 +145,6 @@ class Sampler:
         """Whether every model of the lane can wait for this request to run alone."""
         lane = placement.lane
         p99 = placement.pool.times.forecast((request,), request.rows, lane.size).p99
-        return p99 <= SLACK_PART * min(
+        return p99 <= min(
             p.pool.usual_budget - p.pool.times.p99(1, lane.size) for p in lane.placements
         )

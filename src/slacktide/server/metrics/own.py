@@ -57,6 +57,12 @@ _COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], float]]] = (
         lambda view: view.tally.samples.run,
     ),
     (
+        "singled_out_requests_total",
+        "counter",
+        "Requests run alone though a batch was ready, to learn how long they are",
+        lambda view: view.tally.samples.singled,
+    ),
+    (
         "sample_seconds_total",
         "counter",
         "Lane time that this took, seconds",
