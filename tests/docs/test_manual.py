@@ -25,7 +25,7 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
-VERBS = ("serve", "profile", "load", "demo", "models make", "models check")
+VERBS = ("serve", "profile", "load", "simulate", "demo", "models make", "models check")
 
 
 @pytest.fixture(scope="module")
