@@ -20,7 +20,7 @@ from slacktide.reproduce.orloj.play import play
 from slacktide.reproduce.orloj.queue_times import QueueTime, queue_times
 from slacktide.reproduce.orloj.rows import COLUMNS, Row, rows_of
 from slacktide.reproduce.state import Results
-from slacktide.reproduce.workers import measured
+from slacktide.simulation.scenario.workers import done_in_processes
 
 PAPER = "Orloj: Predictably Serving Unpredictable DNNs (Yu, Qiu, Jin, Chowdhury, 2022)"
 QUEUE = "figure-12"
@@ -123,7 +123,8 @@ def reproduce(
     known = len(wanted) - len(missing)
     with results:
         done = known
-        for cell, result in measured(measure, _spread(missing), jobs=jobs):
+        tasks = ((cell, cell) for cell in _spread(missing))
+        for cell, result in done_in_processes(measure, tasks, jobs=jobs):
             results.add(cell.to_dict(), result)
             done += 1
             moved(done / len(wanted), f"{cell.setting} {cell.case} {cell.contender.label}")
