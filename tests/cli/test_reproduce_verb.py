@@ -44,7 +44,8 @@ def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
 def test_files_are_written(tiny: Path):
     paths = {flag: tiny / f"out.{flag}" for flag in ("json", "csv", "html")}
     flags = [word for flag, path in paths.items() for word in (f"--{flag}", path)]
-    done = call("table-2", "--quick", "--jobs", "1", "--state", tiny / "s.jsonl", *flags)
+    names = ("table-2", "table-3")
+    done = call(*names, "--quick", "--jobs", "1", "--state", tiny / "s.jsonl", *flags)
     assert done.exit_code == 0, done.output
     document = json.loads(paths["json"].read_text())
     assert {row["setting"] for row in document["rows"]} == {"P", "Q"}

@@ -25,7 +25,16 @@ PAGES = sorted(
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
-VERBS = ("serve", "profile", "load", "simulate", "demo", "models make", "models check")
+VERBS = (
+    "serve",
+    "profile",
+    "load",
+    "simulate",
+    "demo",
+    "models make",
+    "models check",
+    "reproduce orloj",
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,7 @@ def test_the_life_of_a_request_names_files_that_exist():
 
 def test_the_manual_names_every_verb():
     names = [command.callback.__name__ for command in app.registered_commands if command.callback]
-    assert {verb.split()[0] for verb in VERBS} == {*names, "models"}
+    assert {verb.split()[0] for verb in VERBS} == {*names, "models", "reproduce"}
     text = (ROOT / "docs" / "README.md").read_text()
     for verb in VERBS:
         assert f"`slacktide {verb}" in text

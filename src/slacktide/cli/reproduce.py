@@ -37,12 +37,14 @@ class Settings(StrEnum):
 @reproduce.command()
 def orloj(
     experiment: Annotated[
-        str,
+        list[str] | None,
         typer.Argument(
-            metavar="[EXPERIMENT]",
-            help="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14 or all.",
+            metavar="[EXPERIMENT]...",
+            help="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14; "
+            "default: all of them.",
+            show_default=False,
         ),
-    ] = "all",
+    ] = None,
     setting: Annotated[
         Settings,
         typer.Option(
@@ -136,7 +138,7 @@ def orloj(
 
     Example: slacktide reproduce orloj --quick
 
-    Example: slacktide reproduce orloj table-3 --setting P --csv table-3.csv --html table-3.html
+    Example: slacktide reproduce orloj table-2 table-3 --setting P --csv rows.csv --html page.html
     """
     from slacktide.load.report.provenance import gather
     from slacktide.reports import ReportError
@@ -163,7 +165,7 @@ def orloj(
     try:
         if data is not None:
             scope = replace(scope, trace=azure_counts(data))
-        experiments = chosen(experiment)
+        experiments = chosen(experiment or ())
         results = Results(state or _default_state(), fingerprint(CODE), fresh=fresh)
         with progress_bar() as move:
             result = run(

@@ -98,7 +98,7 @@ def test_progress_reaches_the_end(tmp_path):
 
 def test_every_experiment_has_rows_and_assumptions(tmp_path):
     scope = replace(TINY, seeds=1, requests=60, cases=("two-modal", "static", "bart-cnn"))
-    result = made(tmp_path / "a.jsonl", scope, *chosen("all"))
+    result = made(tmp_path / "a.jsonl", scope, *chosen(()))
     assert {row.experiment for row in result.rows} == set(NAMES) - {"figure-12"}
     assert {time.pending for time in result.queue} == {10, 100, 1_000, 10_000}
     assert any("not public" in text for text in result.assumptions)
@@ -137,9 +137,10 @@ def _shown(result: Reproduction) -> str:
 
 
 def test_an_unknown_experiment_is_refused():
-    with pytest.raises(ReproduceError, match="'table-6'; there are: all, table-2"):
-        chosen("table-6")
-    assert chosen("figure-12") == ("figure-12",)
+    with pytest.raises(ReproduceError, match="'table-6'; there are: table-2, table-3"):
+        chosen(("table-2", "table-6"))
+    assert chosen(("figure-12", "table-2")) == ("table-2", "figure-12")
+    assert chosen(()) == NAMES
 
 
 def test_counts_come_from_the_folder_of_traces(tmp_path):

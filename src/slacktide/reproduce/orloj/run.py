@@ -96,13 +96,15 @@ class Reproduction:
         return text.getvalue()
 
 
-def chosen(name: str) -> tuple[str, ...]:
-    """The experiments that `name` asks for. Raises ReproduceError if there is no such one."""
-    if name == "all":
-        return NAMES
-    if name not in NAMES:
-        raise ReproduceError(f"unknown experiment {name!r}; there are: all, {', '.join(NAMES)}")
-    return (name,)
+def chosen(names: Sequence[str]) -> tuple[str, ...]:
+    """The experiments of these names in their order, all if there are none.
+
+    Raises ReproduceError if one is unknown.
+    """
+    for name in names:
+        if name not in NAMES:
+            raise ReproduceError(f"unknown experiment {name!r}; there are: {', '.join(NAMES)}")
+    return tuple(name for name in NAMES if name in names or not names)
 
 
 def reproduce(
