@@ -35,7 +35,7 @@ def render_sweep(sweep: Sweep) -> Table:
     table = Table(title=Text(_title(sweep)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     streams = _streams(sweep)
     for key in _short(sweep.keys, "."):
-        table.add_column(Text(key), no_wrap=True)
+        table.add_column(Text(key), overflow="fold")
     for heading in ("goodput", *_short(streams, "/"), *(_TITLES[name] for name in _AT_A_GLANCE)):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)

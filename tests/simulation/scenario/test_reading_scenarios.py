@@ -157,6 +157,14 @@ def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) 
             ["applications.web.link={bandwidth: 1MB, payload: 1kB}", "applications.web.notice=1ms"],
             "expected either 'link' or 'notice'",
         ),
+        (
+            ["scheduler=oracle_slack", "applications.web.rows=[1, 2]"],
+            "--set scheduler: scheduler: oracle_slack needs a padded model and requests of one row",
+        ),
+        (
+            ["scheduler={name: oracle_slack, kapa: 1}"],
+            "--set scheduler: scheduler: oracle_slack has no option 'kapa'; did you mean 'kappa'?",
+        ),
         (["applications.web.hint={}"], "web.hint: expected either 'error' or 'claim'"),
     ],
 )

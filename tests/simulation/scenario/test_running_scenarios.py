@@ -75,6 +75,15 @@ def test_learned_and_known_predictions_both_serve(read: Read) -> None:
         assert run_cell(cell, 1).goodput > 0.5
 
 
+def test_the_yardstick_is_told_every_length(read: Read) -> None:
+    busy = ("applications.web.arrivals=poisson:150", "applications.web.lengths=exponential:10")
+    told, *others = (
+        run_cell(read(f"scheduler={name}", *busy)[0], 1).goodput
+        for name in ("oracle_slack", "slack", "fifo")
+    )
+    assert told > max(others)
+
+
 def test_hints_are_known_by_bins(read: Read) -> None:
     (plain,), (hinted,) = read(), read("applications.web.hint=exact")
     for cell, edges in ((plain, ()), (hinted, (3.0, 17.0))):

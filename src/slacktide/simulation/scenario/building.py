@@ -19,7 +19,7 @@ from slacktide.profiles import ProfileError
 from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
 from slacktide.repository.complaints import Path as Place
 from slacktide.repository.schedulers import Section
-from slacktide.scheduling import PoolRecipe
+from slacktide.scheduling import PoolRecipe, SlackOptions
 from slacktide.server.lanes import LaneError, lay_out
 from slacktide.simulation.execution import ByModel, Execution
 from slacktide.simulation.items import Item
@@ -33,9 +33,10 @@ from slacktide.simulation.scenario.profiles import (
     stated,
 )
 from slacktide.simulation.scenario.reading import Cell
-from slacktide.simulation.scenario.sections import Application, SimulatedModel
+from slacktide.simulation.scenario.sections import Application, OracleSlackSettings, SimulatedModel
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
+from slacktide.simulation.yardsticks import OracleSlack
 from slacktide.workloads import (
     Arrivals,
     ConstantLink,
@@ -58,7 +59,7 @@ class _Model:
     """One model, ready to be deployed."""
 
     profile: Profile
-    recipe: PoolRecipe
+    scheduler: PoolRecipe | OracleSlackSettings
     max_batch: int
     cores: int
     """Of its smallest lane."""
@@ -86,7 +87,9 @@ class World:
             if isinstance(model.profile, PaddedProfile):
                 known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
             times = model.profile.times(known, model.cores)
-            return model.recipe.parts(times, max_batch=max_batch, view=view)
+            if isinstance(model.scheduler, PoolRecipe):
+                return model.scheduler.parts(times, max_batch=max_batch, view=view)
+            return PoolParts(_oracle(model, known, max_batch, view), times, model.settings.share)
 
         return Engine(parts)
 
@@ -102,6 +105,19 @@ class World:
     def items(self, seed: int) -> Iterator[Item]:
         """The requests."""
         return requests(self.streams, duration=self.length, seed=seed)
+
+
+def _oracle(model: _Model, known: Training, max_batch: int, view: PoolView) -> OracleSlack:
+    """The yardstick for a model that asks for it."""
+    assert isinstance(model.profile, PaddedProfile)
+    assert isinstance(model.scheduler, OracleSlackSettings)
+    return OracleSlack(
+        model.profile.latency,
+        mean_length=known.mean,
+        max_batch=max_batch,
+        view=view,
+        options=SlackOptions(kappa=model.scheduler.kappa, theta=model.scheduler.theta),
+    )
 
 
 def build(cell: Cell) -> World:
@@ -204,10 +220,28 @@ class _Builder:
             at_cores = profile.misses(1, cores) is not None
             key = "cores" if at_cores else "max_batch"
             raise self._refuse(("models", name, key), f"the profile of {name!r} {missing}")
-        scheduler: Section = settings.scheduler
-        options = scheduler.model_dump(exclude={"name"}, exclude_none=True)
-        recipe = PoolRecipe(settings.scheduler.name, options, settings.share)
-        return _Model(profile, recipe, max_batch, cores, settings)
+        scheduler = self._scheduler(name, profile, settings)
+        return _Model(profile, scheduler, max_batch, cores, settings)
+
+    def _scheduler(
+        self, name: str, profile: Profile, settings: ModelSettings
+    ) -> PoolRecipe | OracleSlackSettings:
+        stated: Section = settings.scheduler
+        if not isinstance(stated, OracleSlackSettings):
+            options = stated.model_dump(exclude={"name"}, exclude_none=True)
+            return PoolRecipe(settings.scheduler.name, options, settings.share)
+        rows = {
+            row
+            for application in self._scenario.applications.values()
+            if application.model == name
+            for row in application.rows
+        }
+        if not isinstance(profile, PaddedProfile) or rows - {1}:
+            own = self._scenario.models[name].scheduler is not None
+            place: Place = ("models", name, "scheduler") if own else ("scheduler",)
+            why = f"oracle_slack needs a padded model and requests of one row, unlike {name!r}"
+            raise self._refuse(place, why)
+        return stated
 
     # ── applications ─────────────────────────────────────────────────────────────────────────
 

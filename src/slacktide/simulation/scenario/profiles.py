@@ -44,6 +44,14 @@ class Training:
     """Their parts of the arrivals."""
     hint_edges: tuple[float, ...] = ()
 
+    @property
+    def mean(self) -> float:
+        """Mean length over all arrivals."""
+        parts = sum(self.shares.values())
+        return sum(
+            share / parts * float(self.lengths[key].mean()) for key, share in self.shares.items()
+        )
+
 
 class Profile(Protocol):
     """How long one model takes."""
@@ -114,7 +122,8 @@ class PaddedProfile:
 
     def times(self, training: Training, cores: int) -> BatchTimes:
         if self.learned:
-            typical = self._typical(training)
+            # A profiler would have measured with the mean length.
+            typical = training.mean
             seconds = [[self.latency.seconds(size, typical)] for size in self.latency.sizes]
             table = LatencyTable.from_grid(self.latency.sizes, (cores,), seconds, seconds)
             return ClassedTimes(table, latency=lambda cores: self.latency)
@@ -125,14 +134,6 @@ class PaddedProfile:
                 shares=training.shares,
                 hint_edges=training.hint_edges,
             )
-        )
-
-    def _typical(self, training: Training) -> float:
-        """The mean length over all arrivals: what a profiler would have measured with."""
-        total = sum(training.shares.values())
-        return sum(
-            share / total * float(training.lengths[key].mean())
-            for key, share in training.shares.items()
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:

@@ -9,10 +9,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
-from slacktide.repository.nearest import shown
-from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
+from slacktide.repository.nearest import shown, suggestion
+from slacktide.repository.schedulers import (
+    SchedulerSettings,
+    Section,
+    SlackSettings,
+    name_to_section,
+)
 from slacktide.repository.settings import Count, Duration, Name, Size
 from slacktide.repository.units import Seconds
 
@@ -24,6 +36,29 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(_ascending)]
+
+
+class OracleSlackSettings(Section):
+    """The rule of `slack`, told the true length of every request: a yardstick, no policy."""
+
+    name: Literal["oracle_slack"] = "oracle_slack"
+    kappa: Annotated[float, Field(ge=0, le=1)] = SlackSettings().kappa
+    theta: Annotated[float, Field(ge=0)] = SlackSettings().theta
+
+
+def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:
+    section = name_to_section(value)
+    if isinstance(section, dict) and section.get("name") == "oracle_slack":
+        known = OracleSlackSettings.model_fields
+        for key in section:
+            if key not in known:
+                raise ValueError(f"oracle_slack has no option {key!r}; {suggestion(key, known)}")
+        return OracleSlackSettings.model_validate(section)
+    return policy(value)
+
+
+SimulatedScheduler = Annotated[SchedulerSettings, WrapValidator(_or_yardstick)]
+"""A policy of the server, or a yardstick that only a simulation can have."""
 
 
 class StatedTable(Section):
@@ -80,7 +115,7 @@ class SimulatedModel(Section):
     padded: PaddedLatency | None = None
     max_batch: Count | None = None
     """Most rows in one batch; None: the largest size of the profile."""
-    scheduler: SchedulerSettings | None = None
+    scheduler: SimulatedScheduler | None = None
     """None: that of the scenario."""
     cores: Count | None = None
     """A lane of its own with so many cores; None: the shared lane."""
@@ -226,7 +261,7 @@ class Scenario(Section):
     """Everything is run once for each of these."""
     cores: Count = 1
     """Cores of the machine. Models without cores of their own share those that are left."""
-    scheduler: SchedulerSettings = SlackSettings()
+    scheduler: SimulatedScheduler = SlackSettings()
     """The policy of every model that does not name its own."""
     planners: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_planner)] = ()
     """Kept for planners of replicas, cores and variants; none can be named yet."""
