@@ -1,8 +1,9 @@
 """The twin: live servers, recorded, and what the simulator makes of their recordings.
 
-Each run is a server of its own on one core, recorded, and a client on the other. First comes an
-unscored spell at the very load that is predicted, which teaches how long batches take where a loop
-shares their core; then, after a pause, the requests that count. Two questions to each recording:
+Each run is a server of its own on one core, recorded, and a client on the other. First comes a calm
+spell, in which the server can learn which requests are long, then one at the very load that is
+predicted, which teaches how long batches take where a loop shares their core; neither is scored.
+Then, after a pause, come the requests that count. Two questions to each recording:
 
     replay      does a fresh engine give the same commands, to the bit?
     predict     from who came when, and from what was known before the pause: how many points is the
@@ -33,8 +34,7 @@ from bench.goodput import profile
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import example_repository, measure_bare
-from bench.offer import Offered, offer, rest
-from bench.servers import Serving
+from bench.offer import Offered, Run, offer, rest
 from slacktide.load.report import StreamReport
 from slacktide.load.report.provenance import gather
 from slacktide.profiles import batch_sizes
@@ -46,8 +46,10 @@ LOADS = (0.8, 1.2, 2.0)
 DEADLINE = {"residual": 5.0, "text": 3.0}
 """Times the run alone: its median for frames, its P99 for texts."""
 RESIDUAL_BATCH = 8
-LEARN_S, LEARN_PART = 10.0, 0.25
-"""The unscored spell: at least so many seconds, and at least such a part of the scored one."""
+CALM_S, CALM_LOAD = 8.0, 0.3
+"""The calm spell: seconds, and its load as a multiple of the peak."""
+LEARN_S, LEARN_PART = 15.0, 0.25
+"""The busy one: at least so many seconds, and at least such a part of what is scored."""
 DRAWS = 5
 POINTS_GOAL = 2.0
 
@@ -113,13 +115,17 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
     # A few more, so that chance leaves no run short of them.
     rate, deadline = load * peak, DEADLINE[subject.name] * alone
     duration = 1.05 * requests / rate
-    offered = subject.load(rate, deadline)
+    calm, offered = subject.load(CALM_LOAD * peak, deadline), subject.load(rate, deadline)
     learning = max(LEARN_S, LEARN_PART * duration)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "server.rec"
         flags = ("--record", str(path), "--record-limit", "4GiB")
         with servers.slacktide(subject.repository, *flags) as serving:
-            live, split = _live(serving, subject.name, offered, duration, learning, alone, seed)
+            offer(serving, calm, duration=CALM_S, warmup=0.0, seed=2000 + seed)
+            offer(serving, offered, duration=learning, warmup=0.0, seed=1000 + seed)
+            rest(serving, [subject.name], alone)
+            split = time.monotonic()
+            made = offer(serving, offered, duration=duration, warmup=0.0, seed=seed)
         recording = Recording(path)
         replayed = replay(recording)
         begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
@@ -138,7 +144,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         "peak_rps": peak,
         "deadline_ms": deadline * 1e3,
         "requests": recorded.submitted,
-        "client_goodput": live,
+        "client_goodput": _goodput(made),
         "recorded_goodput": recorded.goodput,
         "predicted_goodput": float(np.mean([one.goodput for one in predicted])),
         "points": 100 * found.difference,
@@ -151,23 +157,11 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
     }
 
 
-def _live(
-    serving: Serving,
-    model: str,
-    load: Sequence[Offered],
-    duration: float,
-    learning: float,
-    alone: float,
-    seed: int,
-) -> tuple[float, float]:
-    """(goodput by the client's clock; when the scored spell began, on the machine's clock)."""
-    offer(serving, load, duration=learning, warmup=0.0, seed=1000 + seed)
-    rest(serving, [model], alone)
-    split = time.monotonic()
-    made = offer(serving, load, duration=duration, warmup=0.0, seed=seed)
+def _goodput(made: Run) -> float:
+    """By the client's clock, all loads together."""
     each = list(made.models.values())
     submitted = sum(one.submitted for one in each)
-    return sum(one.goodput * one.submitted for one in each) / submitted, split
+    return sum(one.goodput * one.submitted for one in each) / submitted
 
 
 def _latencies(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.console import Console
 from slacktide.domain import (
     Announced,
     Batch,
+    BatchFinished,
     Cancelled,
     Deployment,
     LaneSpec,
@@ -23,14 +25,16 @@ from slacktide.domain import (
     PoolId,
     Reason,
     Refused,
+    Replica,
     Request,
     Route,
+    RunBatch,
     Submitted,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.load.report import Provenance
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Call, Recorder, Recording, RecordingError, export_times, replay
+from slacktide.recording import Call, Recorder, Recording, RecordingError, export_times
 from slacktide.reports.twin import prediction_document, render_prediction
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import (
@@ -45,7 +49,7 @@ from slacktide.simulation import (
     predict,
 )
 from slacktide.simulation.recorded import outside
-from slacktide.simulation.taught import ENOUGH, Lessons, Taught, time_at
+from slacktide.simulation.taught import ENOUGH, LATEST, Lessons, Taught, time_at
 
 POOL = PoolId("m", "1")
 PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))
@@ -236,20 +240,51 @@ def test_a_time_is_found_from_its_probability() -> None:
         assert time_at(forecast, level) == pytest.approx(forecast.quantile(level), rel=1e-9)
 
 
-def test_ratios_that_were_seen_are_drawn_and_nothing_else(path: Path) -> None:
-    lessons = Lessons()
-    engine = replay(record(path, poisson(100.0, 400), SLOWER), lessons).engine
+def batch_of(id: int, rows: int, application: str = "", hint: float | None = None) -> Batch:
+    member = Request(id, "m", 0.0, 1.0, rows=rows, application=application, work_hint=hint)
+    return Batch(id, Replica(0, POOL, "lane", (0,), 8), (member,), rows, float(id), 1e9)
+
+
+def taught_by(batches: list[tuple[Batch, float]]) -> Taught:
+    """An execution that has seen these batches take so many times what is expected of them."""
     times = CorrectedTimes(TABLE)
-    taught = Taught({POOL: times}, lessons, np.random.default_rng(0))
-    seen = {
-        round(seconds / times.expected(1, 1), 12)
-        for batch, _, seconds in lessons.batches
-        if batch.rows == 1
-    }
-    assert len(seen) > ENOUGH
-    (placement,) = engine.state.lanes["lane"].placements
-    request = Request(1, "m", 0.0, 1.0)
-    batch = Batch(0, placement.replica, (request,), 1, 0.0, 1.0)
-    drawn = {round(taught.seconds(batch, 1) / times.expected(1, 1), 12) for _ in range(200)}
-    assert drawn <= seen
-    assert len(drawn) > 20
+    lessons = Lessons()
+    engine = SimpleNamespace(state=SimpleNamespace(lanes={"lane": SimpleNamespace(size=1)}))
+    for batch, ratio in batches:
+        ends = batch.started + ratio * times.expected(batch.rows, 1)
+        lessons.after(Call(batch.started, ()), engine, [RunBatch(batch, 0)])  # type: ignore[arg-type]
+        lessons.after(Call(ends, (BatchFinished(batch.id),)), engine, [])  # type: ignore[arg-type]
+    return Taught({POOL: times}, lessons, np.random.default_rng(0))
+
+
+def ratios(taught: Taught, batch: Batch) -> set[float]:
+    expected = CorrectedTimes(TABLE).expected(batch.rows, 1)
+    return {round(taught.seconds(batch, 1) / expected, 6) for _ in range(100)}
+
+
+def test_what_is_drawn_are_ratios_that_batches_alike_have_had() -> None:
+    seen = [(batch_of(i, 1, "short"), 0.5) for i in range(ENOUGH)]
+    seen += [(batch_of(100 + i, 2, "short"), 0.6) for i in range(ENOUGH)]
+    seen += [(batch_of(200 + i, 1, "long"), 4.0) for i in range(ENOUGH)]
+    seen += [(batch_of(300 + i, 1, "hinted", 100.0), 2.0 + i % 2) for i in range(ENOUGH)]
+    seen += [(batch_of(400, 1, "rare"), 9.0)]
+    taught = taught_by(seen)
+    assert ratios(taught, batch_of(1, 1, "short")) == {0.5}
+    assert ratios(taught, batch_of(1, 2, "short")) == {0.6}
+    assert ratios(taught, batch_of(1, 3, "short")) == {0.5, 0.6}  # no batch had as many rows
+    assert ratios(taught, batch_of(1, 5, "long")) == {4.0}
+    assert ratios(taught, batch_of(1, 1, "hinted", 120.0)) == {2.0, 3.0}
+    anybody = ratios(taught, batch_of(1, 1, "rare"))
+    assert {0.5, 0.6, 4.0} < anybody <= {0.5, 0.6, 2.0, 3.0, 4.0, 9.0}
+
+
+def test_only_the_latest_batches_teach() -> None:
+    seen = [(batch_of(i, 1), 3.0) for i in range(100)]
+    seen += [(batch_of(100 + i, 1), 1.0) for i in range(LATEST)]
+    assert ratios(taught_by(seen), batch_of(1, 1)) == {1.0}
+
+
+def test_without_enough_batches_times_are_drawn_from_the_predictions() -> None:
+    taught = taught_by([(batch_of(i, 1), 3.0) for i in range(ENOUGH - 1)])
+    drawn = [taught.seconds(batch_of(1, 1), 1) for _ in range(2000)]
+    assert np.median(drawn) == pytest.approx(TABLE.expected(1, 1), rel=0.05)

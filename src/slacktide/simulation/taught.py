@@ -2,13 +2,19 @@
 
 What is predicted of a batch is a distribution with two measured points, learnt from the latest
 batches. Who has seen hundreds of batches can do better: draw one of the ratios observed ÷ expected
-that they had, from batches of as many rows where there were enough of them. Without any, times are
-drawn from the predictions.
+that they had. Batches are alike if they have as many rows, members of the same applications and
+about the same longest work hint; where too few were seen, first the rows and then the rest is let
+go. So it is known that one application takes longer than another even if the predictions had not
+learnt it yet. Without any batches, times are drawn from the predictions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,32 +24,43 @@ from slacktide.engine import BatchTimes, Engine
 from slacktide.engine.ports import Forecast
 from slacktide.recording import Call, Watcher
 
+LATEST = 500
+"""Batches of a pool that teach, the latest: earlier ones may have had another load beside them."""
 ENOUGH = 30
-"""Batches of one size whose ratios speak for themselves; fewer, and those of all sizes do."""
+"""Batches that are alike whose ratios speak for themselves."""
 
 _STEPS = 60
 """Halvings in which a time is found from its probability: to the last bit of a float, nearly."""
 
+Lesson: TypeAlias = tuple[Batch, int, float]
+"""(batch, cores, seconds)."""
 Ratios = NDArray[np.float64]
+Kind: TypeAlias = tuple[object, ...]
+"""Pool, rows, applications and octave of the longest hint, or less of it."""
 
 
 class Lessons(Watcher):
-    """Every batch of a replay that finished: what it was, and what it took."""
+    """The latest batches of a replay that finished: what they were, and what they took."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[Batch, int, float]] = []
-        """(batch, cores, seconds)."""
+        self._batches: dict[PoolId, deque[Lesson]] = {}
         self._running: dict[int, tuple[Batch, int]] = {}
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
         for event in call.events:
             if isinstance(event, BatchFinished) and event.batch in self._running:
                 batch, cores = self._running.pop(event.batch)
-                self.batches.append((batch, cores, call.now - batch.started))
+                pool = batch.replica.pool
+                kept = self._batches.setdefault(pool, deque(maxlen=LATEST))
+                kept.append((batch, cores, call.now - batch.started))
         for command in commands:
             if isinstance(command, RunBatch):
                 lane = engine.state.lanes[command.batch.replica.lane]
                 self._running[command.batch.id] = (command.batch, lane.size)
+
+    def of(self, pool: PoolId) -> Iterable[Lesson]:
+        """Those of one pool, oldest first."""
+        return self._batches.get(pool, ())
 
 
 class Taught:
@@ -58,30 +75,38 @@ class Taught:
         """`times` are not to change any more: they are the measure of the ratios."""
         self._times = times
         self._generator = generator
-        seen: dict[tuple[PoolId, int], list[float]] = {}
-        for batch, cores, seconds in lessons.batches:
-            pool = batch.replica.pool
-            if pool in times and seconds > 0.0:
-                expected = self._forecast(batch, cores).expected
-                for rows in (batch.rows, 0):
-                    seen.setdefault((pool, rows), []).append(seconds / expected)
-        self._ratios: dict[tuple[PoolId, int], Ratios] = {
-            key: np.array(ratios) for key, ratios in seen.items() if len(ratios) >= ENOUGH
+        seen: dict[Kind, list[float]] = {}
+        for batch, cores, seconds in chain.from_iterable(map(lessons.of, times)):
+            if seconds > 0.0:
+                ratio = seconds / self._forecast(batch, cores).expected
+                for kind in _kinds(batch):
+                    seen.setdefault(kind, []).append(ratio)
+        self._ratios: dict[Kind, Ratios] = {
+            kind: np.array(ratios) for kind, ratios in seen.items() if len(ratios) >= ENOUGH
         }
-        """By pool and rows; 0: of all sizes."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
         """See `Execution.seconds`."""
-        pool = batch.replica.pool
-        ratios = self._ratios.get((pool, batch.rows), self._ratios.get((pool, 0)))
         forecast = self._forecast(batch, cores)
-        if ratios is None:
-            return time_at(forecast, self._generator.random())
-        return forecast.expected * float(ratios[self._generator.integers(ratios.size)])
+        for kind in _kinds(batch):
+            ratios = self._ratios.get(kind)
+            if ratios is not None:
+                return forecast.expected * float(ratios[self._generator.integers(ratios.size)])
+        return time_at(forecast, self._generator.random())
 
     def _forecast(self, batch: Batch, cores: int) -> Forecast:
         times = self._times[batch.replica.pool]
         return times.forecast(batch.members, batch.rows, cores)
+
+
+def _kinds(batch: Batch) -> tuple[Kind, Kind, Kind]:
+    """What `batch` is like, most narrowly first."""
+    pool = batch.replica.pool
+    applications = frozenset([member.application for member in batch.members])
+    hints = [member.work_hint for member in batch.members if member.work_hint is not None]
+    # Octaves: a longest hint of 100 is like one of 120, not like one of 130.
+    octave = math.frexp(max(hints))[1] if hints else None
+    return (pool, batch.rows, applications, octave), (pool, 0, applications, octave), (pool,)
 
 
 def time_at(forecast: Forecast, level: float) -> float:
