@@ -55,7 +55,7 @@ class BatchTimes(Protocol):
     """
 
     def expected(self, rows: int, cores: int) -> float:
-        """Median time of a batch."""
+        """Typical time of a batch: its median, or its mean where requests are told apart."""
         ...
 
     def p99(self, rows: int, cores: int) -> float:
