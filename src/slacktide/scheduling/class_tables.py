@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.profiles import RunClasses
-from slacktide.profiles.distribution import POINTS
+from slacktide.profiles.distribution import POINTS, expected_max
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.tables import size_grid
 
@@ -29,9 +29,13 @@ P99 = 0.99
 
 PART_FILLED = 2.3
 """A batch that pays for empty places is tried only where the fixed part of its time is at least so
-many times what its longest member, at the 90th percentile, takes of one row (0014)."""
+many times what its longest member, at the 90th percentile, takes of one row (0017)."""
 
 P90 = 0.9
+
+PAYS = 0.01
+"""A larger batch of one class that saves less per row than this is not tried (0017): the longest of
+many makes all of them wait, and the lane is blocked for longer."""
 
 WIDTH = POINTS + 1
 """Columns of the table of compositions: the grid, and its end once more."""
@@ -41,6 +45,7 @@ MOST_COMPOSITIONS = 4096
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class Compositions:
@@ -112,6 +117,7 @@ class ClassTables:
         "size_of_column",
         "sizes",
         "sparse_until",
+        "tried",
         "within",
         "worth",
     )
@@ -144,6 +150,9 @@ class ClassTables:
         """Which columns of `need` are the first level of their size."""
         self.size_of_column: Ints = np.repeat(np.array(self.sizes), levels)
         self.low_of_column: Ints = np.repeat(np.array(self.low), levels)
+        paying = [self._paying(of) for of in range(len(classes))]
+        self.tried: Bools = np.repeat(np.array(paying), levels, axis=1)
+        """Which columns are worth trying for a batch of classes up to each, by class."""
         self.places: Ints = np.arange(limit)
         """The places of the largest batch."""
         self.within: Ints = (self.places < self.size_of_column[:, None]).astype(np.int64)
@@ -166,6 +175,22 @@ class ClassTables:
         level = P99 if options.guarantee == "p99" else options.drop
         length = _quantile(classes.cdfs[of], level) * classes.step
         return classes.latency.seconds(rows, length)
+
+    def _paying(self, of: int) -> list[bool]:
+        """Which of `sizes` save PAYS of the time per row against the one before, all of one class.
+
+        The smallest always does.
+        """
+        classes = self.classes
+        found = []
+        least = math.inf
+        for size in self.sizes:
+            longest = expected_max(classes.cdfs[of] ** size, classes.step)
+            per_row = classes.latency.seconds(size, longest) / size
+            found.append(per_row <= (1.0 - PAYS) * least)
+            if found[-1]:
+                least = per_row
+        return found
 
     def _need(self) -> Floats:
         classes, options = self.classes, self._options

@@ -1,4 +1,4 @@
-"""The choice of `slack` where requests differ in class (docs/decisions/0014-slack-classes.md).
+"""The choice of `slack` where requests differ in class (docs/decisions/0017-slack-classes.md).
 
 Theory of operation. Classes are numbered by mean length, shortest first. A batch takes as long as
 its longest member makes all of its rows, so the classes that may join it matter more than anything
@@ -103,6 +103,7 @@ def _best_window(
     due, codes = _flat(group, prefixes, limit)
     starts, left = _starts(group, prefixes, due, tables, now)
     tried = left >= tables.low_of_column
+    tried &= tables.tried[prefixes]
     tried[:, 1:] &= (starts[:, 1:] != starts[:, :-1]) | tables.first_level[1:]
     chosen = tried.ravel().nonzero()[0]
     width = len(tables.low_of_column)
@@ -228,6 +229,8 @@ def _best_filling(
         entries, codes = group.entries[m], group.codes[m]
         before = -1
         for column, need in enumerate(needs[m]):
+            if not tables.tried[m, column]:
+                continue
             size, low = tables.sizes[column // levels], tables.low[column // levels]
             start = bisect_left(entries, (need,))
             if column % levels and start == before:
