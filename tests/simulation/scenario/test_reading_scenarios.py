@@ -142,7 +142,7 @@ def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) 
         ),
         (
             ["models.m.padded=null", "models.m.latency={batches: [1, 2], p50: [1ms, 2ms]}"],
-            "applications.web.lengths: model 'm' takes no notice of lengths",
+            "applications.web.lengths: the table of model 'm' takes no notice of lengths",
         ),
         (
             [

@@ -115,6 +115,27 @@ def test_profiles_are_read_from_files_of_either_form(read: Read, tmp_path: Path)
         assert run_cell(cell, 0, world=world).goodput > 0.9
 
 
+@pytest.mark.parametrize("predictions", ["known", "learned"])
+def test_a_measured_profile_serves_requests_of_other_lengths(
+    read: Read, tmp_path: Path, predictions: str
+) -> None:
+    """Measured with length 4: 5 ms and 2 ms a row, so 0.5 ms for each row and unit of length."""
+    record = ProfileRecord(LatencyTable.linear(0.005, 0.002, 8), {}).to_dict()
+    (tmp_path / "p.json").write_text(json.dumps(record))
+    (tmp_path / "t.csv").write_text("time_s,length\n0.5,10\n")
+    (cell,) = read(
+        "models.m.padded=null",
+        "models.m.profile=p.json",
+        "models.m.profiled_length=4",
+        f"models.m.predictions={predictions}",
+        "applications.web.arrivals=trace:t.csv",
+        "applications.web.lengths=trace:t.csv",
+    )
+    report = run_cell(cell, 0)
+    assert report.total.latency is not None
+    assert report.total.latency.max == pytest.approx(0.005 + 0.0005 * 10, rel=1e-6)
+
+
 def test_a_profile_without_the_cores_asked_for_is_refused(read: Read, tmp_path: Path) -> None:
     record = ProfileRecord(LatencyTable.linear(0.005, 0.001, 8), {}).to_dict()
     (tmp_path / "p.json").write_text(json.dumps(record))

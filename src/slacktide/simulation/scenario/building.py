@@ -8,35 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from slacktide.domain import Deployment, Plan, PoolId, Route
-from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.load.traces import read_lengths, read_trace
 from slacktide.profiles import ProfileError
 from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
 from slacktide.repository.complaints import Path as Place
 from slacktide.repository.schedulers import Section
-from slacktide.scheduling import PoolRecipe, SlackOptions
+from slacktide.scheduling import PoolRecipe
 from slacktide.server.lanes import LaneError, lay_out
-from slacktide.simulation.execution import ByModel, Execution
-from slacktide.simulation.items import Item
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
     Profile,
     TableProfile,
-    Training,
+    by_length,
     padded,
     read_profile,
     stated,
 )
 from slacktide.simulation.scenario.reading import Cell
 from slacktide.simulation.scenario.sections import Application, OracleSlackSettings, SimulatedModel
-from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
-from slacktide.simulation.streams import stream
-from slacktide.simulation.yardsticks import OracleSlack
+from slacktide.simulation.scenario.traffic import Traffic
+from slacktide.simulation.scenario.world import ServedModel, World
 from slacktide.workloads import (
     Arrivals,
     ConstantLink,
@@ -52,72 +47,6 @@ from slacktide.workloads import (
 T = TypeVar("T")
 
 _VERSION = "1"
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """One model, ready to be deployed."""
-
-    profile: Profile
-    scheduler: PoolRecipe | OracleSlackSettings
-    max_batch: int
-    cores: int
-    """Of its smallest lane."""
-    settings: ModelSettings
-    """Its wishes for lanes, and its folder's SLO."""
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """One cell, ready to be run with any seed."""
-
-    plan: Plan
-    models: Mapping[str, _Model]
-    streams: tuple[Traffic, ...]
-    length: float
-    """Seconds of arrivals, warm-up and all."""
-
-    def engine(self, seed: int) -> Engine:
-        """A fresh engine, with the pools of the plan."""
-        owned = by_model(self.streams)
-
-        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-            model = self.models[pool.model]
-            known = Training({}, {})
-            if isinstance(model.profile, PaddedProfile):
-                known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
-            times = model.profile.times(known, model.cores)
-            if isinstance(model.scheduler, PoolRecipe):
-                return model.scheduler.parts(times, max_batch=max_batch, view=view)
-            return PoolParts(_oracle(model, known, max_batch, view), times, model.settings.share)
-
-        return Engine(parts)
-
-    def execution(self, seed: int) -> Execution:
-        """The hardware under every model."""
-        return ByModel(
-            {
-                name: model.profile.execution(stream(seed, f"batch times of {name}"))
-                for name, model in self.models.items()
-            }
-        )
-
-    def items(self, seed: int) -> Iterator[Item]:
-        """The requests."""
-        return requests(self.streams, duration=self.length, seed=seed)
-
-
-def _oracle(model: _Model, known: Training, max_batch: int, view: PoolView) -> OracleSlack:
-    """The yardstick for a model that asks for it."""
-    assert isinstance(model.profile, PaddedProfile)
-    assert isinstance(model.scheduler, OracleSlackSettings)
-    return OracleSlack(
-        model.profile.latency,
-        mean_length=known.mean,
-        max_batch=max_batch,
-        view=view,
-        options=SlackOptions(kappa=model.scheduler.kappa, theta=model.scheduler.theta),
-    )
 
 
 def build(cell: Cell) -> World:
@@ -141,7 +70,7 @@ class _Builder:
         except LaneError as error:
             raise self._refuse(("models", error.model), str(error)) from None
         sizes = {lane.name: len(lane.cores) for lane in layout.lanes}
-        models: dict[str, _Model] = {}
+        models: dict[str, ServedModel] = {}
         deployments, routes = [], []
         for name in scenario.models:
             cores = min(sizes[lane] for lane in layout.places[name])
@@ -212,7 +141,9 @@ class _Builder:
         lane = ModelSettings.model_validate({"cores": model.cores}).cores
         return settings.model_copy(update={"cores": lane})
 
-    def _model(self, name: str, profile: Profile, settings: ModelSettings, cores: int) -> _Model:
+    def _model(
+        self, name: str, profile: Profile, settings: ModelSettings, cores: int
+    ) -> ServedModel:
         stated = self._scenario.models[name].max_batch
         max_batch = stated or profile.largest
         missing = profile.misses(max_batch, cores)
@@ -220,8 +151,28 @@ class _Builder:
             at_cores = profile.misses(1, cores) is not None
             key = "cores" if at_cores else "max_batch"
             raise self._refuse(("models", name, key), f"the profile of {name!r} {missing}")
+        profile = self._by_length(name, profile, cores)
         scheduler = self._scheduler(name, profile, settings)
-        return _Model(profile, scheduler, max_batch, cores, settings)
+        return ServedModel(profile, scheduler, max_batch, cores, settings)
+
+    def _by_length(self, name: str, profile: Profile, cores: int) -> Profile:
+        """A measured profile is one by length if requests have lengths."""
+        model = self._scenario.models[name]
+        measured = model.latency is None and isinstance(profile, TableProfile)
+        stated = any(
+            application.lengths is not None
+            for application in self._scenario.applications.values()
+            if application.model == name
+        )
+        if not (measured and stated):
+            return profile
+        assert isinstance(profile, TableProfile)
+        return by_length(
+            profile,
+            cores,
+            profiled_length=model.profiled_length,
+            learned=model.predictions == "learned",
+        )
 
     def _scheduler(
         self, name: str, profile: Profile, settings: ModelSettings
@@ -245,7 +196,7 @@ class _Builder:
 
     # ── applications ─────────────────────────────────────────────────────────────────────────
 
-    def _stream(self, name: str, application: Application, model: _Model) -> Traffic:
+    def _stream(self, name: str, application: Application, model: ServedModel) -> Traffic:
         place = ("applications", name)
         with self._named((*place, "arrivals")):
             arrivals: Arrivals = parse_arrivals(application.arrivals, self._from_file(read_trace))
@@ -268,22 +219,22 @@ class _Builder:
             notice=application.notice,
         )
 
-    def _lengths(self, name: str, application: Application, model: _Model) -> Lengths | None:
+    def _lengths(self, name: str, application: Application, model: ServedModel) -> Lengths | None:
         place = ("applications", name, "lengths")
-        by_length = isinstance(model.profile, PaddedProfile)
+        padded_model = isinstance(model.profile, PaddedProfile)
         if application.lengths is None:
-            if by_length:
-                why = f"model {application.model!r} is padded: expected 'lengths'"
+            if padded_model:
+                why = f"requests of model {application.model!r} have lengths: expected 'lengths'"
                 raise self._refuse(place[:-1], why)
             return None
-        if not by_length:
-            why = f"model {application.model!r} takes no notice of lengths: expected none"
-            raise self._refuse(place, f"{why}, or 'padded' there")
+        if not padded_model:
+            why = f"the table of model {application.model!r} takes no notice of lengths"
+            raise self._refuse(place, f"{why}: expected none, or 'padded' there")
         with self._named(place):
             return parse_lengths(application.lengths, self._from_file(read_lengths))
 
     def _deadlines(
-        self, name: str, application: Application, model: _Model, alone: float
+        self, name: str, application: Application, model: ServedModel, alone: float
     ) -> Deadlines | None:
         slo = application.slo
         if slo is None:
@@ -295,7 +246,7 @@ class _Builder:
         with self._named(("applications", name, "slo")):
             return parse_deadlines(slo.within)
 
-    def _all_told(self, models: Mapping[str, _Model], streams: tuple[Traffic, ...]) -> None:
+    def _all_told(self, models: Mapping[str, ServedModel], streams: tuple[Traffic, ...]) -> None:
         """A padded model is known by its applications: it cannot do without one."""
         asked = {one.model for one in streams}
         for name, model in models.items():

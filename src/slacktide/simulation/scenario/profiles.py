@@ -25,6 +25,7 @@ from slacktide.profiles import (
     ProfileError,
     ProfileRecord,
     classes_of_samples,
+    fit_latency,
 )
 from slacktide.profiles.run_classes import Key
 from slacktide.simulation.execution import ByLength, ByProfile, Execution
@@ -94,7 +95,10 @@ class TableProfile:
         )
 
     def times(self, training: Training, cores: int) -> BatchTimes:
-        return CorrectedTimes(self.record.table)
+        record = self.record
+        return ClassedTimes(
+            record.table, latency=lambda cores: fit_latency(record.table, cores, record.lengths)[0]
+        )
 
     def execution(self, generator: np.random.Generator) -> Execution:
         return ByProfile(CorrectedTimes(self.record.table), generator)
@@ -108,12 +112,11 @@ class PaddedProfile:
     """l_B = c0 + c1 · k · max(l), the same on any cores; certain once the lengths are known."""
 
     latency: BatchLatency
+    largest: int
     learned: bool = False
-    """Policies start from the mean length and learn from what runs, as a server does."""
-
-    @property
-    def largest(self) -> int:
-        return self.latency.sizes[-1]
+    """Policies start from the table and learn from what runs, as a server does."""
+    table: LatencyTable | None = None
+    """As measured; None: what a profiler would have measured with the mean length."""
 
     def misses(self, max_batch: int, cores: int) -> str | None:
         if max_batch > self.largest:
@@ -122,10 +125,7 @@ class PaddedProfile:
 
     def times(self, training: Training, cores: int) -> BatchTimes:
         if self.learned:
-            # A profiler would have measured with the mean length.
-            typical = training.mean
-            seconds = [[self.latency.seconds(size, typical)] for size in self.latency.sizes]
-            table = LatencyTable.from_grid(self.latency.sizes, (cores,), seconds, seconds)
+            table = self.table or self._table(training.mean, cores)
             return ClassedTimes(table, latency=lambda cores: self.latency)
         return FixedTimes(
             classes_of_samples(
@@ -135,6 +135,11 @@ class PaddedProfile:
                 hint_edges=training.hint_edges,
             )
         )
+
+    def _table(self, length: float, cores: int) -> LatencyTable:
+        sizes = self.latency.sizes
+        seconds = [[self.latency.seconds(size, length)] for size in sizes]
+        return LatencyTable.from_grid(sizes, (cores,), seconds, seconds)
 
     def execution(self, generator: np.random.Generator) -> Execution:
         return ByLength(self.latency)
@@ -146,7 +151,19 @@ class PaddedProfile:
 
 def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:
     """The profile that a scenario states. Raises ProfileError."""
-    return PaddedProfile(BatchLatency(section.c0, section.c1, section.sizes), learned)
+    latency = BatchLatency(section.c0, section.c1, section.sizes)
+    return PaddedProfile(latency, section.sizes[-1], learned)
+
+
+def by_length(
+    measured: TableProfile, cores: int, *, profiled_length: float, learned: bool
+) -> PaddedProfile:
+    """What a measured profile says of requests of other lengths than `profiled_length`, which it
+    was measured with: c0 and c1 fitted to it."""
+    record = measured.record
+    fitted = fit_latency(record.table, cores, record.lengths).latency
+    latency = BatchLatency(fitted.c0, fitted.c1 / profiled_length)
+    return PaddedProfile(latency, measured.largest, learned, record.table)
 
 
 def stated(section: StatedTable) -> TableProfile:

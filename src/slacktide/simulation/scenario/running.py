@@ -12,9 +12,10 @@ from slacktide.load.report.provenance import gather
 from slacktide.simulation.driver import Simulation
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
-from slacktide.simulation.scenario.building import World, build
+from slacktide.simulation.scenario.building import build
 from slacktide.simulation.scenario.places import Places
 from slacktide.simulation.scenario.reading import Cell, checked
+from slacktide.simulation.scenario.world import World
 
 _TOLD_EVERY = 2_000
 """Requests between two words on progress."""

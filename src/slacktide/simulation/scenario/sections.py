@@ -113,6 +113,8 @@ class SimulatedModel(Section):
     here."""
     latency: StatedTable | None = None
     padded: PaddedLatency | None = None
+    profiled_length: Annotated[float, Field(gt=0)] = 1.0
+    """The length that a measured profile was taken with, where applications state lengths."""
     max_batch: Count | None = None
     """Most rows in one batch; None: the largest size of the profile."""
     scheduler: SimulatedScheduler | None = None
@@ -125,8 +127,9 @@ class SimulatedModel(Section):
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight where several models share a lane; None: 1."""
     predictions: Literal["known", "learned"] = "known"
-    """Of a padded model. `known`: its policies are told each application's lengths beforehand;
-    `learned`: they start from the mean length and learn from what runs, as a server does."""
+    """Of a model whose requests have lengths. `known`: its policies are told each application's
+    lengths beforehand; `learned`: they start from the profile and learn from what runs, as a server
+    does."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
@@ -201,7 +204,8 @@ class Application(Section):
     arrivals: str
     """`poisson:100` and the like."""
     lengths: str | None = None
-    """`modes:3~1,17~1` and the like; for padded models, which cannot do without."""
+    """`modes:3~1,17~1` and the like. Padded models cannot do without; under a measured profile they
+    make one of it."""
     rows: Annotated[
         tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_short_rows)
     ] = (1,)

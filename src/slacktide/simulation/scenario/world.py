@@ -1,0 +1,84 @@
+"""`World`: one cell of a scenario, ready to be run with any seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slacktide.domain import Plan, PoolId
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.repository import ModelSettings
+from slacktide.scheduling import PoolRecipe, SlackOptions
+from slacktide.simulation.execution import ByModel, Execution
+from slacktide.simulation.items import Item
+from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
+from slacktide.simulation.scenario.sections import OracleSlackSettings
+from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
+from slacktide.simulation.streams import stream
+from slacktide.simulation.yardsticks import OracleSlack
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model, ready to be deployed."""
+
+    profile: Profile
+    scheduler: PoolRecipe | OracleSlackSettings
+    max_batch: int
+    cores: int
+    """Of its smallest lane."""
+    settings: ModelSettings
+    """Its wishes for lanes, and its folder's SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One cell, ready to be run with any seed."""
+
+    plan: Plan
+    models: Mapping[str, ServedModel]
+    streams: tuple[Traffic, ...]
+    length: float
+    """Seconds of arrivals, warm-up and all."""
+
+    def engine(self, seed: int) -> Engine:
+        """A fresh engine, with the pools of the plan."""
+        owned = by_model(self.streams)
+
+        def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+            model = self.models[pool.model]
+            known = Training({}, {})
+            if isinstance(model.profile, PaddedProfile):
+                known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
+            times = model.profile.times(known, model.cores)
+            if isinstance(model.scheduler, PoolRecipe):
+                return model.scheduler.parts(times, max_batch=max_batch, view=view)
+            return PoolParts(_oracle(model, known, max_batch, view), times, model.settings.share)
+
+        return Engine(parts)
+
+    def execution(self, seed: int) -> Execution:
+        """The hardware under every model."""
+        return ByModel(
+            {
+                name: model.profile.execution(stream(seed, f"batch times of {name}"))
+                for name, model in self.models.items()
+            }
+        )
+
+    def items(self, seed: int) -> Iterator[Item]:
+        """The requests."""
+        return requests(self.streams, duration=self.length, seed=seed)
+
+
+def _oracle(model: ServedModel, known: Training, max_batch: int, view: PoolView) -> OracleSlack:
+    """The yardstick for a model that asks for it."""
+    assert isinstance(model.profile, PaddedProfile)
+    assert isinstance(model.scheduler, OracleSlackSettings)
+    return OracleSlack(
+        model.profile.latency,
+        mean_length=known.mean,
+        max_batch=max_batch,
+        view=view,
+        options=SlackOptions(kappa=model.scheduler.kappa, theta=model.scheduler.theta),
+    )
