@@ -36,6 +36,7 @@ def simulate(
         list[str] | None,
         typer.Option(
             "--set",
+            envvar="SLACKTIDE_SIMULATE_SET",
             metavar="KEY=VALUE",
             help="Replaces a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
             "May be given several times.",
@@ -150,7 +151,7 @@ def simulate(
 
     Example: slacktide simulate examples/scenarios/bursty-classifier.yaml
 
-    Example: slacktide simulate examples/scenarios/two-tenants.yaml --set scheduler=edf --seed 1
+    Example: slacktide simulate examples/scenarios/two-tenants.yaml --set grid={} --seed 1
     --seed 2 --html page.html
 
     Example: slacktide simulate --replay server.rec --request 4711
