@@ -27,6 +27,7 @@ class ByClass:
 
     __slots__ = (
         "_before",
+        "_expiry",
         "_index",
         "_max_batch",
         "_options",
@@ -34,6 +35,7 @@ class ByClass:
         "_queue",
         "_seen",
         "_tables",
+        "_timed_at",
         "_times",
         "_view",
     )
@@ -57,6 +59,9 @@ class ByClass:
         self._tables: dict[tuple[int, int], ClassTables] = {}
         self._prices: dict[tuple[int, int], Prices] = {}
         self._before: dict[int, tuple[ClassTimes, ClassAhead]] = {}
+        self._timed_at: tuple[int, int] | None = None
+        """Removals from the queue and its length when `_expiry` was worked out."""
+        self._expiry: float | None = None
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
@@ -66,6 +71,7 @@ class ByClass:
             self._tables.clear()
             self._prices.clear()
             self._before.clear()
+            self._timed_at = None
             classes = self._times.classes(self._view.cores)
             if classes is None:
                 self._index = self._queue.index = None
@@ -141,9 +147,16 @@ class ByClass:
 
     def next_expiry(self) -> float | None:
         """The earliest latest start (see `expire`); None if there is no request."""
-        tables = self.tables(self._view.cores, self._max_batch)
-        starts = [part[0][0] - tables.lead(kind.of, kind.rows) for kind, part in self.index.parts()]
-        return min(starts, default=None)
+        # Asked after every event, and most events leave this queue as it is.
+        state = (self._queue.removals, len(self._queue.order))
+        if state != self._timed_at:
+            self._timed_at = state
+            tables = self.tables(self._view.cores, self._max_batch)
+            self._expiry = min(
+                [part[0][0] - tables.lead(kind.of, kind.rows) for kind, part in self.index.parts()],
+                default=None,
+            )
+        return self._expiry
 
     def best(
         self,
