@@ -1,7 +1,8 @@
 """`slack`, the default: the batch with the most expected on-time value per second of lane time.
 
-Theory of operation (SCHEDULING §3 with one class; docs/decisions/0005-slack-one-class.md). At every
-decision, for a grid of sizes k and a few start points v:
+Theory of operation. Where predictions know run classes, slack_classes.py makes and prices the
+candidates. Else (docs/decisions/0005-slack-one-class.md), for a grid of sizes k and a few start
+points v:
 
 - *candidate*: the first k requests, in deadline order, that have at least `need(k, v)` left, the
   quantile (v + ½) / levels of the time of k rows. Several start points, because the most urgent
@@ -13,9 +14,14 @@ decision, for a grid of sizes k and a few start points v:
   1 − κ. τ = n × cost + alone, the likely wait behind n pending requests.
 - *score*: sum of the values / expected time of the batch. The highest runs; on ties the smallest.
 
-What differs from the study: a batch of n rows takes l(n), read from the profile (no padding to k on
-a CPU), so a part-filled candidate is priced at its own size, and is considered if it is larger than
-the next smaller size; the sizes are half octaves, less those that save next to nothing per row.
+A batch of n rows takes l(n), read from the profile (no padding to k on a CPU), so a part-filled
+candidate is priced at its own size, and is considered if it is larger than the next smaller size;
+the sizes are half octaves, less those that save next to nothing per row.
+
+Either way the lane may be held for announced requests (announcements.py): with a_1 … a_4 the times
+at which bodies will be complete, within `lead` × the time alone, the best score of now is compared
+with the best at each a_j with requests 1 … j added and a_j − now added to the batch's time. If one
+is WORTH_WAITING times as good, nothing runs before a_1.
 """
 
 from __future__ import annotations
