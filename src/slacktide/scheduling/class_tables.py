@@ -56,6 +56,8 @@ class Compositions:
     def __init__(self, classes: RunClasses, most: int) -> None:
         count = len(classes)
         self._radix = most + 1
+        if self._radix**count > 2**63:
+            raise ValueError(f"{count} classes are too many for batches of {most} rows")
         self._logs = np.log(np.maximum(classes.cdfs, FLOOR))
         self.weights: Ints = np.array([self._radix**g for g in range(count)], dtype=np.int64)
         """The key of a composition is the sum of its members' weights, by class."""
