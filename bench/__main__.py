@@ -29,7 +29,7 @@ BENCHMARKS = {
     "variable_length": "two applications with short and long texts: our schedulers, and mosec",
     "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
-    "recording_cost": "what recording adds to each event, and to a live server",
+    "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",
 }
