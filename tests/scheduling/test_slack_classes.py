@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Notice, Reason, Request
-from slacktide.engine.ports import Idle, Proposal
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
 from slacktide.scheduling import Slack, SlackOptions
 from slacktide.scheduling.class_tables import Compositions
@@ -378,3 +378,51 @@ def test_too_many_classes_for_one_number_are_refused() -> None:
     classes = run_classes([[0.5, float(g)] for g in range(1, 5)], BatchLatency(1.0, 1.0))
     with pytest.raises(ValueError, match="too many"):
         Compositions(classes, 100_000)
+
+
+@given(
+    shapes,
+    latencies,
+    st.lists(st.tuples(st.floats(0.02, 0.3), st.sampled_from(NAMES)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.floats(1e-4, 0.02), st.floats(0.02, 0.3), st.sampled_from(NAMES)),
+        min_size=1,
+        max_size=6,
+    ),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, coming) -> None:
+    options = SlackOptions(admission=False, lead=0.5)
+    classes = run_classes(shapes, latency)
+    rule, scheduler = Rule(classes, options), scheduler_of(lab, classes, options)
+    for id, (left, application) in enumerate(waiting):
+        request = lab.request(id, NOW + left, application=application)
+        scheduler.admit_moved(request, now=NOW)
+    for id, (after, left, application) in enumerate(coming, start=100):
+        told = Notice(id, "m", NOW, NOW + left, 1, NOW + after, application=application)
+        scheduler.announce(told, now=NOW)
+    scheduler.expire(now=NOW)
+    requests = list(scheduler.pending())
+    proposal = scheduler.propose(lab.REPLICA, now=NOW)
+    assert scheduler.propose(lab.REPLICA, now=NOW) == proposal
+    if not requests:
+        assert proposal == Idle()
+        return
+
+    def best(pending: list[Request], *, now: float) -> float:
+        found = rule.candidates(pending, now=now)
+        scores = [rule.score(m, len(pending), now=now, held=now - NOW) for m in found]
+        return max(scores, default=0.0)
+
+    ahead = sorted((NOW + after, id) for id, (after, _, _) in enumerate(coming, start=100))
+    soon = [(at, id) for at, id in ahead if at <= NOW + 0.5 * rule.a][:4]
+    present = best(requests, now=NOW)
+    later = 0.0
+    for at, id in soon:
+        _, left, application = coming[id - 100]
+        requests.append(lab.request(id, NOW + left, application=application))
+        later = max(later, best(requests, now=at))
+    if later > 1.05 * present * (1 + 1e-9):
+        assert proposal == WaitUntil(soon[0][0])
+    elif later < 1.05 * present * (1 - 1e-9):
+        assert isinstance(proposal, Proposal)
