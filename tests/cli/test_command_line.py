@@ -21,6 +21,8 @@ VERBS = (
     ("serve",),
     ("profile",),
     ("load",),
+    ("simulate",),
+    ("reproduce", "orloj"),
     ("demo",),
     ("models", "make"),
     ("models", "check"),

@@ -28,7 +28,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     folder: Path = zoo.root / "text"
     (folder / "1").mkdir(parents=True)
     (folder / "1" / "model.onnx").write_bytes(example("text").onnx())
-    (folder / "slacktide.yaml").write_bytes(example("text").extras()["slacktide.yaml"])
+    settings = example("text").extras()["slacktide.yaml"]
+    # First come, first served: other policies batch as the profile says, and that is measured here.
+    (folder / "slacktide.yaml").write_bytes(settings + b"\nscheduler: fifo\n")
     with serve(zoo) as house:
         yield house
 
