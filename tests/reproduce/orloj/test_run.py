@@ -121,6 +121,15 @@ def test_every_experiment_has_rows_and_assumptions(tmp_path):
     assert "orloj, printed" in drawn
 
 
+def test_goals_of_less_than_the_whole_are_said_to_be_that(tmp_path):
+    result = made(tmp_path / "a.jsonl")
+    assert not result.whole
+    assert "they show the direction" in " ".join(_shown(result).split())
+    whole = replace(result, scope=Scope(("P",)), experiments=("table-2", "table-3", "table-4"))
+    assert whole.whole
+    assert "they show the direction" not in " ".join(_shown(whole).split())
+
+
 def test_a_table_fits_a_terminal_of_80(tmp_path):
     result = made(tmp_path / "a.jsonl", replace(TINY, slos=(1.5, 2.0)))
     shown = _shown(result)

@@ -15,6 +15,7 @@ from slacktide.reproduce.orloj.show import (
     by_class,
     classes,
     footing,
+    goals_heading,
     grid,
     heading,
     line_of,
@@ -33,7 +34,7 @@ def page(result: Reproduction) -> str:
         html_list("notes", result.assumptions),
     ]
     if result.goals:
-        parts += ["<h2>Goals</h2>", _goals(result)]
+        parts += [f"<h2>{escape(goals_heading(result))}</h2>", _goals(result)]
     for name, setting, rows in sections(result.rows):
         parts.append(f"<h2>{escape(heading(name))}, setting {escape(setting)}</h2>")
         parts += _figure(name, rows) if EXPERIMENTS[name].x_axis else _cases(rows)

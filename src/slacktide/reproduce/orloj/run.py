@@ -61,6 +61,12 @@ class Reproduction:
     """Those of them that were known from before."""
 
     @property
+    def whole(self) -> bool:
+        """Whether the goals rest on all that they were set for."""
+        full = Scope(self.scope.settings)
+        return {"table-2", "table-3"} <= set(self.experiments) and self.scope == full
+
+    @property
     def falls_short(self) -> bool:
         """Whether some goal was missed."""
         return not all(goal.met for goal in self.goals)

@@ -67,6 +67,13 @@ def footing(result: Reproduction) -> str:
     )
 
 
+def goals_heading(result: Reproduction) -> str:
+    """What the goals are, and whether they may be quoted."""
+    if result.whole:
+        return "Goals; gains in points of percent"
+    return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
+
+
 def grid(rows: Sequence[Row]) -> tuple[list[str], list[tuple[str, ...]]]:
     """(headings, lines): a line for each case and SLO, a column for each scheduler."""
     often = Counter(row.scheduler for row in rows)
@@ -156,7 +163,7 @@ def _queue(times: Sequence[QueueTime]) -> Table:
 
 
 def _goals(result: Reproduction) -> Table:
-    table = _empty("Goals: points are percent of the requests")
+    table = _empty(goals_heading(result))
     for name in ("", "", "what"):
         table.add_column(name)
     for name in ("measured", "wanted", "over"):
