@@ -80,7 +80,7 @@ def test_at_one_instant_batches_end_replicas_change_requests_come_and_go(make):
         make.request(0, 0.0),
         Happening(1.0, Cancelled(9)),
         make.request(9, 1.0),
-        Upload(make.notice(8, 1.0, 1.0), make.request(8, 1.0), 1.0),
+        Upload(make.notice(8, 1.0, 1.5), make.request(8, 1.0), 1.5),
         Failure(1.0, "lane1"),
         Happening(1.0, LaneResized("lane0", (0,))),
     ]
@@ -90,10 +90,24 @@ def test_at_one_instant_batches_end_replicas_change_requests_come_and_go(make):
         "BatchFinished",
         "ReplicaLost",
         "LaneResized",
-        "Announced+Submitted+Submitted",
+        "Announced+Submitted",
         "Cancelled",
+        "BatchAborted",
     ]
     assert world.reasons == {0: Reason.ON_TIME, 8: Reason.ON_TIME, 9: Reason.CLIENT_CANCELLED}
+
+
+def test_a_body_that_comes_with_its_notice_waits_for_the_answer_to_it(make):
+    world = make.world(fixed=1.0, per_row=0.0)
+    world.run(
+        Upload(make.notice(1, 1.0, 1.0), make.request(1, 1.0), 1.0),
+        Upload(make.notice(2, 1.0, 1.0, slo=0.0), make.request(2, 1.0), 1.0),  # refused
+        make.request(3, 1.0),
+    )
+    at_one = [name for now, name in world.events if now == 1.0]
+    assert at_one == ["Announced+Announced", "Submitted+Submitted"]  # bodies 1 and 3
+    assert world.reasons[2] is Reason.EXPIRED
+    assert world.reasons[1] is world.reasons[3] is Reason.ON_TIME
 
 
 def test_items_out_of_order_are_refused(make):

@@ -189,6 +189,8 @@ class Simulation:
             return
         together = [first]
         while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
+            if _announced_in(together, heap[0][3]):
+                break  # its sender is told first whether the body is wanted
             together.append(heappop(heap)[3])
         events = [event for each in together if (event := self._event(each)) is not None]
         if events:
@@ -285,3 +287,10 @@ class Simulation:
                 lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
                 return lost if self._gone(replica.id) else None
         return None
+
+
+def _announced_in(events: Sequence[Event | Failure | Upload], what: object) -> bool:
+    """Whether `what` is the body of a request that one of `events` announces."""
+    return isinstance(what, Upload) and any(
+        isinstance(event, Announced) and event.notice.id == what.notice.id for event in events
+    )
