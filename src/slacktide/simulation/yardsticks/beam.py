@@ -25,6 +25,10 @@ MOST_LENGTHS = 8
 PENDING_WORTH = 0.3
 """What a request that could still be answered adds to the promise of a state."""
 
+TIME_WORTH = 0.1
+"""What the time of a row in the largest batch of the shortest adds, where a state is that much
+earlier. Ten times as much costs up to eight points of what is found; both are flat near here."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -93,7 +97,7 @@ def _most_promising(states: set[_State], width: int, end: float, case: Case) -> 
     per_request = case.latency.seconds(case.max_batch, min(case.lengths)) / case.max_batch
 
     def promise(state: _State) -> tuple[float, float, tuple[int, ...]]:
-        ahead = PENDING_WORTH * (len(state.pending) + (end - state.at) / per_request)
+        ahead = PENDING_WORTH * len(state.pending) + TIME_WORTH * (end - state.at) / per_request
         return state.finished + ahead, -state.at, state.pending
 
     return sorted(states, key=promise, reverse=True)[:width]
