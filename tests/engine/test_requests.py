@@ -137,6 +137,23 @@ class TestNotices:
         world.send(Refused(1, "m", Reason.BAD_INPUT, detail="input x: 3 bytes missing"))
         assert world.answers[1].detail == "input x: 3 bytes missing"
 
+    @pytest.mark.parametrize("end", ["refused", "overdue"])
+    def test_a_lane_is_not_held_for_a_body_that_will_not_come(
+        self, make_world, one_model_plan, end
+    ):
+        world = make_world()
+        world.wait = 0.5
+        world.deploy(one_model_plan("1"))
+        world.submit(1)
+        world.announce(2, slo=0.2)
+        assert world.batches == []
+        next(iter(world.schedulers.values())).wait = None  # it had held the lane for the notice
+        if end == "refused":
+            world.send(Refused(2, "m", Reason.BAD_INPUT))
+        else:
+            world.send(TimerFired(), after=0.2)
+        assert [m.id for m in world.batches[-1].members] == [1]
+
 
 def test_a_refusal_of_an_unannounced_request_is_counted(world):
     world.send(Refused(9, "m", Reason.TOO_LARGE))

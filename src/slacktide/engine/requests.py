@@ -111,6 +111,7 @@ class Requests:
         state.withdraw(entry)
         state.end(entry, event.reason, event.detail)
         state.forget(event.id)
+        state.touch(entry.pool)  # a lane may be held for it
 
     def cancelled(self, event: Cancelled) -> None:
         state = self._state
@@ -182,6 +183,7 @@ class Requests:
                 state.withdraw(entry)
                 state.end(entry, Reason.EXPIRED, "its body did not come in time")
                 state.forget(id)
+                state.touch(entry.pool)  # a lane may be held for it
 
     def next_due(self) -> float:
         """When a notice may expire; inf if never."""
