@@ -223,7 +223,7 @@ def test_a_lane_that_is_never_idle_singles_requests_out(sampled):
     world.submit(*range(1, 5))
     while world.now < 20.0:
         id += 4
-        world.submit(*range(id, id + 4), slo=100.0)
+        world.submit(*range(id, id + 4), slo=0.05)
         world.finish()
     counts = world.sampling.counts
     assert counts.run == 0
@@ -234,6 +234,22 @@ def test_a_lane_that_is_never_idle_singles_requests_out(sampled):
     assert not any(batch.sample for batch in alone)
     times = next(iter(world.times.values()))
     assert sum(rows == 1 for _, rows, _ in times.observed) == counts.singled
+
+
+def test_nobody_waits_for_more_than_one_that_is_singled_out(sampled):
+    """However much has been saved up: here for a hundred runs."""
+    world = sampled()
+    world.submit(*range(4 * HELD + 4), slo=100.0)
+    for _ in range(HELD):
+        world.finish()
+    assert len(held(world)) == HELD
+    world.submit(*range(1000, 1019), slo=100.0)
+    before = len(world.batches)
+    world.finish(after=10.0)
+    while len(next(iter(world.schedulers.values()))):
+        world.finish()
+    assert [len(batch.members) for batch in world.batches[before:]] == [1, 4, 4, 4, 4, 2]
+    assert world.sampling.counts.singled == 1
 
 
 def test_nobody_is_singled_out_while_samples_can_run(sampled):

@@ -47,11 +47,13 @@ class Sampling:
 class Samples:
     """A token bucket of seconds, and the requests that wait for it, oldest first."""
 
-    __slots__ = ("_at", "_credit", "held", "rules")
+    __slots__ = ("_at", "_credit", "held", "rules", "singled_at")
 
     def __init__(self, rules: Sampling) -> None:
         self.rules = rules
         self.held: deque[Request] = deque()
+        self.singled_at = -math.inf
+        """When a request was singled out last: whoever waited then has waited for it."""
         self._credit = 0.0
         self._at = -math.inf
 

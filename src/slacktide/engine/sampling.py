@@ -13,7 +13,8 @@ nothing better to do. Then it runs alone, as a batch that answers nobody, and on
 A server that always has more to do than it can would never learn, and take short requests for long
 ones for ever. So where as much is held as may be and no lane becomes idle, a request is *singled
 out* now and then, by the same rules and on the same account: it runs, for the first time, alone
-instead of with the batch that was proposed, which waits for one such run.
+instead of with the batch that was proposed, which waits for one such run and is not made to wait
+for another, however much has been saved up.
 
 What runs alone anyway teaches as much and costs nothing, so requests like those that have lately
 done so are not wanted. Orloj's profiler is a machine of its own; a small server has none to spare.
@@ -110,6 +111,8 @@ class Sampler:
         samples = pool.samples
         if samples is None or len(members) == 1 or len(samples.held) < HELD:
             return None
+        if any(one.arrival <= samples.singled_at for one in members):
+            return None
         member = members[turn % len(members)]
         if not samples.rules.wants(member) or not self._fits(placement, member):
             return None
@@ -118,6 +121,7 @@ class Sampler:
         if samples.affordable_at(seconds, lanes=pool.lanes, now=now) > now:
             return None
         samples.pay(seconds)
+        samples.singled_at = now
         samples.rules.counts.singled += 1
         return member
 
