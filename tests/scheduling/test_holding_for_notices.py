@@ -115,6 +115,41 @@ def test_time_lost_in_waiting_in_vain_is_bounded(lab, made) -> None:
             scheduler.take(Batch(1, lab.REPLICA, proposal.members, 1, at, at + 1.0))
 
 
+def test_each_of_several_that_are_awaited_in_turn_and_do_not_come_counts(lab, made) -> None:
+    scheduler = made()
+    for number in (1, 2, 3):
+        scheduler.announce(notice(number, 0.0005 * number, client=f"x{number}"), now=0.0)
+    for now in (0.0, 0.0005, 0.001):
+        assert scheduler.propose(lab.REPLICA, now=now) == WaitUntil(now + 0.0005)
+    first = scheduler.propose(lab.REPLICA, now=0.0015)
+    scheduler.take(Batch(0, lab.REPLICA, first.members, 1, 0.0015, 1.0))
+    again = 0.0015 + 0.0015 / WASTE
+    for id, at, held in ((10, again - 0.001, False), (11, again + 0.001, True)):
+        scheduler.admit_moved(lab.request(id, at + 0.02), now=at)
+        scheduler.announce(notice(id + 10, at + 0.001, at=at, client=f"y{id}"), now=at)
+        proposal = scheduler.propose(lab.REPLICA, now=at)
+        assert isinstance(proposal, WaitUntil) is held
+        if not held:
+            scheduler.take(Batch(1, lab.REPLICA, proposal.members, 1, at, at + 1.0))
+
+
+def test_idleness_after_a_broken_word_is_no_time_lost(lab, made) -> None:
+    """The request that the lane was held for left, and for an hour nobody came."""
+    scheduler = made()
+    scheduler.announce(notice(1, 0.001), now=0.0)
+    assert scheduler.propose(lab.REPLICA, now=0.0) == WaitUntil(0.001)
+    assert scheduler.remove(0)
+    assert scheduler.remove(1)
+    for id, at in ((2, 3600.0), (3, 3600.0 + 2 * 0.001 / WASTE)):
+        scheduler.admit_moved(lab.request(id, at + 0.02), now=at)
+        if id == 3:
+            scheduler.announce(notice(4, at + 0.001, at=at, client="d"), now=at)
+            assert scheduler.propose(lab.REPLICA, now=at) == WaitUntil(at + 0.001)
+        else:
+            proposal = scheduler.propose(lab.REPLICA, now=at)
+            scheduler.take(Batch(0, lab.REPLICA, proposal.members, 1, at, at + 1.0))
+
+
 def test_waiting_that_was_not_in_vain_costs_no_patience(lab, made) -> None:
     scheduler = made()
     for id in range(1, 40, 2):

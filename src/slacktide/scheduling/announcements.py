@@ -125,12 +125,14 @@ def _late_at(notice: Notice) -> float:
 class Patience:
     """Lane time lost in waiting in vain: at most a share `WASTE` of all time."""
 
-    __slots__ = ("_again", "_awaited", "_since")
+    __slots__ = ("_again", "_awaited", "_lost", "_since")
 
     def __init__(self) -> None:
         self._again = -inf
         self._awaited: Notice | None = None
         self._since = 0.0
+        self._lost = 0.0
+        """Seconds in vain since a batch last ran: one notice after the other may be broken."""
 
     def lasts(self, *, now: float) -> bool:
         """Whether the lane may be held."""
@@ -138,9 +140,13 @@ class Patience:
 
     def hold(self, notice: Notice, *, now: float) -> None:
         """The lane is held for `notice`, first of all that are waited for."""
-        if self._awaited is not notice:
-            self._awaited = notice
+        awaited = self._awaited
+        if awaited is None:
             self._since = now
+        elif awaited is not notice and awaited.complete_at <= now:
+            self._lost += awaited.complete_at - self._since
+            self._since = now
+        self._awaited = notice
 
     def arrived(self, id: int) -> None:
         """A body is here."""
@@ -150,8 +156,12 @@ class Patience:
     def run(self, *, now: float) -> None:
         """A batch starts: if the lane was held for a body that is not here, that time is lost."""
         if self._awaited is not None:
-            self._again = now + (now - self._since) / WASTE
+            # Never held beyond the time that was named, whenever the next batch runs.
+            self._lost += min(now, self._awaited.complete_at) - self._since
             self._awaited = None
+        if self._lost > 0.0:
+            self._again = now + self._lost / WASTE
+            self._lost = 0.0
 
 
 def as_request(notice: Notice, signature: Signature = ()) -> Request:
