@@ -179,11 +179,27 @@ def test_without_a_mask_or_the_owners_word_lengths_stay_apart():
 
 def test_a_request_too_large_to_be_multiplied_keeps_its_shapes():
     check = check_for(IDS, MASK, **PAD)  # of four rows at most
-    most = (64 << 20) // 4 // 8
+    most = (64 << 20) // 4 // 16
     fits = check.check([ids(most)])
     assert fits.signature == ((), ())
     over = check.check([ids(most + 1)])
     assert over.signature == ((most + 1,), (most + 1,))
+
+
+def test_a_mask_that_is_left_out_counts_as_well():
+    byte = TensorSpec("ids", Datatype.UINT8, (-1, -1))
+    check = check_for(byte, MASK, **PAD)
+    most = (64 << 20) // 4 // 9
+    fits, over = (check.check([tensor("ids", np.zeros((1, n), "u1"))]) for n in (most, most + 1))
+    assert fits.signature == ((), ())
+    assert over.signature == ((most + 1,), (most + 1,))
+
+
+def test_no_mask_is_made_for_what_has_a_length_but_no_elements():
+    grid = TensorSpec("ids", Datatype.INT64, (-1, -1, -1))
+    huge = InputTensor("ids", Datatype.INT64, (1, 1 << 40, 0), b"")
+    with pytest.raises(BadField, match="inputs: expected the input 'mask'"):
+        check_for(grid, MASK, **PAD).check([huge])
 
 
 def test_a_mask_may_be_left_out():

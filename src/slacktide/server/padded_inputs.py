@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from slacktide.domain import Signature
@@ -39,12 +40,18 @@ class PaddedInputs:
         self._row_bytes = BATCH_BYTES // interface.max_batch
 
     def left_out(self, spec: TensorSpec, sent: Mapping[str, InputTensor]) -> InputTensor | None:
-        """A mask that was not sent, as long as what it masks; None if `spec` is none."""
+        """A mask that was not sent, as long as what it masks; None if `spec` is none.
+
+        Nor is one made for a tensor without elements: its length costs its client nothing.
+        """
         masked = self._masks.get(spec.name)
         of = None if masked is None else sent.get(masked[0])
         if masked is None or of is None or len(of.shape) <= masked[1]:
             return None
-        return InputTensor(spec.name, spec.datatype, (of.shape[0], of.shape[masked[1]]), LEFT_OUT)
+        shape = (of.shape[0], of.shape[masked[1]])
+        if math.prod(shape) > math.prod(of.shape):
+            return None
+        return InputTensor(spec.name, spec.datatype, shape, LEFT_OUT)
 
     def signature(self, tensors: Sequence[InputTensor], rows: int, nbytes: int) -> Signature:
         """Shapes without the rows and the padded axes. Raises BadField for lengths that are
@@ -62,6 +69,8 @@ class PaddedInputs:
                 expected = f"{length} as in {self._names[self._first]!r}"
                 raise self._wrong(index, expected, tensors[index].shape[axis])
         shapes = [tensor.shape[1:] for tensor in tensors]
+        if self._masks:  # those that were left out are made, and take memory as well
+            nbytes += sum(_made(tensor) for tensor in tensors if tensor.data is LEFT_OUT)
         if nbytes <= self._row_bytes * rows:
             for index, axis in axes.items():
                 shapes[index] = shapes[index][: axis - 1] + shapes[index][axis:]
@@ -69,6 +78,11 @@ class PaddedInputs:
 
     def _wrong(self, index: int, expected: str, got: int) -> BadField:
         return BadField(f"input {self._names[index]!r} shape[{self._axes[index]}]", expected, got)
+
+
+def _made(mask: InputTensor) -> int:
+    """Bytes of a mask that the worker makes."""
+    return math.prod(mask.shape) * mask.datatype.itemsize
 
 
 class HintReader:
