@@ -209,6 +209,7 @@ def test_what_is_wrong_is_named() -> None:
     assert refusal([0.0, []]) == "expected [now, events, commands]"
     assert refusal(["0", [], []]) == "now: expected a number, got '0'"
     assert "expected one of Announced, " in refusal([0.0, [["Sumbitted"]], []])
+    assert "expected one of Announced, " in refusal([0.0, [[["Submitted"]]], []])
     assert refusal([0.0, [["ReplicaUp"]], []]) == "ReplicaUp: expected 1 values (replica)"
     assert refusal([0.0, [["ReplicaUp", True]], []]) == (
         "ReplicaUp.replica: expected a whole number, got True"

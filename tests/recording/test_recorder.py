@@ -145,6 +145,36 @@ def test_a_full_disk_ends_the_recording_and_nothing_else(
     assert len(recording.warnings) == 1
 
 
+def test_a_part_that_cannot_be_begun_ends_the_recording_and_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(tmp_path / "a.rec", EngineSettings(), limit=100, flush_s=60.0)
+    real, closed = os.close, []
+    folder = os.open(tmp_path, os.O_RDONLY)
+
+    def close(file: int) -> None:
+        closed.append(file)
+        real(file)
+
+    def refuse(*_: Any) -> int:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(recorder_module.os, "close", close)
+    monkeypatch.setattr(recorder_module.os, "open", refuse)
+    recorder.called((TimerFired(),), 1.0, ())
+    recorder.encode()
+    recorder.close()
+    real(folder)
+    assert recorder.stopped is not None
+    assert "cannot be written: Permission denied" in recorder.stopped
+    assert len(closed) == 1, "the number of a closed file may be another's by now"
+
+
+def test_only_its_owner_may_read_a_recording(tmp_path: Path) -> None:
+    Recorder(tmp_path / "a.rec", EngineSettings(), limit=MIB).close()
+    assert (tmp_path / "a.rec").stat().st_mode & 0o077 == 0
+
+
 def test_a_disk_that_is_too_slow_ends_the_recording(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

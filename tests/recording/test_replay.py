@@ -171,6 +171,15 @@ def test_a_pool_that_was_not_recorded_is_named(world: Any, happenings: Any) -> N
         replay(Recording(recorded.path))
 
 
+def test_a_share_that_cannot_be_is_named(world: Any, happenings: Any) -> None:
+    recorded = world(profiling=0.02)
+    recorded.run(happenings(seed=3, count=5))
+    whole = recorded.path.read_bytes()
+    recorded.path.write_bytes(whole.replace(b'"profiling":0.02', b'"profiling":2.0'))
+    with pytest.raises(RecordingError, match="pool a:1: share must be above 0 and at most 1"):
+        replay(Recording(recorded.path))
+
+
 # ── decisions ────────────────────────────────────────────────────────────────────────────────
 
 

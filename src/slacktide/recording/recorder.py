@@ -158,7 +158,8 @@ class _Writer:
         """Counted by the one who puts; the thread counts what it has written."""
         self._written_bytes = 0
         self._ending = threading.Event()
-        self._file = self._open()
+        self._file: int | None = self._open()
+        """None: it has failed between two files. The number may be another file's by now."""
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 
@@ -181,18 +182,25 @@ class _Writer:
     def close(self) -> None:
         self._ending.set()
         self._thread.join()
-        with contextlib.suppress(OSError):  # it may have failed between two files
-            os.close(self._file)
+        self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            closing, self._file = self._file, None
+            os.close(closing)
 
     def _open(self) -> int:
-        """Set an older file aside, and begin one. Raises RecordingError."""
+        """Set an older file aside, and begin one, for its owner only: it names clients.
+
+        Raises RecordingError.
+        """
         path = self._path
         try:
             with contextlib.suppress(FileNotFoundError):
                 if not stat.S_ISREG(path.stat().st_mode):
                     raise RecordingError(f"record: {path} is not a file")
                 path.replace(path.with_name(f"{path.name}.1"))
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except OSError as error:
             raise RecordingError(f"record: {path} cannot be written: {error.strerror}") from None
 
@@ -212,7 +220,7 @@ class _Writer:
                     continue
                 self._write_all(lines)
                 lines = []
-                os.close(self._file)
+                self._close()
                 self._file = self._open()
             self._write_all(lines)
         except OSError as error:
@@ -224,7 +232,7 @@ class _Writer:
 
     def _write_all(self, lines: Sequence[bytes]) -> None:
         rest = memoryview(b"".join(lines))
-        while rest:
+        while rest and self._file is not None:
             written = os.write(self._file, rest)
             self._written_bytes += written
             rest = rest[written:]

@@ -254,9 +254,9 @@ def _now(value: object) -> float:
 
 
 def _read_event(value: object) -> Event:
-    if not isinstance(value, list) or not value or value[0] not in EVENTS:
+    name = value[0] if isinstance(value, list) and value else None
+    if not isinstance(value, list) or not isinstance(name, str) or name not in EVENTS:
         raise LayoutError(f"events: expected one of {', '.join(EVENTS)}, got {value!r}")
-    name = value[0]
     event: Event = decoder(EVENTS[name])(value[1:], name)
     return event
 

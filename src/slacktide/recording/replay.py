@@ -20,7 +20,6 @@ from slacktide.recording.errors import RecordingError
 from slacktide.recording.predictions import load_times
 from slacktide.recording.reading import Line, Recording
 from slacktide.recording.records import Call, Plain, PoolOpened, plain_commands
-from slacktide.scheduling.policies import PolicyError
 
 
 class Pools:
@@ -42,7 +41,7 @@ class Pools:
             raise RecordingError(f"pool {pool} is opened, but not recorded")
         try:
             return known.recipe.parts(self.times(pool), max_batch=max_batch, view=view)
-        except PolicyError as error:
+        except ValueError as error:  # an unknown policy or option, or a value out of range
             raise RecordingError(f"pool {pool}: {error}") from None
 
     def times(self, pool: PoolId) -> BatchTimes:
