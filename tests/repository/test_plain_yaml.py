@@ -34,6 +34,7 @@ def test_dates_stay_text() -> None:
         ("--- 1\n--- 2", "line 2: "),
         ("[" * 5000, "nested too deeply"),
         ("a: " + "9" * 5000, "Exceeds the limit"),
+        ("a: 9223372036854775808", "line 1: expected a whole number of 64 bits at most"),
         ("a: \x07", "special characters"),
     ],
 )

@@ -104,6 +104,7 @@ def test_the_lengths_go_with_their_arrivals() -> None:
         ("HashOwner,HashApp,HashFunction,Trigger,1\na,b,c,d,x\n", "line 2, 1: expected a number"),
         ("HashOwner,HashApp,HashFunction,Trigger,1\na,b,c,d,-1\n", "line 2, 1: must not be neg"),
         ("function_id,time_s,invocations\n0,0,1\n0,60,1\n0,90,1\n", "windows of 60 s each"),
+        ("function_id,time_s,invocations\n0,0,1\n0,1e-6,1\n0,1e6,1\n", "1e+12 windows of 1e-06"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,1,1\n", "line 2, TIMESTAMP: expected a d"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-01-02,1,1\n2023-01-01,1,1\n",

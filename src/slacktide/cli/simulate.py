@@ -173,9 +173,9 @@ def simulate(
         cells = read_scenario(scenario, [*(set_ or ()), *_flags(seed, duration)])
         for cell in cells:  # all that can be wrong is found before anything is run
             build(cell)
+        sweep = _run(cells, jobs=jobs, quiet=json)
     except ScenarioError as error:
         fail("\nerror: ".join(error.problems))
-    sweep = _run(cells, jobs=jobs, quiet=json)
     single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
     if not sweep.rows:
         fail("interrupted before anything was done", FELL_SHORT)

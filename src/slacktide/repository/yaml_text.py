@@ -102,3 +102,15 @@ class _PlainLoader(yaml.SafeLoader):
                 )
             seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
+
+    def construct_whole(self, node: yaml.ScalarNode) -> int:
+        """What goes into a configuration comes out of reports, and JSON ends at 64 bits."""
+        value: int = self.construct_yaml_int(node)
+        if value.bit_length() > 63:
+            raise yaml.MarkedYAMLError(
+                problem="expected a whole number of 64 bits at most", problem_mark=node.start_mark
+            )
+        return value
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _PlainLoader.construct_whole)

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from slacktide.workloads.arrivals import Arrivals, Replay
 from slacktide.workloads.errors import WorkloadError
 from slacktide.workloads.lengths import Empirical
+from slacktide.workloads.point_process import MAX_ARRIVALS
 from slacktide.workloads.trace_table import Column, TraceRows, read_rows
 from slacktide.workloads.values import parse_number
 from slacktide.workloads.varying import RateTrace
@@ -106,6 +107,9 @@ def _counts(table: TraceRows, only: str | None) -> Trace:
     whole = distinct / window
     if np.any(np.abs(whole - np.round(whole)) > 1e-6):
         raise WorkloadError(f"{table.name}, time_s", f"expected windows of {window:g} s each")
+    if whole[-1] > MAX_ARRIVALS:
+        spans = f"{whole[-1]:.3g} windows of {window:g} s; the limit is {MAX_ARRIVALS}"
+        raise WorkloadError(f"{table.name}, time_s", spans)
     sums = np.zeros(round(float(whole[-1])) + 1)
     np.add.at(sums, np.round(whole).astype(np.int64)[places], counts)
     return Trace(WindowCounts(sums, window, table.name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -119,6 +120,10 @@ def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) 
     [
         (["applications.web.arrivals=poisson:-1"], "web.arrivals: rate: must be positive"),
         (["applications.web.arrivals=poison:1"], "did you mean 'poisson'"),
+        (
+            ["applications.web.arrivals=poisson:1e9"],
+            "web.arrivals: rate: 2e+09 arrivals; the limit",
+        ),
         (["applications.web.arrivals=trace:no.csv"], "web.arrivals: trace: cannot read"),
         (["applications.web.arrivals=trace:empty.csv"], "empty.csv: time_s: the trace is empty"),
         (
@@ -177,6 +182,14 @@ def test_what_only_building_shows_is_named_too(
     with pytest.raises(ScenarioError) as caught:
         build(read(*settings)[0])
     assert complaint in str(caught.value)
+
+
+def test_more_windows_than_can_be_are_refused_when_they_are_drawn(read: Read) -> None:
+    world = build(read("applications.web.arrivals=windows:1:0.00001ms:cv=1")[0])
+    with pytest.raises(ScenarioError, match=r"applications\.web\.arrivals: .* the limit") as caught:
+        next(iter(world.items(1)))
+    again = copy.copy(caught.value)  # as from another process, by its parts
+    assert again.problems == caught.value.problems
 
 
 def test_lines_are_those_of_the_file_also_where_building_finds_the_mistake(read: Read) -> None:

@@ -43,6 +43,7 @@ from slacktide.workloads import (
     parse_deadlines,
     parse_lengths,
 )
+from slacktide.workloads.point_process import check_size
 
 T = TypeVar("T")
 
@@ -200,7 +201,7 @@ class _Builder:
         place = ("applications", name)
         with self._named((*place, "arrivals")):
             arrivals: Arrivals = parse_arrivals(application.arrivals, self._from_file(read_trace))
-            arrivals.mean_rate(self._scenario.length)
+            check_size(self._scenario.length, arrivals.mean_rate(self._scenario.length))
         lengths = self._lengths(name, application, model)
         alone = model.profile.p99_alone(lengths, model.cores)
         link = application.link

@@ -13,3 +13,7 @@ class ScenarioError(SimulationError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[str, ...]]]:
+        """As it is, also from another process."""
+        return ScenarioError, (self.problems,)

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from slacktide.domain import Notice
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.simulation.items import DrawnRequest, Item, Upload
+from slacktide.simulation.scenario.errors import ScenarioError
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.sections import Hint
 from slacktide.simulation.streams import stream
-from slacktide.workloads import Arrivals, ConstantLink, Deadlines, Lengths
+from slacktide.workloads import Arrivals, ConstantLink, Deadlines, Lengths, WorkloadError
 
 TRAINING = 4_000
 """Requests of each application that policies know of beforehand, where lengths are known."""
@@ -117,7 +118,10 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
 
 
 def _draw(one: Traffic, number: int, duration: float, seed: int) -> _Drawn:
-    sent = one.arrivals.times(duration, stream(seed, f"arrivals of {one.name}"))
+    try:
+        sent = one.arrivals.times(duration, stream(seed, f"arrivals of {one.name}"))
+    except WorkloadError as error:  # more of something than building could know
+        raise ScenarioError([f"applications.{one.name}.arrivals: {error}"]) from None
     count = sent.size
     rows = stream(seed, f"rows of {one.name}").integers(len(one.rows), size=count)
     length, mode = np.zeros(count), np.zeros(count, dtype=np.int64)
