@@ -99,7 +99,10 @@ def test_short_forms() -> None:
     [
         ("slo: 150", "slo: expected a duration with its unit, such as '150ms', '2s' or '1m', got"),
         ("profiling: {online: 2}", "profiling.online: expected a percentage, such as '2%', got 2"),
-        ("profiling: {online: 60%}", "profiling.online: expected less than or equal to 0.5, got '60%'"),
+        (
+            "profiling: {online: 60%}",
+            "profiling.online: expected less than or equal to 0.5, got '60%'",
+        ),
         ("slo: 0s", "slo: expected greater than 0, got '0s'"),
         ("sloo: 1s", "sloo: unknown key; did you mean 'slo'?"),
         ("replica: 2", "replica: unknown key; did you mean 'replicas'?"),
