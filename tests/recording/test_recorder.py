@@ -12,6 +12,7 @@ import pytest
 
 from slacktide.domain import PoolId, TimerFired
 from slacktide.engine import EngineSettings
+from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.recording import (
     Call,
     PoolOpened,
@@ -61,6 +62,17 @@ def test_predictions_survive(world: Any, happenings: Any) -> None:
     fresh["correction"]["own"] = [[0.0]]
     with pytest.raises(RecordingError, match="own: expected 4 rows of 1"):
         load_times(fresh)
+
+
+def test_predictions_are_the_same_on_cores_that_were_not_measured() -> None:
+    """A lane may be resized to any number of them."""
+    seconds = [[0.03, 0.01], [0.05, 0.02]]
+    table = LatencyTable.from_grid((1, 4), (3, 6), seconds, seconds)
+    times = ClassedTimes(table)
+    again = load_times(orjson.loads(orjson.dumps(export_times(times))))
+    assert isinstance(again, ClassedTimes)
+    for cores in range(1, 10):
+        assert again.latency(cores) == times.latency(cores)
 
 
 # ── parts ────────────────────────────────────────────────────────────────────────────────────
