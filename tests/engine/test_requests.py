@@ -137,7 +137,7 @@ class TestNotices:
         world.send(Refused(1, "m", Reason.BAD_INPUT, detail="input x: 3 bytes missing"))
         assert world.answers[1].detail == "input x: 3 bytes missing"
 
-    @pytest.mark.parametrize("end", ["refused", "overdue"])
+    @pytest.mark.parametrize("end", ["refused", "overdue", "no room"])
     def test_a_lane_is_not_held_for_a_body_that_will_not_come(
         self, make_world, one_model_plan, end
     ):
@@ -147,8 +147,12 @@ class TestNotices:
         world.submit(1)
         world.announce(2, slo=0.2)
         assert world.batches == []
-        next(iter(world.schedulers.values())).wait = None  # it had held the lane for the notice
-        if end == "refused":
+        scheduler = world.schedulers[PoolId("m", "1")]
+        scheduler.wait = None  # it had held the lane for the notice
+        if end == "no room":
+            scheduler.refuse = Reason.BEHIND_WORK
+            world.submit(2)
+        elif end == "refused":
             world.send(Refused(2, "m", Reason.BAD_INPUT))
         else:
             world.send(TimerFired(), after=0.2)

@@ -97,8 +97,7 @@ class Requests:
         if reason is not None:
             state.end(entry, reason, detail)
             state.forget(request.id)
-        else:
-            state.touch(pool)
+        state.touch(pool)  # also if it was refused: a lane may be held for it
 
     def refused(self, event: Refused) -> None:
         state = self._state
