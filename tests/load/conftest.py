@@ -65,8 +65,15 @@ class Reply:
     part: bytes = b""
 
 
+Gate = Callable[[int, dict[str, str]], Reply | None]
+"""(running number of the inference, headers) → an answer before the body was read, or None."""
+
 Script = Callable[[int, Seen], Awaitable[Reply]]
 """(running number of the inference, request) → answer."""
+
+
+def wait_for_the_body(number: int, headers: dict[str, str]) -> Reply | None:
+    return None
 
 
 async def answer_at_once(number: int, seen: Seen) -> Reply:
@@ -82,6 +89,11 @@ class FakeServer:
     """Bound to a free port of the loopback; `seen` holds every inference."""
 
     script: Script = answer_at_once
+    gate: Gate = wait_for_the_body
+    gated: int = 0
+    """Inferences whose headers came."""
+    left_over: list[bytes] = field(default_factory=list)
+    """What clients still sent after an answer of the gate, one for each such connection."""
     metadata: dict[str, Any] = field(default_factory=lambda: METADATA)
     config: dict[str, Any] | None = field(default_factory=lambda: CONFIG)
     seen: list[Seen] = field(default_factory=list)
@@ -131,6 +143,13 @@ class FakeServer:
             request, *lines = head.rstrip().split("\r\n")
             method, path, _ = request.split(" ")
             headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines)}
+            if method != "GET":
+                self.gated += 1
+                early = self.gate(self.gated - 1, headers)
+                if early is not None:
+                    await self._answer(writer, early)
+                    self.left_over.append(await reader.read())
+                    return
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             if method == "GET":
                 status, document = self._describe(path)
@@ -147,15 +166,18 @@ class FakeServer:
                 writer.close()
                 await writer.wait_closed()
                 return
-            keep = "close" if reply.close else "keep-alive"
-            writer.write(
-                f"HTTP/1.1 {reply.status} X\r\nContent-Length: {len(reply.body)}\r\n"
-                f"Connection: {keep}\r\n\r\n".encode()
-                + reply.body
-            )
+            await self._answer(writer, reply)
             if reply.close:
-                await writer.drain()
                 return
+
+    async def _answer(self, writer: asyncio.StreamWriter, reply: Reply) -> None:
+        keep = "close" if reply.close else "keep-alive"
+        writer.write(
+            f"HTTP/1.1 {reply.status} X\r\nContent-Length: {len(reply.body)}\r\n"
+            f"Connection: {keep}\r\n\r\n".encode()
+            + reply.body
+        )
+        await writer.drain()
 
     async def _think(self, reader: asyncio.StreamReader, script: Awaitable[Reply]) -> Reply:
         """Run the script, but notice a client that leaves meanwhile."""

@@ -37,6 +37,7 @@ def test_one_stream_from_plain_flags() -> None:
         seed=7,
         connections=3,
         patience="1s",
+        upload="4ms",
         lateness_warning="2ms",
         send_deadlines=False,
         spin=True,
@@ -53,7 +54,7 @@ def test_one_stream_from_plain_flags() -> None:
     assert stream.parameters == expected
     assert stream.payload == RandomPayload(integers=1000)
     assert (spec.duration, spec.warmup, spec.length) == (120.0, 0.5, 120.5)
-    assert (spec.seed, spec.connections, spec.patience) == (7, 3, 1.0)
+    assert (spec.seed, spec.connections, spec.patience, spec.upload) == (7, 3, 1.0, 0.004)
     assert (spec.lateness_warning, spec.send_deadlines, spec.spin) == (0.002, False, True)
 
 
@@ -154,6 +155,8 @@ def test_bad_traces_name_line_and_column(tmp_path: Path, text: str, complaint: s
         ({"duration": "0s"}, "--duration", "must be at least"),
         ({"warmup": "-1s"}, "--warmup", "expected a duration"),
         ({"lateness_warning": "x"}, "--lateness-warning", "expected a duration"),
+        ({"upload": "4"}, "--upload", "expected a duration"),
+        ({"upload": "4ms", "target": "grpc://h"}, "--upload", "needs an http:// target"),
         ({"seed": -1}, "--seed", "must not be negative"),
         ({"connections": 0}, "--connections", "must be at least 1"),
         ({"stream": ["model=a", "model=a"]}, "--stream", "share a name"),

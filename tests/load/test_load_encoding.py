@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype
-from slacktide.load import LoadSpecError, Stream, Target, Transport
+from slacktide.load import LoadSpecError, RawPayload, Stream, Target, Transport
 from slacktide.load.encode import (
     HttpRequest,
     grpc_tensors,
     grpc_timeout,
     http_json,
+    http_raw,
     http_tensors,
 )
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import read_request
 from slacktide.wire.oip_json import parse_infer
+from slacktide.wire.parameters import read_headers
 from slacktide.workloads import Constant
 
 TARGET = Target(Transport.HTTP, "host", 80, base_path="/base", token="t0k")
@@ -62,6 +65,35 @@ def test_http_requests_read_back_whatever_the_timeout(timeout_us: int | None) ->
     assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in call.inputs] == [
         (t.name, t.datatype, t.shape, t.data) for t in TENSORS.inputs
     ]
+
+
+@given(st.one_of(st.none(), st.integers(1, 10**11)))
+def test_headers_that_travel_ahead_name_timeout_and_application(timeout_us: int | None) -> None:
+    request = http_tensors(TARGET, STREAM, TENSORS)
+    headers, body = b"".join(request.notice(timeout_us)), b"".join(request.body(timeout_us))
+    whole = b"".join(request.parts(timeout_us))
+    plain, _, rest = whole.partition(b"\r\n\r\n")
+    assert (headers.startswith(plain), body) == (True, rest)
+    pairs = [line.split(": ", 1) for line in headers.decode().rstrip().split("\r\n")[1:]]
+    fields = read_headers((name.lower(), value) for name, value in pairs)
+    assert fields.parameters == {"application": "cam"}
+    if timeout_us is None:
+        assert fields.budget_s is None
+    else:
+        assert fields.budget_s == pytest.approx(timeout_us / 1e6, abs=1e-6)
+
+
+@pytest.mark.parametrize("application", ["", "caf\u00e9", "a\r\nHost: other"])
+def test_an_application_that_no_header_can_carry_stays_in_the_body(application: str) -> None:
+    request = http_tensors(TARGET, replace(STREAM, application=application), TENSORS)
+    plain = b"".join(request.parts(None)).partition(b"\r\n\r\n")[0]
+    assert b"".join(request.notice(None)) == plain + b"\r\n\r\n"
+
+
+def test_raw_bodies_travel_behind_their_headers_as_they_are() -> None:
+    request = http_raw(TARGET, RawPayload("/x", (b"abc",)), b"abc")
+    assert b"".join(request.notice(5000)) + b"abc" == b"".join(request.parts(5000))
+    assert b"".join(request.body(5000)) == b"abc"
 
 
 @given(st.integers(1, 10**14))

@@ -47,9 +47,10 @@ def test_the_examples_show_what_they_mean_to_show(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("time_s\n0\n")
-    _, _, text, trace, several, two = map(parse, COMMANDS)
+    _, _, text, trace, slow, several, two = map(parse, COMMANDS)
     assert text.streams[0].shapes["mask"] == ((16,), (64,), (256,))
     assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
+    assert slow.upload == 0.004
     assert [stream.label for stream in several.streams] == ["mlp/ads", "text"]
     assert several.streams[1].priority == 1
     assert [stream.label for stream in two.streams] == ["text/notes", "text/essays"]

@@ -153,6 +153,14 @@ def load(
             show_default=False,
         ),
     ] = None,
+    upload: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="How long after its headers each body leaves, as over a slow uplink; HTTP only.",
+            rich_help_panel=_WIRE,
+        ),
+    ] = "0s",
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with the bearer token.", rich_help_panel=_WIRE),
@@ -238,6 +246,7 @@ def load(
             seed=seed,
             connections=connections,
             patience=patience,
+            upload=upload,
             send_deadlines=send_deadlines,
             spin=spin,
             lateness_warning=lateness_warning,

@@ -2,7 +2,8 @@
 
 The only thing that differs from one sending to the next is the timeout: what is left of the
 deadline. Over HTTP it has a place of fixed width in the JSON (a JSON number may have spaces before
-it), so that no length changes. Over gRPC it is a few bytes put behind the message: protobuf merges
+it), so that no length changes; where headers travel ahead of the body, a header of theirs names it
+too. Over gRPC it is a few bytes put behind the message: protobuf merges
 concatenated messages, maps key by key.
 """
 
@@ -20,10 +21,16 @@ from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import RawPayload, Stream, Target
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, Parameter
+from slacktide.wire.parameters import PARAMETER_HEADERS, TIMEOUT_HEADERS
 
 _WIDTH = 12
 """Digits kept for the timeout: 10¹² µs are eleven days."""
 _LONGEST = 10**_WIDTH - 1
+_TIMEOUT_HEADER = next(name for name, unit in TIMEOUT_HEADERS.items() if unit == 1.0).encode()
+"""The one in seconds."""
+_APPLICATION_HEADER = next(
+    name for name, parameter in PARAMETER_HEADERS.items() if parameter == "application"
+).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +41,32 @@ class HttpRequest:
     tail: bytes
     """Empty: the request is `head` alone and carries no timeout."""
     rows: int
+    body_at: int
+    """Where in `head` the body begins."""
+    application: bytes = b""
 
     def parts(self, timeout_us: int | None) -> Sequence[bytes]:
         """The buffers to send; no timeout is sent as 0, which servers take as none."""
+        return (self.head, *self._rest(timeout_us))
+
+    def notice(self, timeout_us: int | None) -> Sequence[bytes]:
+        """The headers alone. They say what a server cannot read from a body that is yet to come:
+        how long there is, and for whom."""
+        lines = [self.head[: self.body_at - 2]]  # without the empty line
+        if self.tail and timeout_us is not None:
+            lines.append(b"%b: %.6f\r\n" % (_TIMEOUT_HEADER, min(timeout_us, _LONGEST) / 1e6))
+        if self.application:
+            lines.append(b"%b: %b\r\n" % (_APPLICATION_HEADER, self.application))
+        return (*lines, b"\r\n")
+
+    def body(self, timeout_us: int | None) -> Sequence[bytes]:
+        """What follows them."""
+        return (self.head[self.body_at :], *self._rest(timeout_us))
+
+    def _rest(self, timeout_us: int | None) -> Sequence[bytes]:
         if not self.tail:
-            return (self.head,)
-        return (self.head, b"%*d" % (_WIDTH, min(timeout_us or 0, _LONGEST)), self.tail)
+            return ()
+        return (b"%*d" % (_WIDTH, min(timeout_us or 0, _LONGEST)), self.tail)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +115,7 @@ def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> H
 def http_raw(target: Target, payload: RawPayload, body: bytes) -> HttpRequest:
     """A body for any HTTP server, as it is."""
     head = _head(target, payload.path, len(body), payload.headers)
-    return HttpRequest(head + body, b"", payload.rows)
+    return HttpRequest(head + body, b"", payload.rows, len(head))
 
 
 def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:
@@ -167,7 +194,10 @@ def _http(
         }
     tail = after + (binary or b"")
     head = _head(target, infer_path(stream), len(before) + _WIDTH + len(tail), headers)
-    return HttpRequest(head + before, tail, rows)
+    # A name that no header can carry stays in the body.
+    plain = stream.application.isascii() and stream.application.isprintable()
+    application = stream.application.encode() if plain else b""
+    return HttpRequest(head + before, tail, rows, len(head), application)
 
 
 def _head(target: Target, path: str, length: int, headers: Mapping[str, str]) -> bytes:

@@ -78,7 +78,7 @@ def _sender(prepared: Prepared, ledger: Ledger, clock: StartClock) -> Sender:
     spec = prepared.spec
     if spec.target.transport is Transport.HTTP:
         http = [one for one in prepared.requests if isinstance(one, HttpRequest)]
-        return HttpSender(spec.target, http, ledger, clock, spec.connections)
+        return HttpSender(spec.target, http, ledger, clock, spec.connections, spec.upload)
     from slacktide.load.grpc_sender import GrpcSender
 
     grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]

@@ -36,6 +36,8 @@ class Connection(asyncio.Protocol):
         self._status = 0
         self._detail = b""
         self._fault = ""
+        self._half = False
+        """The headers of request `_index` have left, its body has not."""
 
     @property
     def closing(self) -> bool:
@@ -43,12 +45,28 @@ class Connection(asyncio.Protocol):
 
     def send(self, index: int, parts: Sequence[bytes]) -> None:
         """Send request `index`. The connection must be open and free."""
+        self._begin(index).writelines(parts)
+
+    def send_headers(self, index: int, headers: Sequence[bytes]) -> None:
+        """Send the headers of request `index`. The connection must be open and free. An answer that
+        comes before the body ends its use: half a request cannot be taken back."""
+        self._begin(index).writelines(headers)
+        self._half = True
+
+    def send_body(self, parts: Sequence[bytes]) -> None:
+        """Send what belongs to the headers sent last, which have not been answered."""
+        if self._transport is None or not self._half:
+            raise RuntimeError("no headers wait for their body")
+        self._half = False
+        self._transport.writelines(parts)
+
+    def _begin(self, index: int) -> asyncio.Transport:
         if self._transport is None or self._index is not None:
             raise RuntimeError("the connection is not free")
         self._index = index
         self._status = 0
         self._detail = b""
-        self._transport.writelines(parts)
+        return self._transport
 
     def abort(self) -> None:
         """Close at once; the server sees its client leave. The owner hears `broken` later."""
@@ -87,7 +105,7 @@ class Connection(asyncio.Protocol):
         if self._status < 200 or self._index is None:  # interim answers (1xx) are not the answer
             return
         index, self._index = self._index, None
-        reusable = self._parser.should_keep_alive() and not self.closing
+        reusable = self._parser.should_keep_alive() and not self.closing and not self._half
         self._owner.answered(self, index, self._status, self._detail, reusable)
 
     def _fail(self, reason: str) -> None:

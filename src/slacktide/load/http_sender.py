@@ -4,6 +4,9 @@ A request takes a free connection, the one used last (few stay busy, the others 
 none is free it waits in line while a new one opens; whichever is there first takes it. At the
 cap it waits for an answer to free a connection: that shows as lateness of the generator, and the
 report warns. A request is never sent twice: what breaks is a transport error, and counted.
+
+With `upload`, bodies follow their headers so many seconds later (uplink.py). A request that is
+answered before, as by a refusal, sends none, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from slacktide.load.http_fetch import tls_context
 from slacktide.load.ledger import Ledger
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target
+from slacktide.load.uplink import Uplink
 
 DEFAULT_CONNECTIONS = 512
 _CONNECT_TIMEOUT = 5.0
@@ -35,6 +39,7 @@ class HttpSender:
         ledger: Ledger,
         clock: Callable[[], float],
         connections: int | None = None,
+        upload: float = 0.0,
     ) -> None:
         self._target = target
         self._tls = tls_context(target)
@@ -42,6 +47,7 @@ class HttpSender:
         self._ledger = ledger
         self._clock = clock
         self._cap = connections or DEFAULT_CONNECTIONS
+        self._uplink = Uplink(upload, self._send_body) if upload > 0.0 else None
         self._idle: list[Connection] = []
         self._busy: dict[int, Connection] = {}
         self._line: deque[int] = deque()
@@ -74,6 +80,8 @@ class HttpSender:
 
     async def close(self) -> None:
         self._closed = True
+        if self._uplink is not None:
+            await self._uplink.close()
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -114,7 +122,17 @@ class HttpSender:
     def _send(self, connection: Connection, index: int) -> None:
         self._busy[index] = connection
         timeout_us = self._ledger.departed(index, now=self._clock())
-        connection.send(index, self._requests[self._ledger.payload[index]].parts(timeout_us))
+        request = self._requests[self._ledger.payload[index]]
+        if self._uplink is None:
+            connection.send(index, request.parts(timeout_us))
+        else:
+            connection.send_headers(index, request.notice(timeout_us))
+            self._uplink.follow(index, request.body(timeout_us))
+
+    def _send_body(self, index: int, body: Sequence[bytes]) -> None:
+        connection = self._busy.get(index)
+        if connection is not None and not connection.closing:  # else it has ended, or will now
+            connection.send_body(body)
 
     def _next_in_line(self) -> int | None:
         """The first request in line that was not given up meanwhile."""

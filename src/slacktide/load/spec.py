@@ -156,6 +156,9 @@ class LoadSpec:
     patience: float = 10.0
     """Seconds after its deadline (best effort: after its due time) at which a request is given up
     and its connection closed."""
+    upload: float = 0.0
+    """Seconds after its headers at which each body leaves, as over a slow uplink; HTTP only. The
+    deadline counts from the headers."""
     send_deadlines: bool = True
     """False: the server is not told the deadline; the client judges by it all the same."""
     spin: bool = False
@@ -174,6 +177,7 @@ class LoadSpec:
             ("duration", self.duration, 1e-3),
             ("warmup", self.warmup, 0.0),
             ("patience", self.patience, 0.0),
+            ("upload", self.upload, 0.0),
         ):
             if not least <= value < float("inf"):
                 raise LoadSpecError(name, f"must be at least {least:g} s, got {value!r}")
@@ -182,6 +186,9 @@ class LoadSpec:
         if self.connections is not None and self.connections < 1:
             raise LoadSpecError("connections", f"must be at least 1, got {self.connections}")
         if self.target.transport is Transport.GRPC:
+            if self.upload > 0.0:
+                message = "a body that follows its headers needs an http:// target"
+                raise LoadSpecError("upload", message)
             for stream in self.streams:
                 if isinstance(stream.payload, RawPayload):
                     raise LoadSpecError("payload", "raw bodies need an http:// target")
@@ -200,6 +207,7 @@ def describe(spec: LoadSpec) -> dict[str, Any]:
         "warmup_s": spec.warmup,
         "connections": spec.connections,
         "patience_s": spec.patience,
+        "upload_s": spec.upload,
         "send_deadlines": spec.send_deadlines,
         "spin": spec.spin,
         "lateness_warning_s": spec.lateness_warning,
