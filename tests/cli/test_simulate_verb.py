@@ -96,6 +96,56 @@ def test_bad_usage_exits_2_and_names_the_key(flags: list[str], complaint: str):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("verb", ["--replay", "--predict"])
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--set", "seed=1"),
+        ("--duration", "1s"),
+        ("--jobs", "2"),
+        ("--csv", "t.csv"),
+        ("--html", "page.html"),
+        ("--min-goodput", "0.5"),
+    ],
+)
+def test_what_recordings_pass_over_is_refused(verb: str, flag: str, value: str):
+    done = call("simulate", verb, "none.rec", flag, value)
+    assert done.exit_code == 2
+    assert done.stderr == f"error: {flag} has no effect with {verb}: leave it out\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag", "what"),
+    [
+        (["--replay", "none.rec", "world.yaml"], "SCENARIO.yaml", "--replay"),
+        (["--predict", "none.rec", "world.yaml"], "SCENARIO.yaml", "--predict"),
+        (["--replay", "none.rec", "--predict", "none.rec"], "--predict", "--replay"),
+        (["--replay", "none.rec", "--seed", "1"], "--seed", "--replay"),
+        (["--replay", "none.rec", "--after", "0s"], "--after", "--replay"),
+        (["--predict", "none.rec", "--decisions"], "--decisions", "--predict"),
+        (["--predict", "none.rec", "--request", "1"], "--request", "--predict"),
+        (["world.yaml", "--decisions"], "--decisions", "a scenario"),
+        (["world.yaml", "--request", "1"], "--request", "a scenario"),
+        (["world.yaml", "--after", "1s"], "--after", "a scenario"),
+    ],
+)
+def test_what_belongs_to_another_way_of_simulating_is_refused(
+    arguments: list[str], flag: str, what: str
+):
+    done = call("simulate", *arguments)
+    assert done.exit_code == 2
+    assert done.stderr == f"error: {flag} has no effect with {what}: leave it out\n"
+
+
+def test_the_environment_may_say_what_recordings_pass_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLACKTIDE_SIMULATE_JOBS", "2")
+    done = CliRunner().invoke(
+        app, ["simulate", "--replay", "none.rec"], auto_envvar_prefix="SLACKTIDE"
+    )
+    assert (done.exit_code, "none.rec" in done.stderr) == (2, True)
+    assert "no effect" not in done.stderr
+
+
 def test_a_scenario_that_is_not_there_exits_2(tmp_path: Path):
     done = call("simulate", tmp_path / "none.yaml")
     assert (done.exit_code, "No such file" in done.stderr) == (2, True)

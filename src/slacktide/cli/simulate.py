@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,7 +23,13 @@ _HOW = "How"
 _REPORT = "What comes of it"
 
 
+_OF_REPLAY = frozenset(("replay", "decisions", "request", "json"))
+_OF_PREDICT = frozenset(("predict", "after", "seed", "json"))
+"""Parameters that mean something with --replay and with --predict."""
+
+
 def simulate(
+    context: typer.Context,
     scenario: Annotated[
         Path | None,
         typer.Argument(
@@ -158,10 +164,17 @@ def simulate(
 
     Example: slacktide simulate --predict server.rec --after 30s
     """
-    if replay is not None or predict is not None:
-        _of_recording(scenario, replay, predict, decisions, request, after, seed, json)
+    if replay is not None:
+        _refuse(context, _known(context) - _OF_REPLAY, "--replay")
+        raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
+    if predict is not None:
+        _refuse(context, _known(context) - _OF_PREDICT, "--predict")
+        raise typer.Exit(
+            predict_recording(predict, after=_seconds(after), seeds=seed or (), json=json)
+        )
     if scenario is None:
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
+    _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json"}, "a scenario")
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
     for flag, path in (("--html", html), ("--csv", csv)):
@@ -188,27 +201,29 @@ def simulate(
         _judge(sweep, min_goodput)
 
 
-def _of_recording(
-    scenario: Path | None,
-    replay: Path | None,
-    predict: Path | None,
-    decisions: bool,
-    request: int | None,
-    after: str,
-    seeds: Sequence[int] | None,
-    json: bool,
-) -> NoReturn:
-    """Replay or predict, and end."""
-    if scenario is not None or (replay is not None and predict is not None):
-        fail("expected one of SCENARIO.yaml, --replay and --predict")
-    if replay is not None:
-        raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
-    assert predict is not None
+def _known(context: typer.Context) -> frozenset[str]:
+    """The names of all parameters."""
+    return frozenset(parameter.name or "" for parameter in context.command.params)
+
+
+def _refuse(context: typer.Context, names: frozenset[str], what: str) -> None:
+    """Fail if the command line gives one of these parameters, which `what` would pass over.
+
+    The environment may give them: it is set for many calls, of which this is one.
+    """
+    for parameter in context.command.params:
+        if parameter.name in names:
+            given = context.get_parameter_source(parameter.name)
+            if given is not None and given.name == "COMMANDLINE":
+                flag = "SCENARIO.yaml" if parameter.name == "scenario" else parameter.opts[0]
+                fail(f"{flag} has no effect with {what}: leave it out")
+
+
+def _seconds(after: str) -> float:
     try:
-        seconds = parse_seconds(after)
+        return parse_seconds(after)
     except ValueError as error:
         fail(f"--after: {error}")
-    raise typer.Exit(predict_recording(predict, after=seconds, seeds=seeds or (), json=json))
 
 
 def _flags(seeds: Sequence[int] | None, duration: str | None) -> list[str]:
