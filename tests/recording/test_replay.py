@@ -221,6 +221,26 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
     assert any("after a crash" in line for line in text)
 
 
+def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happenings: Any) -> None:
+    recorded = world(profiling=0.2)
+    quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))
+    recorded.run(quiet, seed=5)
+    runs = [each for each in decisions(recorded) if isinstance(each, Ran)]
+    samples = [run for run in runs if run.sample]
+    assert [run.batch for run in samples] == [b.id for b in recorded.batches if b.sample]
+    assert "alone, again, to learn how long it is" in next(lines(samples[0], begin=0.0))
+
+
+def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None:
+    recorded = world(profiling=0.2)
+    recorded.run(happenings(seed=6, count=600, rate=900.0, trouble=False, hints=(1.0, 20.0)))
+    told = [each for each in decisions(recorded) if isinstance(each, Ran) and each.singled_out]
+    assert told
+    for run in told:
+        assert len(run.ids) == 1
+        assert "to learn how long it is, before the" in next(lines(run, begin=0.0))
+
+
 def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:
     recorded = world("fifo", max_delay=0.005)
     recorded.run(happenings(seed=4, count=20, trouble=False))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from slacktide.domain import (
@@ -83,12 +83,19 @@ class Ran:
     batch: int
     lane: str
     asked: Asked | None
-    """None: a suspect, run alone whatever the policy."""
+    """None: a suspect or a sample, run alone whatever the policy."""
     rivals: tuple[Asked, ...]
     """What other pools proposed for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
     ids: tuple[int, ...]
+    sample: bool
+    """Run again for nobody, to learn how long it is."""
+
+    @property
+    def singled_out(self) -> bool:
+        """Whether it is one of those proposed, run alone to learn how long it is."""
+        return self.asked is not None and len(self.ids) < len(self.asked.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +229,7 @@ class Witnessed(Pools):
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         """See `Pools.parts`."""
         made = super().parts(pool, max_batch, view)
-        return PoolParts(
-            Witness(made.scheduler, pool, made.times, self._tell), made.times, made.share
-        )
+        return replace(made, scheduler=Witness(made.scheduler, pool, made.times, self._tell))
 
 
 class Notes(Watcher):
@@ -272,7 +277,16 @@ class Notes(Watcher):
             else:
                 rivals.append(asked)
         ids = tuple(member.id for member in batch.members)
-        return Ran(batch.started, batch.id, batch.replica.lane, mine, tuple(rivals), because, ids)
+        return Ran(
+            batch.started,
+            batch.id,
+            batch.replica.lane,
+            mine,
+            tuple(rivals),
+            because,
+            ids,
+            batch.sample,
+        )
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
         pool = engine.state.pool_for(request)
