@@ -27,6 +27,7 @@ BENCHMARKS = {
     "throughput": "residual classifier, saturated, beside a bare onnxruntime loop",
     "shared_lane": "three models on one core: goodput and CPU time per batch",
     "variable_length": "two applications with short and long texts: our schedulers, and mosec",
+    "notice": "bodies that follow their headers: planned on, and not",
     "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
     "recording_cost": "what recording adds to each request, in time and bytes",

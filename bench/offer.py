@@ -86,8 +86,10 @@ def offer(
     warmup: float,
     seed: int,
     transport: Transport = Transport.HTTP,
+    upload: float = 0.0,
 ) -> Run:
-    """Send `load` to `serving` on time and wait for every answer. Raises LoadError."""
+    """Send `load` to `serving` on time and wait for every answer. Bodies follow their headers
+    `upload` seconds later. Raises LoadError."""
     oip = serving.name == "slacktide"
     grpc = transport is Transport.GRPC
     streams = []
@@ -118,6 +120,7 @@ def offer(
         seed=seed,
         connections=CHANNELS if grpc else CONNECTIONS,
         patience=PATIENCE,
+        upload=upload,
     )
     return uvloop.run(_carry_out(spec))
 
