@@ -224,6 +224,16 @@ def test_with_later_steps_a_late_answer_still_counts(lab) -> None:
     assert two.expire(now=0.0951) == [(0, Reason.HOPELESS)]
 
 
+def test_whenever_it_asks_to_be_asked_somebody_is_given_up(lab) -> None:
+    """Also where a sum of two times, less one of them, is a bit less than the other."""
+    two = like(lab, lambda rows: 0.01 * rows, steps=((0.1, 2.0),))
+    for id in range(1, 2_000):
+        two.admit_moved(lab.request(id, 0.01 + id * 1e-4 / 7.0), now=0.0)
+        at = two.next_expiry()
+        assert at is not None
+        assert [gone for gone, _ in two.expire(now=at)] == [id]
+
+
 def test_classes_that_change_sort_everybody_anew(lab) -> None:
     times = FixedTimes(CLASSES)
     made = Orloj(OrlojOptions(admission=False), max_batch=8, times=times, view=lab.LaneView())

@@ -24,11 +24,11 @@ which the score is sorted in a few runs (orloj_runs.py); the best of all runs co
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
-from math import inf
+from math import inf, nextafter
 from typing import NamedTuple
 
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
@@ -158,21 +158,17 @@ class Orloj(DeadlinePolicy):
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Give up who could not make even a batch of its own: EXPIRED once it is too late for all,
         else HOPELESS."""
-        gone: list[Entry] = []
-        since = now - self._grace
-        for need, part in self._leads():
-            if part[0][0] - need <= since:
-                gone += part[: bisect_right(part, since, key=lambda entry: entry[0] - need)]
-        gone.sort()
-        self._timed.remove([id for _, id, _ in gone])
-        return [
-            (id, Reason.EXPIRED if deadline <= since else Reason.HOPELESS)
-            for deadline, id, _ in gone
-        ]
+        return super().expire(now=now - self._grace)
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""
-        return min((part[0][0] - need + self._grace for need, part in self._leads()), default=None)
+        # E[L] depends on the rows alone, so the kinds do not matter: shapes may make many of them.
+        start = super().next_expiry()
+        if start is None:
+            return None
+        at = start + self._grace
+        # Rounding must not make it a moment at which `expire` has nothing to say yet.
+        return at if at - self._grace >= start else nextafter(at, inf)
 
     def _choose(self, makers: Sequence[Makers]) -> Makers:
         """The batch size of line 16: the latest first, that is the largest."""
@@ -190,12 +186,6 @@ class Orloj(DeadlinePolicy):
             self._classes = classes
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
         return self._parts
-
-    def _leads(self) -> Iterator[tuple[float, list[Entry]]]:
-        """(time that each needs by itself, sorted entries) of every kind."""
-        times = self._tables(self._view.cores)
-        for kind, part in self._sorted().parts.items():
-            yield times.histogram(kind.of, kind.rows, kind.rows).mean, part
 
     def _groups(self) -> list[list[tuple[Kind, list[Entry]]]]:
         """The parts that may share a batch, for the signatures of the earliest deadlines."""
