@@ -76,7 +76,8 @@ EXPORTS = {
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
         DeadlineQueue Edf EdfOptions Fifo FifoOptions Nexus NexusOptions Orloj
-        OrlojOptions OrlojText Policy PolicyError PoolRecipe Slack SlackOptions make_scheduler option_defaults policy_options
+        OrlojOptions OrlojText Policy PolicyError PoolRecipe Slack SlackOptions make_scheduler
+        option_defaults policy_options
     """,
     "slacktide.server.grpc": """
         AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem
