@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.machine import cores, cpu_model, load_average
+from bench.machine import Theft, cores, cpu_model, load_average
 from bench.measurement import Benchmark, Options, Result, write_json
 
 BENCHMARKS = {
@@ -35,6 +35,9 @@ BENCHMARKS = {
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",
 }
 """Modules of this package with a `run`, in the order they run, and what they measure."""
+
+NOTICEABLE_THEFT = 0.01
+"""Of the CPU time wanted: more of it kept back by the host spoils figures."""
 
 
 def benchmark(name: str) -> Benchmark:
@@ -79,12 +82,16 @@ def _run(names: list[str], options: Options, json_path: Path | None) -> int:
     done: list[tuple[Result, Options]] = []
     failed = False
     for name in names:
+        theft = Theft()
         try:
             result = benchmark(name)(options)
         except Exception:  # one that cannot run must not hide the others' figures
             traceback.print_exc()
             failed = True
             continue
+        stolen = theft.share()
+        if stolen >= NOTICEABLE_THEFT:
+            result.remarks.append(f"the host kept back {stolen:.0%} of the CPU time wanted")
         result.show(console)
         done.append((result, options))
         if json_path is not None:

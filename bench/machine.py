@@ -66,6 +66,29 @@ def load_average() -> float:
     return os.getloadavg()[0]
 
 
+class Theft:
+    """What the host of a virtual machine keeps for others, from when this object is made.
+
+    A shared host may give a machine half of a core for minutes: then models take twice as long, and
+    nothing but this shows why.
+    """
+
+    def __init__(self) -> None:
+        self._stolen, self._wanted = _ticks()
+
+    def share(self) -> float:
+        """Of the CPU time that was wanted, what was not given; 0 where there is no host."""
+        stolen, wanted = _ticks()
+        return (stolen - self._stolen) / max(1, wanted - self._wanted)
+
+
+def _ticks() -> tuple[int, int]:
+    """(stolen, wanted) of all cores since the machine started (proc(5), /proc/stat)."""
+    line = Path("/proc/stat").read_text().partition("\n")[0]
+    user, nice, system, _idle, _iowait, irq, softirq, stolen = map(int, line.split()[1:9])
+    return stolen, user + nice + system + irq + softirq + stolen
+
+
 def provenance() -> dict[str, Any]:
     """Machine, versions, commit and date, as plain JSON values."""
     return {

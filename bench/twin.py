@@ -11,7 +11,9 @@ Then, after a pause, come the requests that count. Two questions to each recordi
 
 Goodput is the server's own, by the engine's clock; the client's stands beside it. The classifier is
 sent frames that are all alike, the text encoder short and long texts of two applications
-(bench/variable_length.py). Loads are multiples of the peak in onnxruntime alone, just measured.
+(bench/variable_length.py). Where the host keeps back more of the CPU in one part than in the other
+(`stolen`), what the first taught does not hold for the second. Loads are multiples of the peak in
+onnxruntime alone, just measured.
 
 Full: three runs of 3,000 requests or more. `--quick`: one of 600. `--rows` picks rows by any part
 of their names, such as `text` or `2x`.
@@ -31,7 +33,7 @@ import numpy as np
 
 from bench import servers, variable_length
 from bench.goodput import profile
-from bench.machine import cores, pin
+from bench.machine import Theft, cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import example_repository, measure_bare
 from bench.offer import Offered, Run, offer, rest
@@ -121,11 +123,14 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         path = Path(folder) / "server.rec"
         flags = ("--record", str(path), "--record-limit", "4GiB")
         with servers.slacktide(subject.repository, *flags) as serving:
+            theft = Theft()
             offer(serving, calm, duration=CALM_S, warmup=0.0, seed=2000 + seed)
             offer(serving, offered, duration=learning, warmup=0.0, seed=1000 + seed)
             rest(serving, [subject.name], alone)
             split = time.monotonic()
+            before, theft = theft.share(), Theft()
             made = offer(serving, offered, duration=duration, warmup=0.0, seed=seed)
+            stolen = (before, theft.share())
         recording = Recording(path)
         replayed = replay(recording)
         begin = next(each.record.now for each in recording.lines() if isinstance(each.record, Call))
@@ -150,6 +155,7 @@ def _row(subject: Subject, name: str, load: float, requests: int, seed: int) -> 
         "points": 100 * found.difference,
         "latency_p50_ms": _latencies(recorded, predicted, "p50"),
         "latency_p99_ms": _latencies(recorded, predicted, "p99"),
+        "stolen": stolen,
         "identical": replayed.difference is None,
         "events": replayed.events,
         "bytes": size,
@@ -202,7 +208,17 @@ def _summarise(rows: Sequence[dict[str, Any]], result: Result) -> None:
         events = sum(row["events"] for row in rows)
         per_event = sum(row["bytes"] for row in rows) / events
         result.figures.append(Figure("recorded for each event", per_event, "bytes"))
-    columns = ("row", "run", "requests", "client", "live", "predicted", "p50 ms", "p99 ms")
+    columns = (
+        "row",
+        "run",
+        "requests",
+        "client",
+        "live",
+        "predicted",
+        "p50 ms",
+        "p99 ms",
+        "stolen",
+    )
     lines = tuple(
         (
             row["row"],
@@ -213,7 +229,12 @@ def _summarise(rows: Sequence[dict[str, Any]], result: Result) -> None:
             f"{row['predicted_goodput']:.3f}",
             "{:.1f} / {:.1f}".format(*row["latency_p50_ms"]),
             "{:.1f} / {:.1f}".format(*row["latency_p99_ms"]),
+            "{:.0%} / {:.0%}".format(*row["stolen"]),
         )
         for row in rows
     )
-    result.tables.append(Table("Runs; latencies live / predicted", columns, lines))
+    result.tables.append(
+        Table(
+            "Runs; latencies live / predicted; stolen before / in the scored part", columns, lines
+        )
+    )
