@@ -192,7 +192,7 @@ def test_the_clients_under_asyncio(house: Any) -> None:
 
 
 def test_shared_memory_is_refused_as_triton_refuses_it(stock: Any) -> None:
-    """PROTOCOL §8: dropping and listing regions works, there being none; registering does not."""
+    """Dropping and listing regions works, there being none; registering does not."""
     _, client = stock
     client.unregister_system_shared_memory()
     client.unregister_cuda_shared_memory()

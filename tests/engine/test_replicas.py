@@ -1,4 +1,4 @@
-"""Replicas die, hang, come back, and are given up (DESIGN §5)."""
+"""Replicas die, hang, come back, and are given up."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_the_chosen_batch_is_the_best_of_all(
 
 
 def test_a_nearly_late_head_is_passed_over_for_a_full_batch(lab) -> None:
-    """Where `edf` would run the head alone and lose the others' time (FEASIBILITY Q6)."""
+    """Where `edf` would run the head alone and lose the others' time."""
     scheduler = slack(lab, sigma=0.02)
     scheduler.add(lab.request(0, 0.0105), now=0.0)
     for id in range(1, 13):

@@ -1,4 +1,4 @@
-"""No reason is without a status, and the table is PROTOCOL §10's."""
+"""No reason is without a status, and the table is written out here once more."""
 
 from __future__ import annotations
 

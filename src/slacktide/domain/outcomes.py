@@ -2,7 +2,7 @@
 
 The first question of a caller is "what became of my request?" (`OutcomeKind`), the second
 "why?" (`Reason`). Every reason belongs to exactly one kind. Neither knows a protocol: each front
-end holds one table from reason to status code (PROTOCOL §10).
+end holds one table from reason to status code.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ class Request:
     """One call, as the engine sees it: no tensor, no socket, no protocol.
 
     Times are seconds on the driver's monotonic clock. `deadline` already contains the network
-    time spent and the reserve (DESIGN §4). A best-effort request is ordered by its `deadline` as
+    time spent and the reserve. A best-effort request is ordered by its `deadline` as
     if it had one, is never dropped and never late.
     """
 
@@ -59,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A request whose body is still on its way (DESIGN §4, Notice).
+    """A request whose body is still on its way.
 
     Its deadline runs from the first byte and is replaced once, by the body's.
     """

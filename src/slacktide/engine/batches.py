@@ -182,7 +182,7 @@ class Batches:
 
     def lost(self, batch: Batch, detail: str) -> None:
         """The replica died under `batch`: its members run again, one by one; the second crash
-        ends a request (DESIGN §5)."""
+        ends a request."""
         self.leave(batch.id)
         for entry in self._waiting(batch):
             entry.crashes += 1

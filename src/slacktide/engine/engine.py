@@ -1,4 +1,4 @@
-"""The engine: events in, commands out (DESIGN §3).
+"""The engine: events in, commands out.
 
 Theory of operation. The engine owns requests from the moment they are known until nothing names
 their payload, the lanes with what runs on them, and the pools with their queues. An event changes

@@ -1,6 +1,6 @@
 """The ledger: every request the engine knows, in exactly one place, and how the others ended.
 
-Conservation law (DESIGN §3): for every model, at every instant,
+Conservation law: for every model, at every instant,
 
     known = served + late + dropped + rejected + failed + cancelled + in flight
 

@@ -1,4 +1,4 @@
-"""When a lost replica is started again, and when a version is given up (DESIGN §5)."""
+"""When a lost replica is started again, and when a version is given up."""
 
 from __future__ import annotations
 

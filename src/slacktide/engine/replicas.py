@@ -1,4 +1,4 @@
-"""Replicas come up, are lost, hang, are started again or given up (DESIGN §5)."""
+"""Replicas come up, are lost, hang, are started again or given up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine's constants (DESIGN §5)."""
+"""The engine's constants."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a proposal is worth to a free lane: one function for every policy.
 
-    worth = alone · Σ penalty · P(on time) / batch time                    (DESIGN §3, Lane)
+    worth = alone · Σ penalty · P(on time) / batch time
 
 `alone`, the model's own time for one row, makes worths comparable: a request run alone and on time
 is worth its penalty whatever its model's speed, so that a 20 µs model cannot starve a 200 ms one. A

@@ -66,7 +66,7 @@ class ModelSession:
 
     @classmethod
     def open(cls, source: ModelSource, *, threads: int, device: str = "cpu") -> ModelSession:
-        """Open a model with this many threads, which never spin (FEASIBILITY Q1, Q2).
+        """Open a model with this many threads, which never spin.
 
         Threads inherit the affinity of the calling thread. Raises ModelError if no attempt can
         ever succeed (a bad file, an unknown type, no batch axis where one is stated).

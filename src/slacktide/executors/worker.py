@@ -39,7 +39,7 @@ from slacktide.executors.session import ModelSession
 from slacktide.executors.spawning import SpawnRequest
 
 NICENESS = 5
-"""Added to the worker's: the loop stays prompt while every core computes (FEASIBILITY Q3)."""
+"""Added to the worker's: the loop stays prompt while every core computes."""
 _OOM_SCORE_ADJ = 500  # of 1000: before the server, after what has nothing to lose
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16

@@ -1,7 +1,7 @@
 """`WorkerHandle`: the server's end of one worker process. A `ReplicaHandle`.
 
 Theory of operation. Two things are watched: the control socket, for what the worker says, and the
-pidfd, which becomes readable some ten milliseconds after a `kill -9` (FEASIBILITY Q3). Death is
+pidfd, which becomes readable some ten milliseconds after a `kill -9`. Death is
 decided by the pidfd alone; then the socket is read to its end first, so that a result which was
 sent counts, and `Lost` is the last report there is.
 """

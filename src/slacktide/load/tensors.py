@@ -1,6 +1,6 @@
 """The tensors of requests: drawn from the seed, or read from files and checked.
 
-`Tensors` are one request's inputs as raw little-endian bytes (PROTOCOL §3), ready to be encoded.
+`Tensors` are one request's inputs as raw little-endian bytes, ready to be encoded.
 """
 
 from __future__ import annotations

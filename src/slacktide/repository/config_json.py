@@ -1,4 +1,4 @@
-"""What the metadata and config endpoints say of a model (PROTOCOL §4, §5)."""
+"""What the metadata and config endpoints say of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that name the same lane must agree on it (DESIGN §3, Lane)."""
+"""Models that name the same lane must agree on it."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class OrlojTextSettings(OrlojSettings):
 
 
 class SlackSettings(Section):
-    """Most expected answers in time per second of lane time (SCHEDULING §3): the default."""
+    """Most expected answers in time per second of lane time: the default."""
 
     name: Literal["slack"] = "slack"
     kappa: Annotated[float, Field(ge=0, le=1)] = _SLACK.kappa

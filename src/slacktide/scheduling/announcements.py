@@ -1,6 +1,6 @@
 """`Announcements`: the notices of one pool, and for which of them a lane may be held.
 
-A request is known before its body is (DESIGN §4, Notice). To hold a free lane for one that is about
+A request is known before its body is. To hold a free lane for one that is about
 to be complete is worth much where deadlines are tight, and costs everybody where it never comes. So
 
 - a notice is waited for only until the time that it named, never again after;

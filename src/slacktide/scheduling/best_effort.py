@@ -2,7 +2,7 @@
 
 The floor holds for `orloj` too.
 
-They have a deadline that only orders them (arrival + window, DESIGN §4). Three rules:
+They have a deadline that only orders them (arrival + window). Three rules:
 
 - *Spare room.* They join a batch of requests with deadlines where that raises the batch's value per
   second. The worth of one grows from 0 to its penalty as its age grows to its window.

@@ -1,8 +1,8 @@
 """`edf`: earliest deadline first, the plain baseline.
 
 The request due first leads; the batch is the largest that keeps it on time. That is what collapses
-under overload: heads that are nearly late force small batches, small batches make more of them late
-(FEASIBILITY Q6). With `guarantee: p99` the p99 time of the batch must fit instead of the median.
+under overload: heads that are nearly late force small batches, small batches make more of them
+late. With `guarantee: p99` the p99 time of the batch must fit instead of the median.
 
 A best-effort request is ordered by the deadline it is given but binds nobody: the batch must fit
 the first member that has a real one.

@@ -1,6 +1,6 @@
 """`App`: puts a server together, and takes it apart in the right order.
 
-Order of the end (PROTOCOL §14): readiness fails; after a delay the listeners close; what is in
+Order of the end: readiness fails; after a delay the listeners close; what is in
 flight is answered; then replicas stop.
 """
 

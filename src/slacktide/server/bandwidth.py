@@ -1,6 +1,6 @@
 """How fast each client's bodies come in, as measured from those that came. Pure.
 
-Feeds `complete_at` of announced requests (DESIGN §4, Notice).
+Feeds `complete_at` of announced requests.
 """
 
 from __future__ import annotations

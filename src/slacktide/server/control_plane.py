@@ -33,7 +33,7 @@ EXTENSIONS = (
     "parameters",
     "statistics",
 )
-"""Only what works, in Triton's order (PROTOCOL §4)."""
+"""Only what works, in Triton's order."""
 
 
 class ServerControlPlane:

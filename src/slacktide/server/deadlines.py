@@ -1,4 +1,4 @@
-"""When a request is due (DESIGN §4). Pure."""
+"""When a request is due. Pure."""
 
 from __future__ import annotations
 

@@ -304,7 +304,7 @@ def memory_reason(error: MemoryLimitExceeded) -> Reason:
 
 
 def _timing(outcome: Outcome, version: LoadedVersion) -> dict[str, Parameter]:
-    """What a client gets that asks for timing (PROTOCOL §10); times in microseconds."""
+    """What a client gets that asks for timing; times in microseconds."""
     parameters: dict[str, Parameter] = {
         "queue_us": round(outcome.queue_s * 1e6),
         "compute_us": round(outcome.compute_s * 1e6),

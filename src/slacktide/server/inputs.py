@@ -148,7 +148,7 @@ class InputCheck:
             raise BadField(f"input {name!r} data", "finite numbers", "NaN or infinity")
 
     def _raw(self, tensor: InputTensor) -> InputTensor:
-        """The tensor of a raw binary request: the model's one input, batch 1 (PROTOCOL §3)."""
+        """The tensor of a raw binary request: the model's one input, batch 1."""
         if len(self._specs) != 1:
             raise BadField(
                 "Inference-Header-Content-Length",

@@ -1,4 +1,4 @@
-"""Which cores a model's replicas run on (DESIGN §3, Lane). Pure.
+"""Which cores a model's replicas run on. Pure.
 
 - A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
   must agree on its cores.

@@ -114,11 +114,11 @@ class ControlPlane(Protocol):
         ...
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
-        """Triton ModelConfig as JSON, proto field names (PROTOCOL §5). Raises ControlError."""
+        """Triton ModelConfig as JSON, proto field names. Raises ControlError."""
         ...
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
-        """`{"model_stats": [...]}` as PROTOCOL §6, numbers as numbers. Raises ControlError."""
+        """`{"model_stats": [...]}` as Triton's, numbers as numbers. Raises ControlError."""
         ...
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...

@@ -1,4 +1,4 @@
-"""Statistics in the form of the protocol (PROTOCOL §6). Pure: reads tallies."""
+"""Statistics in the form of the protocol. Pure: reads tallies."""
 
 from __future__ import annotations
 

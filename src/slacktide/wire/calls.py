@@ -13,7 +13,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class InputTensor:
-    """One input as it came. `data` is raw little-endian bytes (PROTOCOL §3 layout), always:
+    """One input as it came. `data` is raw little-endian bytes, always:
     JSON and typed contents have been converted by the front end."""
 
     name: str

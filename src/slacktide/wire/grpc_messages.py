@@ -1,4 +1,4 @@
-"""gRPC messages ↔ protocol-neutral calls and answers (PROTOCOL §7).
+"""gRPC messages ↔ protocol-neutral calls and answers.
 
     server   read_request  → RequestMessage → .call(…)   encode_reply, encode_stream_reply, …
     client   encode_call                                 decode_response

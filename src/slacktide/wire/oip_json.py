@@ -1,4 +1,4 @@
-"""An inference call and its answer in JSON with binary tensors (PROTOCOL §3).
+"""An inference call and its answer in JSON with binary tensors.
 
 `parse_infer` reads a request's body; tensors that came as binary are views into that body, so a
 body received into shared memory is never copied. `format_reply` writes the answer's JSON and lists

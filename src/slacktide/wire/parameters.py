@@ -1,4 +1,4 @@
-"""Request parameters that steer scheduling, and the headers that may carry them (PROTOCOL §10).
+"""Request parameters that steer scheduling, and the headers that may carry them.
 
 Both front ends use this file, so that a deadline means the same over HTTP and gRPC:
 

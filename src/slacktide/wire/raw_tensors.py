@@ -1,4 +1,4 @@
-"""Tensor data between its JSON form and raw little-endian bytes (PROTOCOL §3 layout).
+"""Tensor data between its JSON form and raw little-endian bytes.
 
 JSON data may be flat or nested, row-major. Values must be exactly of the tensor's type: 1.0 is no
 integer, true is no number, 300 is no UINT8. Python floats and JSON integers both make floats.

@@ -1,4 +1,4 @@
-"""One table from the reason of an outcome to the status codes of both protocols (PROTOCOL §10).
+"""One table from the reason of an outcome to the status codes of both protocols.
 
 `triton_strict` answers overload and missed deadlines as Triton does: 503 and UNAVAILABLE.
 gRPC statuses are names (`RESOURCE_EXHAUSTED`), so that this file needs no gRPC.

@@ -1,6 +1,6 @@
 """Reads a ModelConfig, as text (config.pbtxt) or JSON (a load call), into plain data.
 
-The plain form is that of PROTOCOL §5: proto field names, enums by name, 64-bit numbers as numbers,
+The plain form is Triton's own: proto field names, enums by name, 64-bit numbers as numbers,
 and only what was stated. Everything after this file works on it.
 """
 

@@ -1,6 +1,6 @@
 """ModelInfer: one message in, one answer out.
 
-A client may announce its message before sending it (DESIGN §4, Notice): metadata `slacktide-bytes`
+A client may announce its message before sending it: metadata `slacktide-bytes`
 (length of the serialized message), `slacktide-model` and, if wanted, `slacktide-model-version`
 (gRPC itself names the model only inside the message). The call is then known, and may be refused,
 before its body is read. Without these the call is known when its message is complete; its deadline

@@ -1,4 +1,4 @@
-"""Shared memory, tracing and logging: there, and answered as PROTOCOL §8 says, but not supported.
+"""Shared memory, tracing and logging: there, and answered as clients expect, but not supported.
 
 Asking for regions finds none and unregistering has nothing to do: stock clients do both without
 being asked. Registering, and changing settings, is refused.

@@ -1,4 +1,4 @@
-"""The routes of the Open Inference Protocol over HTTP, as a table (PROTOCOL §2 and §8).
+"""The routes of the Open Inference Protocol over HTTP, as a table.
 
 A table entry is (method, pattern, handler, group); `Router` does the matching and `admission`
 guards them all.

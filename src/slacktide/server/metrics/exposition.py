@@ -1,6 +1,6 @@
 """Writes families of samples as Prometheus text 0.0.4, numbers as plain decimal digits.
 
-Some consumers read the page with patterns rather than a parser (PROTOCOL §11): counters keep the
+Some consumers read the page with patterns rather than a parser: counters keep the
 names they are given, and 150754811904 never becomes 1.50754811904e+11. Pure.
 """
 

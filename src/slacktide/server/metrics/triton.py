@@ -1,4 +1,4 @@
-"""The families that dashboards made for Triton ask for (PROTOCOL §11).
+"""The families that dashboards made for Triton ask for.
 
 Units are Triton's (µs, ms, seconds, as each name says), counters have no `_total`, and each family
 stands for what Triton's own documentation says of it. Its summaries are not here: nobody keeps the
