@@ -124,7 +124,7 @@ def move_threads(pid: int, cores: Iterable[int]) -> tuple[int, ...]:
     """Bind every thread of `pid` to `cores` (about 0.1 ms); the cores they may then run on.
 
     A thread inherits its maker's mask, so the walk is repeated until it meets no new thread.
-    Raises ProcessLookupError if the process is gone, OSError if it may not run on these cores at all.
+    Raises ProcessLookupError if the process is gone, OSError if it may not run on these cores.
     """
     wanted = set(cores)
     moved: set[int] = set()
