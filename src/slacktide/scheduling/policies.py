@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from slacktide.engine.ports import BatchTimes, PoolView, Scheduler
 from slacktide.scheduling.clipper import Clipper, ClipperOptions
@@ -38,6 +38,24 @@ class Policy:
     """(options, max_batch, times, view) -> scheduler."""
 
 
+class _Planning(Protocol):
+    """A scheduler's class, if it goes by predictions and lanes, as most do."""
+
+    def __call__(
+        self, options: Any, /, *, max_batch: int, times: BatchTimes, view: PoolView
+    ) -> Scheduler: ...
+
+
+def _planning(name: str, options: type[Any], scheduler: _Planning) -> Policy:
+    return Policy(
+        name,
+        options,
+        lambda options, max_batch, times, view: scheduler(
+            options, max_batch=max_batch, times=times, view=view
+        ),
+    )
+
+
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy
     for policy in (
@@ -46,13 +64,7 @@ POLICIES: Mapping[str, Policy] = {
             FifoOptions,
             lambda options, max_batch, times, view: Fifo(options, max_batch=max_batch),
         ),
-        Policy(
-            "edf",
-            EdfOptions,
-            lambda options, max_batch, times, view: Edf(
-                options, max_batch=max_batch, times=times, view=view
-            ),
-        ),
+        _planning("edf", EdfOptions, Edf),
         Policy(
             "clipper",
             ClipperOptions,
@@ -65,34 +77,10 @@ POLICIES: Mapping[str, Policy] = {
                 options, max_batch=max_batch, times=times
             ),
         ),
-        Policy(
-            "clockwork",
-            ClockworkOptions,
-            lambda options, max_batch, times, view: Clockwork(
-                options, max_batch=max_batch, times=times, view=view
-            ),
-        ),
-        Policy(
-            "orloj",
-            OrlojOptions,
-            lambda options, max_batch, times, view: Orloj(
-                options, max_batch=max_batch, times=times, view=view
-            ),
-        ),
-        Policy(
-            "orloj_text",
-            OrlojOptions,
-            lambda options, max_batch, times, view: OrlojText(
-                options, max_batch=max_batch, times=times, view=view
-            ),
-        ),
-        Policy(
-            "slack",
-            SlackOptions,
-            lambda options, max_batch, times, view: Slack(
-                options, max_batch=max_batch, times=times, view=view
-            ),
-        ),
+        _planning("clockwork", ClockworkOptions, Clockwork),
+        _planning("orloj", OrlojOptions, Orloj),
+        _planning("orloj_text", OrlojOptions, OrlojText),
+        _planning("slack", SlackOptions, Slack),
     )
 }
 """Every policy, by name."""

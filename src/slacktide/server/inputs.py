@@ -128,9 +128,9 @@ class InputCheck:
         datatype = tensor.datatype
         if datatype is Datatype.BYTES:
             check_raw(tensor.data, datatype, shape, f"input {name!r}")
-        elif tensor.data is LEFT_OUT:
-            pass
-        elif len(tensor.data) != math.prod(shape) * datatype.itemsize:
+        elif (
+            tensor.data is not LEFT_OUT and len(tensor.data) != math.prod(shape) * datatype.itemsize
+        ):
             expected = f"{math.prod(shape) * datatype.itemsize} bytes for shape {list(shape)}"
             raise BadField(f"input {name!r} data", expected, f"{len(tensor.data)} bytes")
         if name in self._finite and datatype.is_float and tensor.data is not LEFT_OUT:
