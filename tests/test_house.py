@@ -15,6 +15,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workloads", "profiles"),
     ("engine",),
     ("scheduling",),
+    ("scaling",),
     ("recording",),
     ("repository",),
     ("executors",),
@@ -26,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("examples",),
     ("cli",),
 )
-PURE = ("domain", "workloads", "profiles", "engine", "scheduling")
+PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "scaling")
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",

@@ -1,0 +1,111 @@
+"""What a scaling planner sees of one model, and what it answers.
+
+A planner looks at one model at a time. Where the wishes of several exceed the machine, the core
+ledger decides who gets what.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that waits, or whose body is on its way. Absolute seconds."""
+
+    ready_at: float
+    """When it can run: now or earlier if its body is here."""
+    deadline: float
+    """When its answer is due. Network time and the way back are already taken off, so each
+    request's own remaining budget is what counts; infinite for best effort."""
+    rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica of the model. Absolute seconds."""
+
+    cores: int
+    """What it has, or will have once a resize under way is confirmed."""
+    ready_at: float
+    """When it serves: now or earlier if it is up, the expected end of its start if it starts."""
+    free_at: float
+    """When the batch it runs is expected to end; now or earlier if it runs none."""
+
+
+class BatchSeconds(Protocol):
+    """How long a batch takes; seconds, rows ≥ 1, cores ≥ 1. A `BatchTimes` is one."""
+
+    def expected(self, rows: int, cores: int) -> float: ...
+
+    def p99(self, rows: int, cores: int) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingLimits:
+    """Between what a planner may choose; all at least 1. Raises ValueError, naming the field."""
+
+    cores_min: int = 1
+    cores_max: int = 1
+    """Most cores of one replica."""
+    replicas_min: int = 1
+    replicas_max: int = 1
+    batch_max: int = 1
+    """Most rows in one batch."""
+
+    def __post_init__(self) -> None:
+        for name in ("cores_min", "replicas_min", "batch_max"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        for name in ("cores", "replicas"):
+            least, most = getattr(self, f"{name}_min"), getattr(self, f"{name}_max")
+            if most < least:
+                raise ValueError(f"{name}: expected min at most max, got {least} and {most}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelView:
+    """One model as its planner sees it."""
+
+    model: str
+    waiting: tuple[Waiting, ...]
+    """In the order of their deadlines."""
+    replicas: tuple[ReplicaView, ...]
+    rate: float
+    """Rows per second expected until the next plan, the margin for bursts included."""
+    budget: float
+    """Seconds that an expected arrival will have left when it is ready; leaning towards the short
+    ones. Infinite if none has a deadline."""
+    batch: int
+    """Most rows in a batch under the plan in force."""
+    times: BatchSeconds
+    limits: ScalingLimits
+    start_time: float = 0.0
+    """Seconds from the start of a replica until it serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a planner wants for one model."""
+
+    replicas: int
+    cores: int
+    """Of each replica."""
+    batch: int
+    """Most rows in one batch."""
+    late: int = 0
+    """How many of the waiting and expected requests would miss their deadlines even so."""
+    reason: str = ""
+    """Why, in a few words for people and metrics, such as `deadlines` or `rate`."""
+
+
+class ScalingPlanner(Protocol):
+    """View in, wish out. May keep what it has seen (hysteresis); reads no clock."""
+
+    @property
+    def period(self) -> float:
+        """Seconds between two plans, unless the queue cannot wait."""
+        ...
+
+    def decide(self, view: ModelView, *, now: float) -> Wish: ...
