@@ -1,5 +1,13 @@
 """Planners that choose cores, replicas and batch sizes (see README.md)."""
 
+from slacktide.scaling.planners import (
+    PLANNERS,
+    PlannerError,
+    PlannerKind,
+    make_planner,
+    planner_defaults,
+    planner_options,
+)
 from slacktide.scaling.view import (
     BatchSeconds,
     ModelView,
@@ -11,11 +19,17 @@ from slacktide.scaling.view import (
 )
 
 __all__ = [
+    "PLANNERS",
     "BatchSeconds",
     "ModelView",
+    "PlannerError",
+    "PlannerKind",
     "ReplicaView",
     "ScalingLimits",
     "ScalingPlanner",
     "Waiting",
     "Wish",
+    "make_planner",
+    "planner_defaults",
+    "planner_options",
 ]
