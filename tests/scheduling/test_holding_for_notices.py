@@ -87,6 +87,18 @@ def test_several_are_weighed_together_but_the_first_is_awaited(lab, made) -> Non
     assert scheduler.propose(lab.REPLICA, now=0.0) == WaitUntil(0.0005)
 
 
+def test_a_deadline_that_is_only_likely_is_planned_on_and_refuses_nobody(lab, made) -> None:
+    scheduler = made()
+    unstated = notice(1, 0.001, deadline=1.0, best_effort=True, likely_due=0.02)
+    assert scheduler.announce(unstated, now=0.0) is None
+    assert scheduler.propose(lab.REPLICA, now=0.0) == WaitUntil(0.001)
+    hopeless = notice(2, 0.0011, deadline=1.0, best_effort=True, likely_due=0.002)
+    assert scheduler.announce(hopeless, now=0.0) is None
+    assert scheduler.remove(1)
+    assert scheduler.remove(2)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
+
+
 def test_nobody_waits_for_best_effort_or_on_its_account(lab, made) -> None:
     scheduler = made()
     scheduler.announce(notice(1, 0.001, best_effort=True), now=0.0)

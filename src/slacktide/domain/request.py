@@ -76,6 +76,14 @@ class Notice:
     version: str | None = None
     application: str = ""
     client: str = ""
+    likely_due: float | None = None
+    """When its answer will be due unless its body says otherwise. Only for planning: nobody is
+    refused by it. None: its body alone knows."""
+
+    @property
+    def planned_due(self) -> float | None:
+        """The deadline to plan with; None where there is none."""
+        return self.likely_due if self.best_effort else self.deadline
 
     def budget(self, now: float) -> float:
         """Seconds left until the deadline; negative once it has passed."""

@@ -48,7 +48,8 @@ class Announcements:
         self.by_id: dict[int, Notice] = {}
         """Read only."""
         self._ahead: list[tuple[float, int]] = []
-        """Sorted (complete_at, id) of those with a deadline; their time may have passed."""
+        """Sorted (complete_at, id) of those with a deadline to plan with; their time may have
+        passed."""
         self._overdue: list[tuple[float, int]] = []
         """Heap of (when it is late, id) of those whose time has passed; ids may be gone."""
         self._late: OrderedDict[str, None] = OrderedDict()
@@ -57,7 +58,7 @@ class Announcements:
     def add(self, notice: Notice) -> None:
         """A body is on its way."""
         self.by_id[notice.id] = notice
-        if not notice.best_effort:
+        if notice.planned_due is not None:
             insort(self._ahead, (notice.complete_at, notice.id))
 
     def arrived(self, id: int, *, now: float) -> None:
@@ -102,7 +103,7 @@ class Announcements:
 
     def _forget(self, id: int) -> Notice | None:
         notice = self.by_id.pop(id, None)
-        if notice is not None and not notice.best_effort:
+        if notice is not None and notice.planned_due is not None:
             at = bisect_right(self._ahead, (notice.complete_at, id)) - 1
             if at >= 0 and self._ahead[at][1] == id:
                 del self._ahead[at]
@@ -165,15 +166,16 @@ class Patience:
 
 
 def as_request(notice: Notice, signature: Signature = ()) -> Request:
-    """What is known of an announced request: it is taken to have one row, and this shape."""
+    """What is planned with of an announced request: it is taken to have one row, and this shape."""
+    due = notice.planned_due
     return Request(
         id=notice.id,
         model=notice.model,
         arrival=notice.arrival,
-        deadline=notice.deadline,
+        deadline=notice.deadline if due is None else due,
         penalty=notice.penalty,
         signature=signature,
-        best_effort=notice.best_effort,
+        best_effort=due is None,
         version=notice.version,
         application=notice.application,
         client=notice.client,

@@ -170,13 +170,14 @@ class InferTicket:
     ) -> Notice:
         """What the engine is told while a body of `length` bytes comes, in `transfer_s`."""
         context = self.context
-        at, best_effort = due_at_the_latest(
+        known = (
             context.first_byte,
             options,
             context.transport_budget_s,
             version.definition.settings,
-            p99_alone=version.p99_alone,
         )
+        at, best_effort = due_at_the_latest(*known, p99_alone=version.p99_alone)
+        likely = due(*known, p99_alone=version.p99_alone) if best_effort else None
         return Notice(
             self.id,
             version.name,
@@ -189,6 +190,7 @@ class InferTicket:
             version=version.pin,
             application=options.application,
             client=context.client,
+            likely_due=None if likely is None or likely.best_effort else likely.at,
         )
 
     # ── its way ──────────────────────────────────────────────────────────────────────────────
