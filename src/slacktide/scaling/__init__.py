@@ -14,6 +14,7 @@ from slacktide.scaling.view import (
     ReplicaView,
     ScalingLimits,
     ScalingPlanner,
+    VariantView,
     Waiting,
     Wish,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "ReplicaView",
     "ScalingLimits",
     "ScalingPlanner",
+    "VariantView",
     "Waiting",
     "Wish",
     "make_planner",

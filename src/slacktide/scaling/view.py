@@ -65,6 +65,16 @@ class ScalingLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class VariantView:
+    """Another form of the model that every replica holds and can run from its next batch on."""
+
+    name: str
+    accuracy: float
+    """Larger is better; only its order among the variants counts."""
+    times: BatchSeconds
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
     """One model as its planner sees it."""
 
@@ -83,6 +93,11 @@ class ModelView:
     limits: ScalingLimits
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
+    arrived: int = 0
+    """Rows known so far, announced ones included: a count that only rises, from which a planner
+    takes rates over longer spans."""
+    variants: tuple[VariantView, ...] = ()
+    """What the model can run instead, the one that runs included; empty if there is but one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +113,15 @@ class Wish:
     """How many of the waiting and expected requests would miss their deadlines even so."""
     reason: str = ""
     """Why, in a few words for people and metrics, such as `deadlines` or `rate`."""
+    start_cores: int = 0
+    """Of each replica that does not serve yet; 0: like the others."""
+    needed: int = 0
+    """Replicas that the load forecast needs, even if the limits allow fewer; 0: not looked at, or
+    no number of them would do."""
+    variant: str = ""
+    """What to run, by its name; empty: what runs now."""
+    restart: bool = False
+    """Replicas whose cores change are stopped and started anew with them, not resized."""
 
 
 class ScalingPlanner(Protocol):
