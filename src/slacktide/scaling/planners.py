@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from slacktide.scaling.baselines.static import Static, StaticOptions
+from slacktide.scaling.baselines import Fa2, Fa2Options, Static, StaticOptions, Vpa, VpaOptions
 from slacktide.scaling.view import ScalingPlanner
 from slacktide.scheduling.options import checked_options, entry_named
 
@@ -29,7 +29,12 @@ class PlannerKind:
 
 
 PLANNERS: Mapping[str, PlannerKind] = {
-    kind.name: kind for kind in (PlannerKind("static", StaticOptions, Static),)
+    kind.name: kind
+    for kind in (
+        PlannerKind("fa2", Fa2Options, Fa2),
+        PlannerKind("static", StaticOptions, Static),
+        PlannerKind("vpa", VpaOptions, Vpa),
+    )
 }
 """Every planner, by name."""
 

@@ -1,5 +1,5 @@
 """`static`: so many cores and replicas from the start, whatever comes. What Sponge's `static-8` and
-`static-16` are (Sponge §5)."""
+`static-16` are (Sponge §4)."""
 
 from __future__ import annotations
 
