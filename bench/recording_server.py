@@ -13,11 +13,11 @@ import os
 from slacktide.cli.main import main as serve
 from slacktide.domain import Batch, BatchTiming
 from slacktide.server import app
-from slacktide.server.fleet import Fleet
+from slacktide.server.launching import Launching
 
 
-class RecordingFleet(Fleet):
-    """The server's fleet, with a pen."""
+class RecordingLaunching(Launching):
+    """The server's, with a pen."""
 
     _log = open(os.environ["BENCH_BATCH_LOG"], "a", buffering=1)  # noqa: SIM115  (for good)
 
@@ -28,6 +28,6 @@ class RecordingFleet(Fleet):
 
 
 def main() -> None:
-    """Run the command line with the recording fleet in the place of the server's."""
-    app.Fleet = RecordingFleet  # the one seam that sees every batch
+    """Run the command line with it in the place of the server's."""
+    app.Launching = RecordingLaunching  # the one seam that sees every batch
     serve()

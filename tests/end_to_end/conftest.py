@@ -426,10 +426,10 @@ class House:
         """The process that serves `model`."""
 
         def read(app: App) -> int:
-            driver = app.driver
-            for replica in driver._replicas.values():
+            replicas = app.driver.replicas
+            for replica in replicas._replicas.values():
                 if replica.pool.model == model:
-                    pid = driver._handles[replica.id].pid
+                    pid = replicas._handles[replica.id].pid
                     assert pid is not None
                     return pid
             raise AssertionError(f"{model} has no replica")
@@ -477,7 +477,7 @@ class House:
 
 def _nothing_left(app: App) -> None:
     check_invariants(app.engine)
-    assert app.driver._batches == {}
+    assert app.driver.replicas._batches == {}
     assert app.data.clients == frozenset()
     for version in app.catalog.all():
         assert version.arena.bytes_in_use == 0, version.name

@@ -45,8 +45,9 @@ from slacktide.executors.ports import (
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
-from slacktide.server import driver as driver_module
-from slacktide.server.driver import Driver, Outputs
+from slacktide.server import replicas as replicas_module
+from slacktide.server.driver import Driver
+from slacktide.server.open_requests import Outputs
 
 POOL = PoolId("m", "1")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -470,7 +471,7 @@ def test_an_event_beyond_the_engine_costs_nobody_else_an_answer(caplog):
 
 
 def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch):
-    monkeypatch.setattr(driver_module, "START_AGAIN_S", 0.0)
+    monkeypatch.setattr(replicas_module, "START_AGAIN_S", 0.0)
 
     async def main() -> None:
         stage = Stage()

@@ -44,7 +44,7 @@ def profile(
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.profiles import show
     from slacktide.repository import ProfileStore, Repository, RepositoryError
-    from slacktide.server.fleet import source_of
+    from slacktide.server.launching import source_of
     from slacktide.server.shelf import KnownModel, ProfileShelf
 
     try:

@@ -27,8 +27,10 @@ from slacktide.server.data_plane import ServerDataPlane
 from slacktide.server.driver import Driver
 from slacktide.server.fleet import Fleet, FleetSettings
 from slacktide.server.front_ends import FrontEnds
+from slacktide.server.launching import Launching
 from slacktide.server.metrics import Metrics
 from slacktide.server.observers import Observers
+from slacktide.server.pools import Pools
 from slacktide.server.profiled import profiled_executor
 from slacktide.server.security import Gate, read_token
 from slacktide.server.settings import ServerSettings
@@ -80,22 +82,26 @@ class App:
         if settings.record is not None:
             self.recorder = Recorder(settings.record, engine_settings, limit=settings.record_limit)
         shelf = ProfileShelf(ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s)
+        pools = Pools(
+            self.catalog,
+            scheduler=settings.scheduler,
+            options=settings.scheduler_options,
+            recorder=self.recorder,
+        )
+        self.engine = Engine(pools.parts, engine_settings)
+        launching = Launching(self.catalog, self._executors, self.engine)
+        self.driver = Driver(self.engine, launching, recorder=self.recorder)
         self.fleet = Fleet(
             FleetSettings(
-                cores=tuple(available_cores()[: settings.cores]),
-                drain_s=settings.drain_timeout_s,
-                scheduler=settings.scheduler,
-                scheduler_options=settings.scheduler_options,
+                cores=tuple(available_cores()[: settings.cores]), drain_s=settings.drain_timeout_s
             ),
             self.catalog,
             shelf,
             self._executors,
             budget,
-            recorder=self.recorder,
+            self.driver,
+            launching,
         )
-        self.engine = Engine(self.fleet.pool_parts, engine_settings)
-        self.driver = Driver(self.engine, self.fleet, recorder=self.recorder)
-        self.fleet.attach(self.driver)
         self.data = ServerDataPlane(
             self.driver,
             self.catalog,

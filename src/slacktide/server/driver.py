@@ -2,15 +2,13 @@
 
 Requests that come in one turn of the event loop are handed over together at its end, so that
 they can share a batch; what a replica reports is handed over at once. Everything runs on one
-event loop and nothing here waits.
-
-Payloads and answers stay here, by request id: the engine sees descriptors only.
+event loop and nothing here waits. Payloads and answers are kept by `open_requests.py`, replicas by
+`replicas.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import time
@@ -20,23 +18,13 @@ from typing import Protocol
 from slacktide.domain import (
     AbortBatch,
     Answer,
-    Batch,
-    BatchAborted,
-    BatchFailed,
-    BatchFinished,
-    BatchTiming,
     Cancelled,
     Command,
     Event,
     FreeSlots,
-    LaneResized,
     MemoryShort,
     Notice,
-    Outcome,
     Reason,
-    Replica,
-    ReplicaLost,
-    ReplicaUp,
     Request,
     ResizeLane,
     RunBatch,
@@ -47,58 +35,16 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
-from slacktide.executors.ports import (
-    Aborted,
-    Failed,
-    Finished,
-    Lost,
-    Payload,
-    Ready,
-    ReplicaHandle,
-    Report,
-    Resized,
-)
+from slacktide.executors.ports import Payload
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
+from slacktide.server.open_requests import Done, OpenRequests
+from slacktide.server.replicas import Launcher, Replicas
 
 log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE = 0.004
 """Seconds that a request which has become hopeless may wait to be told so, on a busy lane."""
-
-START_AGAIN_S = 1.0
-"""Seconds until a replica that found no free file descriptor is tried again."""
-
-Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
-"""Shape and raw bytes of every output of one request, in the model's order."""
-
-
-class Done(Protocol):
-    """Told of a request's outcome; `outputs` is None unless a result was computed."""
-
-    def __call__(
-        self, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
-    ) -> None: ...
-
-
-class Launcher(Protocol):
-    """Starts replicas for the driver, and hears what becomes of them."""
-
-    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle: ...
-
-    def ready(self, replica: Replica, report: Ready) -> str | None:
-        """A replica is warm. A sentence refuses it for good."""
-        ...
-
-    def lost(self, replica: Replica, detail: str) -> None: ...
-
-    def stopped(self, replica: Replica) -> None:
-        """A replica is no longer wanted; nothing more is heard of it."""
-        ...
-
-    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
-        """A batch is done, `seconds` after it was handed over."""
-        ...
 
 
 class Recorder(Protocol):
@@ -113,19 +59,6 @@ class Recorder(Protocol):
         ...
 
 
-class _Work:
-    """What the driver keeps of one request."""
-
-    __slots__ = ("done", "outputs", "payload", "release", "timing")
-
-    def __init__(self, done: Done, release: Callable[[], None] | None) -> None:
-        self.done: Done | None = done
-        self.release = release
-        self.payload: Payload | None = None
-        self.outputs: Outputs | None = None
-        self.timing: BatchTiming | None = None
-
-
 class Driver:
     """One engine on one event loop."""
 
@@ -135,18 +68,15 @@ class Driver:
         self.engine = engine
         self._recorder = recorder
         self.clock = time.monotonic
-        self._launcher = launcher
         self._loop = asyncio.get_running_loop()
         self._events: list[Event] = []
         self._flush_due = False
         self._alarm = Alarm(self._loop, self.clock, self._wake)
-        self._work: dict[int, _Work] = {}
+        self._requests = OpenRequests()
+        self.replicas = Replicas(
+            launcher, self.clock, keep=self._requests.keep, post=self.post, flush=self.flush
+        )
         self._next_id = 0
-        self._handles: dict[int, ReplicaHandle] = {}
-        self._replicas: dict[int, Replica] = {}
-        self._batches: dict[int, Batch] = {}
-        self._resizing: dict[str, tuple[tuple[int, ...], set[int]]] = {}
-        self._idle_waiters: list[asyncio.Future[None]] = []
         self._closed = False
         self._pause_due = False
         self.moderation = Moderation(cores=len(os.sched_getaffinity(0)))
@@ -161,7 +91,7 @@ class Driver:
         self, notice: Notice, done: Done, release: Callable[[], None] | None = None
     ) -> None:
         """A request's headers are here. `done` is called once, at the latest at its deadline."""
-        self._work[notice.id] = _Work(done, release)
+        self._requests.known(notice.id, done, release)
         self.post(Announced(notice))
 
     def submit(
@@ -173,44 +103,32 @@ class Driver:
     ) -> None:
         """A request is here, its payload written. `release` is called once, when nothing names
         the payload any more."""
-        work = self._work.get(request.id)
-        if work is None:
-            work = self._work[request.id] = _Work(done, release)
-        else:
-            work.done = done
-        work.payload = payload
+        self._requests.arrived(request.id, payload, done, release)
         self.moderation.arrived(1, now=request.arrival)
         self.post(Submitted(request))
 
     def refuse(self, event: Event, id: int, done: Done) -> None:
         """A request that never gets a payload: counted by the engine, answered through `done`."""
-        if id not in self._work:
-            self._work[id] = _Work(done, None)
+        self._requests.refused(id, done)
         self.post(event)
 
     def is_open(self, id: int) -> bool:
         """Whether the request still waits for its answer."""
-        work = self._work.get(id)
-        return work is not None and work.done is not None
+        return self._requests.is_open(id)
 
     def cancel(self, id: int, reason: Reason) -> None:
         """Withdraw; `done` is not called any more."""
-        work = self._work.get(id)
-        if work is not None and work.done is not None:
-            work.done = None
+        if self._requests.forget_asker(id):
             self.post(Cancelled(id, reason))
 
     @property
     def in_flight(self) -> int:
         """Requests that have no answer yet or whose payload is still named."""
-        return len(self._work)
+        return len(self._requests)
 
     async def idle(self) -> None:
         """Return once no request is in flight."""
-        if self._work:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._idle_waiters.append(waiter)
-            await waiter
+        await self._requests.idle()
 
     def reclaim(self) -> bool:
         """Have what is kept for profiling given back, now; False if nothing is."""
@@ -255,8 +173,7 @@ class Driver:
             lane_cores=sum(len(lane.cores) for lane in lanes),
         )
         if seconds > 0.0:
-            handles = [self._handles.get(each.batch.replica.id) for each in running]
-            reports = [handle.descriptor for handle in handles if handle is not None]
+            reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
             known = [descriptor for descriptor in reports if descriptor is not None]
             if len(known) == len(running):
                 self.moderation.pause(seconds, known, now=now)
@@ -321,153 +238,20 @@ class Driver:
     def _carry_out(self, command: Command) -> None:
         match command:
             case Answer():
-                self._answer(command)
+                self._requests.answer(command)
             case FreeSlots():
-                self._free(command.ids)
+                self._requests.free(command.ids)
             case RunBatch():
-                self._run(command.batch)
+                batch = command.batch
+                self.replicas.run(batch, self._requests.payloads(batch))
             case AbortBatch():
-                handle = self._handles.get(command.batch.replica.id)
-                if handle is not None:  # else it was lost in the same breath
-                    handle.abort(command.batch.id)
+                self.replicas.abort(command.batch)
             case StartReplica():
-                self._start(command.replica)
+                self.replicas.start(command.replica)
             case StopReplica():
-                self._stop(command)
+                self.replicas.stop(command)
             case ResizeLane():
-                self._resize(command)
-
-    def _answer(self, command: Answer) -> None:
-        work = self._work.get(command.id)
-        if work is None or work.done is None:
-            return
-        done, work.done = work.done, None
-        try:
-            done(command.outcome, work.outputs, work.timing)
-        except Exception:
-            log.exception("the answer to request %d could not be delivered", command.id)
-
-    def _free(self, ids: tuple[int, ...]) -> None:
-        for id in ids:
-            work = self._work.pop(id, None)
-            if work is not None and work.release is not None:
-                work.release()
-        if not self._work and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def _run(self, batch: Batch) -> None:
-        payloads = [self._work[member.id].payload for member in batch.members]
-        self._batches[batch.id] = batch
-        self._handles[batch.replica.id].run(
-            batch.id, [payload for payload in payloads if payload is not None]
-        )
-
-    def _start(self, replica: Replica) -> None:
-        def report(report: Report) -> None:
-            self._reported(replica, report)
-
-        self._replicas[replica.id] = replica
-        try:
-            self._handles[replica.id] = self._launcher.start(replica, report)
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-                # Clients hold them all: no fault of the model's, so none of its five crashes.
-                log.warning("no file descriptor for a replica of %s; it waits", replica.pool)
-                self._loop.call_later(START_AGAIN_S, self._start_again, replica)
-                return
-            log.exception("replica %d of %s could not be started", replica.id, replica.pool)
-            self._loop.call_soon(report, Lost(f"could not be started: {error}"))
-
-    def _start_again(self, replica: Replica) -> None:
-        if replica.id in self._replicas and not self._closed:
-            self._start(replica)
-
-    def _stop(self, command: StopReplica) -> None:
-        replica = command.replica
-        if command.kill:
-            handle = self._handles.get(replica.id)
-            if handle is not None:
-                handle.kill()
-            elif replica.id in self._replicas:  # it waits for a file descriptor
-                lost = Lost("the server has no file descriptor left")
-                self._loop.call_soon(self._reported, replica, lost)
-        else:
-            self._replicas.pop(replica.id, None)
-            handle = self._handles.pop(replica.id, None)
-            if handle is not None:
-                handle.stop()
-            self._launcher.stopped(replica)
-
-    def _resize(self, command: ResizeLane) -> None:
-        handles = [self._handles[r.id] for r in command.replicas if r.id in self._handles]
-        waiting = {r.id for r in command.replicas if r.id in self._handles}
-        self._resizing[command.lane] = (command.cores, waiting)
-        for handle in handles:
-            handle.resize(command.cores)
-        self._resized(command.lane)
-
-    def _resized(self, lane: str) -> None:
-        cores, waiting = self._resizing[lane]
-        if not waiting:
-            del self._resizing[lane]
-            self.post(LaneResized(lane, cores))
-
-    # ── what replicas report ─────────────────────────────────────────────────────────────────
-
-    def _reported(self, replica: Replica, report: Report) -> None:
-        if replica.id not in self._replicas:
-            return  # it was stopped
-        match report:
-            case Finished():
-                self._finished(report)
-            case Failed():
-                del self._batches[report.batch]
-                log.warning("%s failed on a batch: %s", replica.pool, report.detail)
-                self.post(BatchFailed(report.batch, report.detail))
-            case Aborted():
-                del self._batches[report.batch]
-                self.post(BatchAborted(report.batch))
-            case Ready():
-                refusal = self._launcher.ready(replica, report)
-                if refusal is None:
-                    self.post(ReplicaUp(replica.id))
-                else:
-                    self._gone(replica, Lost(refusal, permanent=True), stop=True)
-            case Lost():
-                self._gone(replica, report, stop=False)
-            case Resized():
-                if replica.lane in self._resizing:
-                    self._resizing[replica.lane][1].discard(replica.id)
-                    self._resized(replica.lane)
-        self.flush()
-
-    def _finished(self, report: Finished) -> None:
-        # Copy before anything else: the replica's next batch overwrites its outputs.
-        batch = self._batches.pop(report.batch)
-        for member, outputs in zip(batch.members, report.outputs, strict=True):
-            work = self._work.get(member.id)
-            if work is not None and work.done is not None:
-                work.outputs = tuple([(o.shape, bytes(o.data)) for o in outputs])
-                work.timing = report.timing
-        self._launcher.finished(batch, report.timing, self.clock() - batch.started)
-        self.post(BatchFinished(report.batch, report.timing))
-
-    def _gone(self, replica: Replica, report: Lost, *, stop: bool) -> None:
-        del self._replicas[replica.id]
-        handle = self._handles.pop(replica.id, None)
-        if stop and handle is not None:
-            handle.stop()
-        for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
-            del self._batches[id]
-        if replica.lane in self._resizing:
-            self._resizing[replica.lane][1].discard(replica.id)
-            self._resized(replica.lane)
-        log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, report.detail)
-        self._launcher.lost(replica, report.detail)
-        self.post(ReplicaLost(replica.id, report.detail, report.permanent))
+                self.replicas.resize(command)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
@@ -475,12 +259,5 @@ class Driver:
         """Stop every replica and answer nothing more."""
         self._closed = True
         self._alarm.clear()
-        for handle in self._handles.values():
-            handle.stop()
-        self._handles.clear()
-        self._replicas.clear()
-        for work in self._work.values():
-            if work.done is not None:
-                done, work.done = work.done, None
-                done(Outcome(Reason.DRAINING, self.clock()), None, None)
-        self._free(tuple(self._work))
+        self.replicas.close()
+        self._requests.refuse_all(now=self.clock())

@@ -3,9 +3,6 @@
 Load before unload: the new version's replicas come up beside the old one's; then new requests go to
 the new one; the old one answers what it has, and goes. Requests stay with the very load of a
 version that they were checked against (`LoadedVersion.pin`).
-
-The fleet also is what the driver starts replicas through (`Launcher`) and where the engine gets a
-pool's scheduler and times from.
 """
 
 from __future__ import annotations
@@ -17,39 +14,21 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from slacktide.domain import (
-    Batch,
-    BatchTiming,
-    Deployment,
-    LaneSpec,
-    Plan,
-    PlanChanged,
-    PoolId,
-    Replica,
-    Route,
-)
-from slacktide.engine.ports import PoolParts, PoolView
+from slacktide.domain import PlanChanged, PoolId
 from slacktide.executors.arena import Arena
 from slacktide.executors.budget import MemoryBudget
-from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
-from slacktide.recording import Recorder, export_times
-from slacktide.repository import (
-    ModelDefinition,
-    ModelSettings,
-    Repository,
-    RepositoryError,
-    check_interface,
-)
+from slacktide.repository import ModelDefinition, Repository, RepositoryError, check_interface
 from slacktide.repository.errors import NotFoundError
-from slacktide.scheduling import PoolRecipe
+from slacktide.server.deployed import Deployed
 from slacktide.server.driver import Driver
 from slacktide.server.inputs import InputCheck
-from slacktide.server.lanes import LaneError, Layout, lay_out
+from slacktide.server.lanes import LaneError, Layout
+from slacktide.server.launching import Launching, executor_for_measuring, source_of
 from slacktide.server.ports import ControlError
 from slacktide.server.shelf import ProfileShelf
 from slacktide.server.tally import Tally
@@ -72,9 +51,6 @@ class FleetSettings:
     start_s: float = 330.0
     """Longest that a version may take to come up on all of its lanes, seconds; a little more than
     the engine gives one replica, so that its reason is the one that is told."""
-    scheduler: str | None = None
-    """A policy for every model, whatever its settings say (for comparisons)."""
-    scheduler_options: Mapping[str, object] | None = None
 
 
 class Fleet:
@@ -87,8 +63,8 @@ class Fleet:
         shelf: ProfileShelf,
         executors: Mapping[str, Executor],
         budget: MemoryBudget,
-        *,
-        recorder: Recorder | None = None,
+        driver: Driver,
+        launching: Launching,
     ) -> None:
         """`executors` by the name that a model's settings give."""
         self._settings = settings
@@ -96,27 +72,12 @@ class Fleet:
         self._shelf = shelf
         self._executors = executors
         self._budget = budget
-        self._recorder = recorder
-        self._lock = asyncio.Lock()
-        self._driver: Driver | None = None
-        self._generation = 0
-        self._deployed: list[LoadedVersion] = []
-        self._layout = Layout((), {})
-        self._starting: dict[PoolId, asyncio.Future[str | None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def attach(self, driver: Driver) -> None:
-        """The driver that this fleet serves; once, before anything is loaded."""
         self._driver = driver
-
-    @property
-    def driver(self) -> Driver:
-        assert self._driver is not None
-        return self._driver
-
-    @property
-    def lanes(self) -> tuple[LaneSpec, ...]:
-        return self._layout.lanes
+        self._launching = launching
+        self._lock = asyncio.Lock()
+        self._generation = 0
+        self._deployed = Deployed(settings.cores)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
 
@@ -215,7 +176,7 @@ class Fleet:
         begin = time.monotonic()
         for warning in definitions[0].warnings:
             log.warning("%s: %s", name, warning)
-        layout = self._lay_out(name, definitions[0].settings)
+        layout = self._deployed.layout_with(name, definitions[0].settings)
         new: list[LoadedVersion] = []
         try:
             for definition in definitions:
@@ -242,14 +203,9 @@ class Fleet:
             version.state = VersionState.UNLOADING
         await self._retire(old)
 
-    def _lay_out(self, name: str, settings: ModelSettings) -> Layout:
-        models = {version.name: version.definition.settings for version in self._deployed}
-        models[name] = settings
-        return lay_out(models, self._settings.cores)
-
     async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
         source = source_of(definition)
-        executor = self._executor(definition)
+        executor = executor_for_measuring(self._executors, definition)
         lane = next(spec for spec in layout.lanes if spec.name in layout.places[definition.name])
         known = await self._shelf.known(definition, source, executor, lane.cores)
         for warning in check_interface(definition, known.interface):
@@ -273,17 +229,18 @@ class Fleet:
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
         """Deploy and wait. Raises ControlError if a version does not come up."""
-        loop = asyncio.get_running_loop()
         for version in new:
             self._catalog.add(version)
-            self._starting[version.pool] = loop.create_future()
-        self._layout = layout
-        self._deployed.extend(new)
+        self._deployed.add(new, layout)
+        starting = [
+            self._launching.await_up(version.pool, len(self._deployed.places(version.name)))
+            for version in new
+        ]
         try:
             self._apply()
             async with asyncio.timeout(self._settings.start_s):
-                for version in new:
-                    problem = await self._starting[version.pool]
+                for waiting in starting:
+                    problem = await waiting
                     if problem is not None:
                         raise ControlError("unavailable", problem)
         except TimeoutError:
@@ -291,7 +248,7 @@ class Fleet:
             raise ControlError("unavailable", reason) from None
         finally:
             for version in new:
-                self._starting.pop(version.pool, None)
+                self._launching.await_no_more(version.pool)
 
     async def _retire(self, old: Sequence[LoadedVersion]) -> None:
         """Wait until `old` have answered what they have, then stop their replicas."""
@@ -303,10 +260,7 @@ class Fleet:
                     await version.drained()
         except TimeoutError:
             log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
-        gone = {version.pool for version in old}
-        self._deployed = [v for v in self._deployed if v.pool not in gone]
-        models = {version.name: version.definition.settings for version in self._deployed}
-        self._layout = lay_out(models, self._settings.cores)
+        self._deployed.remove({version.pool for version in old})
         self._apply()
         for version in old:
             self._catalog.forget(version)
@@ -317,17 +271,8 @@ class Fleet:
 
     def _apply(self) -> None:
         """Tell the engine what is deployed now."""
-        deployments = []
-        routes = []
-        for version in self._deployed:
-            for lane in self._layout.places[version.name]:
-                deployments.append(
-                    Deployment(version.pool, lane, max(1, version.interface.max_batch))
-                )
-            routes.append(Route(version.name, version.pool, version=version.pin))
-        plan = Plan(self._layout.lanes, tuple(deployments), tuple(routes))
-        self.driver.post(PlanChanged(plan))
-        self.driver.flush()
+        self._driver.post(PlanChanged(self._deployed.plan()))
+        self._driver.flush()
 
     def _failed(
         self,
@@ -346,119 +291,10 @@ class Fleet:
                 self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")
 
-    def _executor(self, definition: ModelDefinition) -> Executor:
-        name = definition.settings.executor
-        # A profile is measured on the real thing: `profiled` gets one from a worker.
-        return self._executors["worker" if name == "profiled" else name]
-
-    # ── the engine's pools ───────────────────────────────────────────────────────────────────
-
-    def pool_parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        """The engine's `PoolFactory`."""
-        version = self._version(pool)
-        recipe = self._recipe(version.definition.settings)
-        if self._recorder is not None:
-            times = version.times
-            self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
-        return recipe.parts(
-            version.times, max_batch=max_batch, view=view, counts=version.tally.samples
-        )
-
-    def _recipe(self, settings: ModelSettings) -> PoolRecipe:
-        options: dict[str, object]
-        if self._settings.scheduler is not None:
-            name = self._settings.scheduler
-            options = dict(self._settings.scheduler_options or {})
-        else:
-            name = settings.scheduler.name
-            options = settings.scheduler.model_dump(exclude={"name"}, exclude_none=True)
-        if settings.queue_limit is not None:
-            options["max_queue"] = settings.queue_limit
-        return PoolRecipe(name, options, settings.share, settings.profiling.online)
-
-    # ── Launcher ─────────────────────────────────────────────────────────────────────────────
-
-    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle:
-        """See `Launcher.start`."""
-        version = self._version(replica.pool)
-        executor = self._executors[version.definition.settings.executor]
-        return executor.start(replica, version.source, version.arena, report)
-
-    def ready(self, replica: Replica, report: Ready) -> str | None:
-        """See `Launcher.ready`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is None:
-            return "it is no longer wanted"
-        if report.interface != version.interface:
-            return "the model's inputs, outputs or batch axis are not those of its profile"
-        version.replicas_up.add(replica.id)
-        waiting = self._starting.get(replica.pool)
-        places = self._layout.places.get(replica.pool.model, ())
-        if waiting is not None and not waiting.done() and len(version.replicas_up) >= len(places):
-            waiting.set_result(None)
-        return None
-
-    def lost(self, replica: Replica, detail: str) -> None:
-        """See `Launcher.lost`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is None:
-            return
-        version.replicas_up.discard(replica.id)
-        version.tally.crashes += 1
-        # Whether the engine gives the version up is known once it has handled the loss.
-        asyncio.get_running_loop().call_soon(self._note_state, version, detail)
-
-    def stopped(self, replica: Replica) -> None:
-        """See `Launcher.stopped`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is not None:
-            version.replicas_up.discard(replica.id)
-
-    def _note_state(self, version: LoadedVersion, detail: str) -> None:
-        pool = self.driver.engine.state.pools.get(version.pool)
-        if pool is None or pool.down_reason is None:
-            return
-        version.state = VersionState.UNAVAILABLE
-        version.reason = pool.down_reason
-        log.error("%s:%s is unavailable: %s", version.name, version.version, pool.down_reason)
-        waiting = self._starting.get(version.pool)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(pool.down_reason)
-
-    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
-        """See `Launcher.finished`."""
-        version = self._catalog.by_pool(batch.replica.pool)
-        if version is not None:
-            was = version.times.drifted
-            if not batch.sample:
-                version.tally.executed(batch.rows, timing, int(time.time() * 1000))
-            if version.times.drifted != was:
-                log.warning("%s: batch times drift from the profile", version.name)
-
-    def _version(self, pool: PoolId) -> LoadedVersion:
-        version = self._catalog.by_pool(pool)
-        if version is None:
-            raise KeyError(f"{pool} is not loaded")
-        return version
-
 
 def _latency(record: ProfileRecord, cores: int) -> BatchLatency:
     """c0 and c1 of what was measured."""
     return fit_latency(record.table, cores, record.lengths).latency
-
-
-def source_of(definition: ModelDefinition) -> ModelSource:
-    """What an executor needs to open a version."""
-    return ModelSource(
-        definition.name,
-        definition.version,
-        Path(definition.model_path),
-        definition.data_root,
-        definition.settings.max_batch,
-        definition.settings.provider_names,
-        definition.warmup_shapes,
-        definition.settings.pads,
-    )
 
 
 def _kind_of(error: Exception) -> str:

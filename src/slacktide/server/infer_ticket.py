@@ -9,10 +9,11 @@ from slacktide.domain import BatchTiming, Notice, Outcome, OutcomeKind, Reason, 
 from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.server.deadlines import due, due_at_the_latest
-from slacktide.server.driver import Driver, Outputs
+from slacktide.server.driver import Driver
 from slacktide.server.inputs import CheckedInputs
 from slacktide.server.messages import message_for
 from slacktide.server.observers import AnsweredRequest, Observers
+from slacktide.server.open_requests import Outputs
 from slacktide.server.versions import LoadedVersion
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.parameters import CallOptions

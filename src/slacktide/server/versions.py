@@ -166,6 +166,13 @@ class Catalog:
     def by_pool(self, pool: PoolId) -> LoadedVersion | None:
         return self._by_pool.get(pool)
 
+    def loaded(self, pool: PoolId) -> LoadedVersion:
+        """Raises KeyError if there is no such."""
+        version = self._by_pool.get(pool)
+        if version is None:
+            raise KeyError(f"{pool} is not loaded")
+        return version
+
     def serve(self, name: str, versions: Mapping[str, LoadedVersion]) -> None:
         """`versions` answer for `name` from now on; none: the model is gone."""
         self._absent.pop(name, None)

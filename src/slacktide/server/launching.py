@@ -1,0 +1,131 @@
+"""`Launching`: what the driver starts replicas through, and whoever loads a version waits with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slacktide.domain import Batch, BatchTiming, PoolId, Replica
+from slacktide.engine import Engine
+from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.repository import ModelDefinition
+from slacktide.server.versions import Catalog, LoadedVersion, VersionState
+
+log = logging.getLogger("slacktide.models")
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """A version that comes up."""
+
+    replicas: int
+    """As many make it serve."""
+    problem: asyncio.Future[str | None]
+    """Done when it serves (None) or cannot (why)."""
+
+
+class Launching:
+    """The driver's `Launcher`: models by their settings' executors."""
+
+    def __init__(self, catalog: Catalog, executors: Mapping[str, Executor], engine: Engine) -> None:
+        """`executors` by the name that a model's settings give."""
+        self._catalog = catalog
+        self._executors = executors
+        self._engine = engine
+        self._awaited: dict[PoolId, _Awaited] = {}
+
+    def await_up(self, pool: PoolId, replicas: int) -> asyncio.Future[str | None]:
+        """Done once so many of its replicas are up, with None, or when it cannot be, with why."""
+        problem: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._awaited[pool] = _Awaited(replicas, problem)
+        return problem
+
+    def await_no_more(self, pool: PoolId) -> None:
+        self._awaited.pop(pool, None)
+
+    # ── Launcher ─────────────────────────────────────────────────────────────────────────────
+
+    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle:
+        """See `Launcher.start`."""
+        version = self._catalog.loaded(replica.pool)
+        executor = self._executors[version.definition.settings.executor]
+        return executor.start(replica, version.source, version.arena, report)
+
+    def ready(self, replica: Replica, report: Ready) -> str | None:
+        """See `Launcher.ready`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return "it is no longer wanted"
+        if report.interface != version.interface:
+            return "the model's inputs, outputs or batch axis are not those of its profile"
+        version.replicas_up.add(replica.id)
+        awaited = self._awaited.get(replica.pool)
+        if awaited is not None and len(version.replicas_up) >= awaited.replicas:
+            self._tell(replica.pool, None)
+        return None
+
+    def lost(self, replica: Replica, detail: str) -> None:
+        """See `Launcher.lost`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return
+        version.replicas_up.discard(replica.id)
+        version.tally.crashes += 1
+        # Whether the engine gives the version up is known once it has handled the loss.
+        asyncio.get_running_loop().call_soon(self._note_state, version, detail)
+
+    def stopped(self, replica: Replica) -> None:
+        """See `Launcher.stopped`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is not None:
+            version.replicas_up.discard(replica.id)
+
+    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+        """See `Launcher.finished`."""
+        version = self._catalog.by_pool(batch.replica.pool)
+        if version is not None:
+            was = version.times.drifted
+            if not batch.sample:
+                version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+            if version.times.drifted != was:
+                log.warning("%s: batch times drift from the profile", version.name)
+
+    def _note_state(self, version: LoadedVersion, detail: str) -> None:
+        pool = self._engine.state.pools.get(version.pool)
+        if pool is None or pool.down_reason is None:
+            return
+        version.state = VersionState.UNAVAILABLE
+        version.reason = pool.down_reason
+        log.error("%s:%s is unavailable: %s", version.name, version.version, pool.down_reason)
+        self._tell(version.pool, pool.down_reason)
+
+    def _tell(self, pool: PoolId, problem: str | None) -> None:
+        awaited = self._awaited.get(pool)
+        if awaited is not None and not awaited.problem.done():
+            awaited.problem.set_result(problem)
+
+
+def executor_for_measuring(
+    executors: Mapping[str, Executor], definition: ModelDefinition
+) -> Executor:
+    """Profiles are measured on the real thing: `profiled` gets one from a worker."""
+    name = definition.settings.executor
+    return executors["worker" if name == "profiled" else name]
+
+
+def source_of(definition: ModelDefinition) -> ModelSource:
+    """What an executor needs to open a version."""
+    return ModelSource(
+        definition.name,
+        definition.version,
+        Path(definition.model_path),
+        definition.data_root,
+        definition.settings.max_batch,
+        definition.settings.provider_names,
+        definition.warmup_shapes,
+        definition.settings.pads,
+    )

@@ -1,0 +1,212 @@
+"""`Replicas`: starts, resizes and stops the replicas of one driver, and hears what they report.
+
+What a replica reports becomes an event for the engine, which is handed over at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from slacktide.domain import (
+    Batch,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    BatchTiming,
+    Event,
+    LaneResized,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    ResizeLane,
+    StopReplica,
+)
+from slacktide.executors.ports import (
+    Aborted,
+    Failed,
+    Finished,
+    Lost,
+    Payload,
+    Ready,
+    ReplicaHandle,
+    Report,
+    Resized,
+)
+
+log = logging.getLogger("slacktide.driver")
+
+START_AGAIN_S = 1.0
+"""Seconds until a replica that found no free file descriptor is tried again."""
+
+
+class Launcher(Protocol):
+    """Starts replicas, and hears what becomes of them."""
+
+    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle: ...
+
+    def ready(self, replica: Replica, report: Ready) -> str | None:
+        """A replica is warm. A sentence refuses it for good."""
+        ...
+
+    def lost(self, replica: Replica, detail: str) -> None: ...
+
+    def stopped(self, replica: Replica) -> None:
+        """A replica is no longer wanted; nothing more is heard of it."""
+        ...
+
+    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+        """A batch is done, `seconds` after it was handed over."""
+        ...
+
+
+class Replicas:
+    """By id, from StartReplica to StopReplica or their end. Belongs to the driver's loop."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        clock: Callable[[], float],
+        *,
+        keep: Callable[[Batch, Finished], None],
+        post: Callable[[Event], None],
+        flush: Callable[[], None],
+    ) -> None:
+        """`keep` copies a batch's results; `post` and `flush` are the driver's."""
+        self._launcher = launcher
+        self._clock = clock
+        self._keep = keep
+        self._post = post
+        self._flush = flush
+        self._loop = asyncio.get_running_loop()
+        self._handles: dict[int, ReplicaHandle] = {}
+        self._replicas: dict[int, Replica] = {}
+        self._batches: dict[int, Batch] = {}
+        self._resizing: dict[str, tuple[tuple[int, ...], set[int]]] = {}
+
+    def descriptor(self, id: int) -> int | None:
+        """File descriptor that is readable when the replica has something to report; None if there
+        is none."""
+        handle = self._handles.get(id)
+        return None if handle is None else handle.descriptor
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────
+
+    def start(self, replica: Replica) -> None:
+        def report(report: Report) -> None:
+            self._reported(replica, report)
+
+        self._replicas[replica.id] = replica
+        try:
+            self._handles[replica.id] = self._launcher.start(replica, report)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                # Clients hold them all: no fault of the model's, so none of its five crashes.
+                log.warning("no file descriptor for a replica of %s; it waits", replica.pool)
+                self._loop.call_later(START_AGAIN_S, self._start_again, replica)
+                return
+            log.exception("replica %d of %s could not be started", replica.id, replica.pool)
+            self._loop.call_soon(report, Lost(f"could not be started: {error}"))
+
+    def _start_again(self, replica: Replica) -> None:
+        if replica.id in self._replicas:
+            self.start(replica)
+
+    def stop(self, command: StopReplica) -> None:
+        replica = command.replica
+        if command.kill:
+            handle = self._handles.get(replica.id)
+            if handle is not None:
+                handle.kill()
+            elif replica.id in self._replicas:  # it waits for a file descriptor
+                lost = Lost("the server has no file descriptor left")
+                self._loop.call_soon(self._reported, replica, lost)
+        else:
+            self._replicas.pop(replica.id, None)
+            handle = self._handles.pop(replica.id, None)
+            if handle is not None:
+                handle.stop()
+            self._launcher.stopped(replica)
+
+    def run(self, batch: Batch, payloads: list[Payload]) -> None:
+        self._batches[batch.id] = batch
+        self._handles[batch.replica.id].run(batch.id, payloads)
+
+    def abort(self, batch: Batch) -> None:
+        handle = self._handles.get(batch.replica.id)
+        if handle is not None:  # else it was lost in the same breath
+            handle.abort(batch.id)
+
+    def resize(self, command: ResizeLane) -> None:
+        handles = [self._handles[r.id] for r in command.replicas if r.id in self._handles]
+        waiting = {r.id for r in command.replicas if r.id in self._handles}
+        self._resizing[command.lane] = (command.cores, waiting)
+        for handle in handles:
+            handle.resize(command.cores)
+        self._resized(command.lane)
+
+    def _resized(self, lane: str) -> None:
+        cores, waiting = self._resizing[lane]
+        if not waiting:
+            del self._resizing[lane]
+            self._post(LaneResized(lane, cores))
+
+    def close(self) -> None:
+        """Stop every one, and hear nothing more."""
+        for handle in self._handles.values():
+            handle.stop()
+        self._handles.clear()
+        self._replicas.clear()
+
+    # ── what replicas report ─────────────────────────────────────────────────────────────────
+
+    def _reported(self, replica: Replica, report: Report) -> None:
+        if replica.id not in self._replicas:
+            return  # it was stopped
+        match report:
+            case Finished():
+                self._finished(report)
+            case Failed():
+                del self._batches[report.batch]
+                log.warning("%s failed on a batch: %s", replica.pool, report.detail)
+                self._post(BatchFailed(report.batch, report.detail))
+            case Aborted():
+                del self._batches[report.batch]
+                self._post(BatchAborted(report.batch))
+            case Ready():
+                refusal = self._launcher.ready(replica, report)
+                if refusal is None:
+                    self._post(ReplicaUp(replica.id))
+                else:
+                    self._gone(replica, Lost(refusal, permanent=True), stop=True)
+            case Lost():
+                self._gone(replica, report, stop=False)
+            case Resized():
+                if replica.lane in self._resizing:
+                    self._resizing[replica.lane][1].discard(replica.id)
+                    self._resized(replica.lane)
+        self._flush()
+
+    def _finished(self, report: Finished) -> None:
+        batch = self._batches.pop(report.batch)
+        # Before anything else: the replica's next batch overwrites its outputs.
+        self._keep(batch, report)
+        self._launcher.finished(batch, report.timing, self._clock() - batch.started)
+        self._post(BatchFinished(report.batch, report.timing))
+
+    def _gone(self, replica: Replica, report: Lost, *, stop: bool) -> None:
+        del self._replicas[replica.id]
+        handle = self._handles.pop(replica.id, None)
+        if stop and handle is not None:
+            handle.stop()
+        for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
+            del self._batches[id]
+        if replica.lane in self._resizing:
+            self._resizing[replica.lane][1].discard(replica.id)
+            self._resized(replica.lane)
+        log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, report.detail)
+        self._launcher.lost(replica, report.detail)
+        self._post(ReplicaLost(replica.id, report.detail, report.permanent))
