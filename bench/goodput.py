@@ -32,15 +32,15 @@ import numpy as np
 from bench import servers, yardstick
 from bench.machine import RESULTS, ROOT, cores, pin, pinned, provenance
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
-from bench.models import BareTimes, example_repository, measure_bare, model_file
+from bench.models import DEEP, BareTimes, example_repository, measure_bare, model_file
 from bench.offer import Offered, offer, planned, rest
 from bench.peers import CAP, PeerMissingError
 from bench.servers import Serving
 from slacktide.profiles import batch_sizes
 from slacktide.workloads import Arrivals, Deadlines, Fixed, Gamma, Mix, Poisson
 
-MAX_BATCH = {"residual": 8, "dense": 32}
-"""Of the example models' settings: what the yardsticks may batch."""
+MAX_BATCH = {"residual": 8, "dense": 32, DEEP: 32}
+"""Of the example models' settings: what the yardsticks may batch; and of `deep` in `notice`."""
 LOADS = {
     "residual": (("poisson", (0.8, 1.0, 1.3, 2.0)), ("gamma", (0.8, 1.3))),
     "dense": (("poisson", (0.8, 1.0, 1.3, 2.0, 4.0)), ("gamma", (0.8, 1.3))),

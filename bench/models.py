@@ -45,8 +45,39 @@ def example_repository() -> Path:
 
 
 def model_file(name: str) -> Path:
-    """The ONNX file of an example model."""
+    """The ONNX file of an example model, or of `deep`."""
+    if name == DEEP:
+        return variant_repository("deep", {DEEP: (deep_model(), "")}) / DEEP / "1" / "model.onnx"
     return example_repository() / name / "1" / "model.onnx"
+
+
+DEEP = "deep"
+"""The weight-bound network with its middle layer `DEEP_LAYERS` times: as weight-bound, but slow, so
+that what serving costs and how finely a loop keeps time matter little."""
+DEEP_LAYERS = 16
+
+
+def deep_model() -> bytes:
+    """`dense` with one layer in a row `DEEP_LAYERS` times; nodes share its weights in the file."""
+    import onnx
+    from onnx import helper
+
+    model = onnx.load(model_file("dense"))
+    nodes = list(model.graph.node)
+    at = next(i for i, node in enumerate(nodes) if "weight2" in node.input)
+    values = "values1"
+    chain = []
+    for number in range(DEEP_LAYERS):
+        sums = f"deep_sums{number}"
+        chain.append(helper.make_node("Gemm", [values, "weight1", "bias1"], [sums]))
+        values = f"deep_values{number}"
+        chain.append(helper.make_node("Relu", [sums], [values]))
+    nodes[at].input[0] = values
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:at], *chain, *nodes[at:]])
+    onnx.checker.check_model(model)
+    content: bytes = model.SerializeToString()
+    return content
 
 
 TEXT_TOKENS = 44
@@ -55,8 +86,8 @@ the subject of `variable_length`."""
 
 
 def requests(name: str, count: int) -> tuple[Tensors, ...]:
-    """Inputs of an example model, the same on every call; texts all of one length."""
-    found = make_inputs(name, count, WIRE_SEED).requests
+    """Inputs of an example model or `deep`, the same on every call; texts all of one length."""
+    found = make_inputs("dense" if name == DEEP else name, count, WIRE_SEED).requests
     if name != "text":
         return found
     return tuple({key: _cut(tensor) for key, tensor in each.items()} for each in found)
