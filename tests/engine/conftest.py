@@ -46,23 +46,24 @@ from slacktide.profiles import Alike
 
 
 class FlatTimes(Alike):
-    """`seconds` for any batch, certain."""
+    """`seconds` for any batch, certain; if it `divides`, that by the cores."""
 
-    def __init__(self, seconds: float = 0.01) -> None:
+    def __init__(self, seconds: float = 0.01, divides: bool = False) -> None:
         self.seconds = seconds
+        self.divides = divides
         self.observed: list[tuple[float, int, int]] = []
 
     def expected(self, rows: int, cores: int) -> float:
-        return self.seconds
+        return self.seconds / cores if self.divides else self.seconds
 
     def p99(self, rows: int, cores: int) -> float:
-        return self.seconds
+        return self.expected(rows, cores)
 
     def quantile(self, level: float, rows: int, cores: int) -> float:
-        return self.seconds
+        return self.expected(rows, cores)
 
     def on_time(self, budget: float, rows: int, cores: int) -> float:
-        return 1.0 if budget >= self.seconds else 0.0
+        return 1.0 if budget >= self.expected(rows, cores) else 0.0
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.observed.append((seconds, rows, cores))
@@ -166,6 +167,7 @@ class World:
         self.views: dict[PoolId, PoolView] = {}
         self.share: dict[str, float] = {}
         self.seconds: dict[str, float] = {}
+        self.divides = False
         self.wait: float | None = None
         self.sampling: Sampling | None = None
         self.engine = Engine(self._parts, settings)
@@ -176,7 +178,7 @@ class World:
         self.stopped: list[tuple[Replica, bool]] = []
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        self.times[pool] = FlatTimes(self.seconds.get(pool.model, 0.01))
+        self.times[pool] = FlatTimes(self.seconds.get(pool.model, 0.01), self.divides)
         self.schedulers[pool] = ListScheduler(max_batch, self.wait)
         self.views[pool] = view
         share = self.share.get(pool.model, 1.0)

@@ -1,10 +1,13 @@
 """Thousands of random event orders: nothing is lost, nothing is answered or freed twice.
 
-Hypothesis plays every part around the engine: clients, replicas that finish, fail, die or hang, and
-an operator who changes plans. `World.send` checks the engine's invariants after every event.
+Hypothesis plays every part around the engine: clients, replicas that finish, fail, die or hang,
+lanes that are resized late, never or otherwise than asked, and an operator who changes plans, cores
+and batch caps. `World.send` checks the engine's invariants after every event.
 """
 
 from __future__ import annotations
+
+import math
 
 import pytest
 from hypothesis import settings
@@ -18,6 +21,7 @@ from slacktide.domain import (
     BatchFinished,
     Cancelled,
     Deployment,
+    LaneResized,
     LaneSpec,
     MemoryShort,
     Notice,
@@ -28,6 +32,7 @@ from slacktide.domain import (
     Refused,
     ReplicaLost,
     ReplicaUp,
+    ResizeLane,
     Route,
     RowsReleased,
     RunBatch,
@@ -40,7 +45,8 @@ from slacktide.engine import Sampling
 from slacktide.engine.ledger import State
 
 MODELS = ("a", "b")
-LANES = (LaneSpec("lane0", (0,)), LaneSpec("lane1", (1,)))
+CORES = (((0,), (0, 2), (0, 2, 4, 6)), ((1,), (1, 3), (3,)))
+"""What each lane may have; the two are disjoint."""
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -58,15 +64,21 @@ class EngineMachine(RuleBasedStateMachine):
         self.starting = {}
         self.up = {}
         self.dying = {}
+        self.resizes = []
 
     def send(self, *events, after=0.0):
         type(self).events += len(events)
         for command in self.world.send(*events, after=after):
             if isinstance(command, RunBatch):
                 assert command.batch.replica.id in self.up
+                lane = self.world.engine.state.lanes[command.batch.replica.lane]
+                assert lane.awaited_until == math.inf, "it started before it grew"
+                assert len(command.batch.replica.cores) == lane.size
                 self.running[command.batch.replica.id] = command.batch
             elif isinstance(command, StartReplica):
                 self.starting[command.replica.id] = command.replica
+            elif isinstance(command, ResizeLane):
+                self.resizes.append(command)
             elif isinstance(command, StopReplica):
                 id = command.replica.id
                 alive = self.starting.pop(id, None) or self.up.pop(id, None)
@@ -184,16 +196,36 @@ class EngineMachine(RuleBasedStateMachine):
             st.tuples(st.sampled_from(MODELS), st.sampled_from("12"), st.integers(0, 1))
         ),
         routed=st.booleans(),
+        cores=st.tuples(*map(st.sampled_from, CORES)),
+        cap=st.sampled_from([1, 3, 4]),
     )
-    def plan_changes(self, places, routed):
+    def plan_changes(self, places, routed, cores, cap):
         deployments = tuple(
-            Deployment(PoolId(model, version), f"lane{lane}", 4)
-            for model, version, lane in sorted(places)
+            # A pool is opened for four rows; after that a plan may cap its batches.
+            Deployment(id, f"lane{lane}", cap if id in self.world.engine.state.pools else 4)
+            for id, lane in sorted(
+                (PoolId(model, version), lane) for model, version, lane in places
+            )
         )
         pools = {deployment.pool.model: deployment.pool for deployment in deployments}
         routes = tuple(Route(model, pool) for model, pool in pools.items()) if routed else ()
-        lanes = tuple(lane for lane in LANES if any(d.lane == lane.name for d in deployments))
+        used = {deployment.lane for deployment in deployments}
+        lanes = tuple(
+            LaneSpec(name, each)
+            for name, each in zip(("lane0", "lane1"), cores, strict=True)
+            if name in used
+        )
         self.send(PlanChanged(Plan(lanes, deployments, routes)))
+
+    @precondition(lambda self: self.resizes)
+    @rule(data=st.data(), as_asked=st.booleans(), after=st.floats(0, 0.1))
+    def lane_is_resized(self, data, as_asked, after):
+        """One of the resizes under way is confirmed; those before it never will be."""
+        index = data.draw(st.integers(0, len(self.resizes) - 1))
+        resize = self.resizes[index]
+        del self.resizes[: index + 1]
+        cores = resize.cores if as_asked else CORES[int(resize.lane[-1])][0]
+        self.send(LaneResized(resize.lane, cores), after=after)
 
     def teardown(self):
         """Let everything end: then every request has one outcome and no payload is named."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from slacktide.domain import (
     Batch,
@@ -38,8 +39,8 @@ class Batches:
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
-        """Give a free lane the proposal worth most; nothing if the lane is busy."""
-        if lane.running is not None:
+        """Give a free lane the proposal worth most; nothing if it is busy or about to grow."""
+        if lane.running is not None or lane.awaited_until < math.inf:
             return
         lane.wait_until = math.inf
         offers: list[tuple[Placement, Proposal]] = []
@@ -84,7 +85,13 @@ class Batches:
             return Proposal((suspect,), suspect.rows)
         if not len(pool.scheduler):
             return None
-        proposal = pool.scheduler.propose(placement.replica, now=self._state.now)
+        replica = placement.replica
+        if pool.widest > replica.max_batch:
+            # A cap below what a request has rows would have it wait for ever.
+            widest = max(request.rows for request in pool.scheduler.pending())
+            if widest > replica.max_batch:
+                replica = replace(replica, max_batch=widest)
+        proposal = pool.scheduler.propose(replica, now=self._state.now)
         return proposal if isinstance(proposal, Proposal | WaitUntil) else None
 
     def _worth(self, placement: Placement, proposal: Proposal) -> float:
@@ -123,7 +130,10 @@ class Batches:
         settings, now = state.settings, state.now
         forecast = placement.pool.times.forecast(members, rows, lane.size)
         limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
-        batch = Batch(self._next_id, placement.replica, members, rows, now, now + limit, sample)
+        replica = placement.replica
+        if rows > replica.max_batch:  # of a request with more rows than the cap
+            replica = replace(replica, max_batch=rows)
+        batch = Batch(self._next_id, replica, members, rows, now, now + limit, sample)
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + forecast.expected)
         state.running[batch.id] = running
@@ -146,9 +156,10 @@ class Batches:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        placement.pool.times.observe(
-            state.now - batch.started, batch.members, batch.rows, placement.lane.size
-        )
+        if running.steady:
+            placement.pool.times.observe(
+                state.now - batch.started, batch.members, batch.rows, running.cores
+            )
         entries = state.ledger.entries
         kept = None if batch.sample else self._sampler.choose(batch, placement)
         ids = tuple([member.id for member in batch.members if member is not kept])

@@ -8,11 +8,12 @@ ones until it is up on a new one.
 
 from __future__ import annotations
 
-from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, Reason, ResizeLane
+from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, Reason
 from slacktide.engine.lane import Lane
 from slacktide.engine.pool import Pool
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
+from slacktide.engine.resizing import Resizing
 from slacktide.engine.routing import RouteTable
 from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
@@ -22,11 +23,17 @@ class Deploying:
     """Handles PlanChanged."""
 
     def __init__(
-        self, state: EngineState, requests: Requests, replicas: Replicas, sampler: Sampler
+        self,
+        state: EngineState,
+        requests: Requests,
+        replicas: Replicas,
+        resizing: Resizing,
+        sampler: Sampler,
     ) -> None:
         self._state = state
         self._requests = requests
         self._replicas = replicas
+        self._resizing = resizing
         self._sampler = sampler
 
     def plan_changed(self, event: PlanChanged) -> None:
@@ -55,12 +62,8 @@ class Deploying:
             lane = state.lanes.get(spec.name)
             if lane is None:
                 lane = state.lanes[spec.name] = Lane(spec)
-            elif lane.cores != spec.cores:
-                replicas = tuple(placement.replica for placement in lane.placements)
-                if replicas:
-                    state.commands.append(ResizeLane(lane.name, spec.cores, replicas, state.cause))
-                else:
-                    lane.cores = spec.cores
+            else:
+                self._resizing.aim(lane, spec.cores)
             lane.removed = False
 
     def _place(self, deployment: Deployment) -> None:
@@ -77,6 +80,8 @@ class Deploying:
         for placement in pool.placements:
             if placement.lane is lane:
                 placement.retiring = placement.leaving = False
+                placement.cap = deployment.max_batch
+                placement.adapt()
                 pool.count_lanes()
                 return
         self._replicas.place(pool, lane, deployment.max_batch)

@@ -10,9 +10,9 @@ driver must deliver `TimerFired`. Events that happen together may be handed over
 (`handle_all`); lanes are then dispatched once, after all of them, so that requests that arrive in
 one read of the sockets can share a batch.
 
-The parts, each with the events it handles: `requests`, `batches`, `replicas`, `deploying`; what
-they share is in `state`, who is known and how it ended in `ledger`. `sampling` fills lanes that
-nobody wants.
+The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
+`deploying`; what they share is in `state`, who is known and how it ended in `ledger`. `sampling`
+fills lanes that nobody wants.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from slacktide.engine.deploying import Deploying
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
+from slacktide.engine.resizing import Resizing
 from slacktide.engine.sampling import Sampler
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.state import EngineState
@@ -60,7 +61,10 @@ class Engine:
         self._sampler = Sampler(self.state)
         self._batches = Batches(self.state, self._requests, self._sampler)
         self._replicas = Replicas(self.state, self._batches, self._sampler)
-        self._deploying = Deploying(self.state, self._requests, self._replicas, self._sampler)
+        self._resizing = Resizing(self.state)
+        self._deploying = Deploying(
+            self.state, self._requests, self._replicas, self._resizing, self._sampler
+        )
         self._handlers: dict[type, Callable[[Any], None]] = {
             Announced: self._requests.announced,
             Submitted: self._requests.submitted,
@@ -72,7 +76,7 @@ class Engine:
             BatchAborted: self._batches.aborted,
             ReplicaUp: self._replicas.up,
             ReplicaLost: self._replicas.lost,
-            LaneResized: self._replicas.resized,
+            LaneResized: self._resizing.resized,
             PlanChanged: self._deploying.plan_changed,
             MemoryShort: self._memory_short,
             TimerFired: self._timer_fired,
@@ -127,8 +131,10 @@ class Engine:
             if running is None:
                 if lane.wait_until < at:
                     at = lane.wait_until
-            elif running.batch.hang_at < at and not running.placement.killed:
-                at = running.batch.hang_at
+            elif running.hang_at < at and not running.placement.killed:
+                at = running.hang_at
+            if lane.awaited_until < at:
+                at = lane.awaited_until
         return at if at < math.inf else None
 
     def _memory_short(self, _: MemoryShort) -> None:
@@ -141,6 +147,7 @@ class Engine:
         for pool in state.pools.values():
             self._requests.expire(pool)
         self._replicas.check_timers()
+        self._resizing.check_timers()
         for lane in state.lanes.values():
             if lane.running is None and lane.wait_until <= state.now:
                 state.mark(lane)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from slacktide.domain import Request
@@ -111,6 +112,16 @@ def _lanes(engine: Engine) -> None:
         waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
         _require(waiting == running.waiting, f"batch {batch.id}: {waiting} wait")
 
+    for lane in state.lanes.values():
+        grows = len(lane.target) > len(lane.cores)
+        _require(grows or lane.awaited_until == math.inf, f"{lane.name} awaits what it has")
+        least = min(len(lane.target), len(lane.cores)) or 1
+        _require(lane.size == least, f"{lane.name} counts on {lane.size} cores, not {least}")
+        _require(
+            lane.running is None or lane.running.cores == lane.size,
+            f"{lane.name}: its batch is expected to run on other cores than it has",
+        )
+
 
 def _placements(engine: Engine) -> None:
     """Pools and lanes agree on who is placed where; a pool that is down serves nothing."""
@@ -119,6 +130,11 @@ def _placements(engine: Engine) -> None:
     by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}
     _require(by_pool == by_lane, "pools and lanes disagree on placements")
     for pool in state.pools.values():
+        for placement in pool.placements:
+            replica, lane = placement.replica, placement.lane
+            _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")
+            cap = min(placement.cap, pool.max_batch)
+            _require(replica.max_batch == cap, f"replica {replica.id} has another cap")
         if pool.down_reason is not None:
             _require(not pool.suspects and not len(pool.scheduler), f"{pool.id} is down but holds")
             _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch, LaneSpec, Replica
+from slacktide.engine.settings import EngineSettings
 from slacktide.engine.worth import LaneTime
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class Placement:
     """A pool's place on a lane, across restarts of its replica."""
 
     __slots__ = (
+        "cap",
         "killed",
         "lane",
         "lane_time",
@@ -43,12 +46,15 @@ class Placement:
         "until",
     )
 
-    def __init__(self, pool: Pool, lane: Lane, replica: Replica, fairness_window: float) -> None:
+    def __init__(self, pool: Pool, lane: Lane, cap: int, fairness_window: float) -> None:
         self.pool = pool
         self.lane = lane
+        self.cap = cap
+        """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
+        its pool."""
         self.lane_time = LaneTime(fairness_window)
-        self.replica = replica
-        """The latest replica here."""
+        self.replica = Replica(-1, pool.id, lane.name, lane.target, cap, lane.device)
+        """The latest replica here, with the cores and the cap that count now."""
         self.state = ReplicaState.STARTING
         self.since = -math.inf
         """When the latest replica was started."""
@@ -61,6 +67,12 @@ class Placement:
         self.killed = False
         """Told to die for hanging; its ReplicaLost is on the way."""
 
+    def adapt(self) -> None:
+        """Call when the cores of the lane or the cap have changed."""
+        cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
+        if (self.replica.cores, self.replica.max_batch) != (cores, cap):
+            self.replica = replace(self.replica, cores=cores, max_batch=cap)
+
     @property
     def serves(self) -> bool:
         """Whether it may be given a batch."""
@@ -70,7 +82,16 @@ class Placement:
 class Running:
     """The batch on a lane, and how many of its members still wait for their answer."""
 
-    __slots__ = ("batch", "expected_end", "placement", "suspect", "waiting")
+    __slots__ = (
+        "batch",
+        "cores",
+        "expected_end",
+        "hang_at",
+        "placement",
+        "steady",
+        "suspect",
+        "waiting",
+    )
 
     def __init__(
         self, batch: Batch, placement: Placement, expected_end: float, *, suspect: bool = False
@@ -79,19 +100,67 @@ class Running:
         self.placement = placement
         self.waiting = 0 if batch.sample else len(batch.members)
         self.expected_end = expected_end
+        self.hang_at = batch.hang_at
+        """When the replica is taken to hang; moves with the cores of the lane."""
+        self.cores = placement.lane.size
+        """How many it is expected to run on from now on."""
+        self.steady = True
+        """Whether it has been expected to run on the same number all along."""
         self.suspect = suspect
         """One request, run alone because an earlier batch with it died."""
+
+    def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
+        """It goes on with so many cores: what is left of it takes as much more or less time as it
+        would from the beginning."""
+        if cores == self.cores:
+            return
+        batch, times = self.batch, self.placement.pool.times
+        before = times.forecast(batch.members, batch.rows, self.cores)
+        after = times.forecast(batch.members, batch.rows, cores)
+        self.cores, self.steady = cores, False
+        if before.expected > 0.0:
+            left = max(0.0, self.expected_end - now)
+            self.expected_end = now + left * after.expected / before.expected
+        if before.p99 > 0.0:
+            left = max(0.0, self.hang_at - now)
+            self.hang_at = max(
+                batch.started + settings.hang_floor, now + left * after.p99 / before.p99
+            )
 
 
 class Lane:
     """One lane: its cores, its placements, the batch it runs."""
 
-    __slots__ = ("cores", "device", "name", "placements", "removed", "running", "wait_until")
+    __slots__ = (
+        "awaited_until",
+        "cores",
+        "device",
+        "name",
+        "placements",
+        "planned",
+        "removed",
+        "resize_began",
+        "resize_time",
+        "running",
+        "size",
+        "target",
+        "usable",
+        "wait_until",
+    )
 
     def __init__(self, spec: LaneSpec) -> None:
         self.name = spec.name
         self.device = spec.device
         self.cores = spec.cores
+        """What it has, as last confirmed."""
+        self.target = spec.cores
+        """What it is to have; other than `cores` while a resize is under way."""
+        self.awaited_until = math.inf
+        """No batch starts before more cores are confirmed, or this; inf: none are awaited."""
+        self.resize_began = -math.inf
+        self.resize_time = 0.0
+        """Seconds the last resize took to be confirmed."""
+        self.count()
         self.placements: list[Placement] = []
         self.running: Running | None = None
         self.wait_until = math.inf
@@ -99,7 +168,20 @@ class Lane:
         self.removed = False
         """No longer in the plan; goes once its last batch is done."""
 
-    @property
-    def size(self) -> int:
-        """Cores, at least 1 (an accelerator lane counts as one)."""
-        return len(self.cores) or 1
+    def count(self) -> None:
+        """Call when `cores`, `target` or `awaited_until` have changed."""
+        shrinks = len(self.target) <= len(self.cores)
+        self.usable = self.target if shrinks else self.cores
+        """What a batch that starts now can count on."""
+        self.size = len(self.usable) or 1
+        """How many these are, at least 1 (an accelerator lane counts as one)."""
+        awaited = self.awaited_until < math.inf
+        self.planned = (len(self.target) or 1) if awaited else self.size
+        """How many a request that waits can count on, at least 1."""
+
+    def free_in(self, *, now: float) -> float:
+        """Seconds until it is expected to start another batch; not positive if it is free."""
+        ready = 0.0 if self.running is None else self.running.expected_end - now
+        if self.awaited_until < math.inf:
+            ready = max(ready, self.resize_began + self.resize_time - now)
+        return ready

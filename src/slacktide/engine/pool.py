@@ -38,6 +38,7 @@ class Pool:
         "suspects",
         "times",
         "usual_budget",
+        "widest",
     )
 
     def __init__(
@@ -45,6 +46,7 @@ class Pool:
     ) -> None:
         self.id = id
         self.max_batch = max_batch
+        """Most rows in one request, and in one batch unless a plan caps them lower."""
         self.settings = settings
         self.placements: list[Placement] = []
         self.lanes = 1
@@ -69,6 +71,8 @@ class Pool:
         self.share = parts.share
         self.samples = None if parts.sampling is None else Samples(parts.sampling)
         """What is held to be run again alone; None: nothing ever is."""
+        self.widest = 1
+        """Most rows that a request has had."""
         self.usual_budget = math.inf
         """Seconds between arrival and deadline, leaning towards the short ones."""
 
@@ -78,8 +82,7 @@ class Pool:
         for placement in self.placements:
             if placement.retiring:
                 continue
-            running = placement.lane.running
-            ready = 0.0 if running is None else running.expected_end - now
+            ready = placement.lane.free_in(now=now)
             if placement.state is not ReplicaState.UP:
                 starting = placement.state is ReplicaState.STARTING
                 start = placement.since if starting else placement.until
@@ -100,4 +103,4 @@ class Pool:
         """Call when a placement has come or gone, or a lane has changed its cores."""
         staying = [p for p in self.placements if not p.retiring and not p.leaving]
         self.lanes = max(1, len(staying))
-        self.cores = min((placement.lane.size for placement in staying), default=self.cores)
+        self.cores = min((placement.lane.planned for placement in staying), default=self.cores)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from slacktide.domain import (
-    LaneResized,
     Reason,
     Replica,
     ReplicaLost,
@@ -21,7 +20,7 @@ from slacktide.engine.state import EngineState
 
 
 class Replicas:
-    """Handles ReplicaUp, ReplicaLost and LaneResized; starts, stops and kills."""
+    """Handles ReplicaUp and ReplicaLost; starts, stops and kills."""
 
     def __init__(self, state: EngineState, batches: Batches, sampler: Sampler) -> None:
         self._state = state
@@ -32,23 +31,13 @@ class Replicas:
         self._by_id: dict[int, Placement] = {}
         self._next_id = 0
 
-    def place(self, pool: Pool, lane: Lane, max_batch: int) -> None:
-        """Give `pool` a place on `lane`, and start its first replica."""
-        placement = Placement(
-            pool,
-            lane,
-            self._new_replica(pool, lane, max_batch),
-            self._state.settings.fairness_window,
-        )
+    def place(self, pool: Pool, lane: Lane, cap: int) -> None:
+        """Give `pool` a place on `lane`, and start its first replica; `cap`: rows in a batch."""
+        placement = Placement(pool, lane, cap, self._state.settings.fairness_window)
         pool.placements.append(placement)
         lane.placements.append(placement)
         pool.count_lanes()
         self._start(placement)
-
-    def _new_replica(self, pool: Pool, lane: Lane, max_batch: int) -> Replica:
-        replica = Replica(self._next_id, pool.id, lane.name, lane.cores, max_batch, lane.device)
-        self._next_id += 1
-        return replica
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
         """A placement is no longer in the plan: it goes at once, or when another has come up."""
@@ -141,14 +130,6 @@ class Replicas:
         self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
         self._sampler.give_back(pool)
 
-    def resized(self, event: LaneResized) -> None:
-        lane = self._state.lanes.get(event.lane)
-        if lane is not None:  # else it left the plan while the resize was on its way
-            lane.cores = event.cores
-            for placement in lane.placements:
-                placement.pool.count_lanes()
-            self._state.mark(lane)
-
     def check_timers(self) -> None:
         """Start again what has paused long enough; kill what starts or runs for too long."""
         state = self._state
@@ -157,20 +138,24 @@ class Replicas:
             for placement in pool.placements:
                 if placement.until <= now:
                     if placement.state is ReplicaState.BACKOFF:
-                        placement.replica = self._new_replica(
-                            pool, placement.lane, placement.replica.max_batch
-                        )
                         self._start(placement)
                     else:
                         placement.until = math.inf
                         self._kill(placement)
         self._reckon()
         for running in state.running.values():
-            if running.batch.hang_at <= now and not running.placement.killed:
+            if running.hang_at <= now and not running.placement.killed:
                 self._kill(running.placement)
 
     def _start(self, placement: Placement) -> None:
-        state, replica = self._state, placement.replica
+        """Start the next replica here, ready for whatever a plan may come to ask of it."""
+        state, pool, lane = self._state, placement.pool, placement.lane
+        replica = Replica(
+            self._next_id, pool.id, lane.name, lane.target, pool.max_batch, lane.device
+        )
+        self._next_id += 1
+        placement.replica = replica
+        placement.adapt()
         placement.state = ReplicaState.STARTING
         placement.since = state.now
         placement.until = state.now + state.settings.start_limit

@@ -93,6 +93,8 @@ class Requests:
             reason = Reason.EXPIRED
             pool.scheduler.remove(request.id)
         else:
+            if request.rows > pool.widest:
+                pool.widest = request.rows
             reason = pool.scheduler.add(request, now=now)
         if reason is not None:
             state.end(entry, reason, detail)
@@ -151,6 +153,7 @@ class Requests:
         elif entry.state is State.SUSPECT:
             target.suspects.append(request)
         else:
+            target.widest = max(target.widest, request.rows)
             target.scheduler.admit_moved(request, now=state.now)
         if reason is not None:
             state.end(entry, reason)

@@ -26,5 +26,7 @@ class EngineSettings:
     """A request that was running in so many crashes is failed."""
     start_guess: float = 0.5
     """Start-up time assumed of a pool whose replicas have never been up."""
+    resize_limit: float = 0.05
+    """A lane that is to have more cores starts no batch until it has them, or for so long."""
     fairness_window: float = 5.0
     """How far back lane time counts when models compete for a lane."""
