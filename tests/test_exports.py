@@ -106,10 +106,12 @@ EXPORTS = {
         done_in_processes lines parse_scenario read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
-        Arrivals Constant ConstantLink Deadlines Delivery Diurnal Drawn Empirical
-        Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff Poisson
-        RateTrace Replay Times Trace Uniform WindowCounts WorkloadError constant
-        parse_arrivals parse_deadlines parse_lengths parse_number parse_seconds parse_trace
+        Arrivals BandwidthTrace Constant ConstantLink Deadlines Delivery Diurnal Drawn
+        Empirical Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff
+        Poisson RateTrace Replay SharedLink Times Trace TraceLink Uniform WindowCounts
+        WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
+        parse_bandwidths parse_deadlines parse_lengths parse_link parse_number parse_seconds
+        parse_trace
     """,
 }
 

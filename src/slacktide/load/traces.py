@@ -6,12 +6,24 @@ keeps one application, function or segment; `column` says which one holds the le
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TypeVar
 
-from slacktide.workloads import Arrivals, Empirical, Trace, WorkloadError, parse_trace
+from slacktide.workloads import (
+    Arrivals,
+    BandwidthTrace,
+    Empirical,
+    Trace,
+    WorkloadError,
+    parse_bandwidths,
+    parse_trace,
+)
 
 _FIELDS = ("only", "column")
+
+Parsed = TypeVar("Parsed")
 
 
 def read_trace(text: str) -> Arrivals:
@@ -39,6 +51,12 @@ def read_lengths(text: str) -> Empirical:
     return lengths[column]
 
 
+def read_bandwidths(path: str, only: str | None, column: str | None) -> BandwidthTrace:
+    """The bandwidths in a file. Raises WorkloadError as above."""
+    name = Path(path).name
+    return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
+
+
 def _split(text: str) -> tuple[str, dict[str, str]]:
     """A path, which may hold colons, and the fields that follow it."""
     fields: dict[str, str] = {}
@@ -53,10 +71,14 @@ def _split(text: str) -> tuple[str, dict[str, str]]:
 
 def _read(path: str, only: str | None) -> Trace:
     name = Path(path).name
+    return _opened(path, lambda lines: parse_trace(lines, name, only=only))
+
+
+def _opened(path: str, parse: Callable[[Iterable[str]], Parsed]) -> Parsed:
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
-            return parse_trace(file, name, only=only)
+            return parse(file)
     except OSError as error:
         raise WorkloadError("trace", f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise WorkloadError("trace", f"{name} is not a CSV file: {error}") from None
+        raise WorkloadError("trace", f"{Path(path).name} is not a CSV file: {error}") from None

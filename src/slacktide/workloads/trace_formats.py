@@ -93,15 +93,15 @@ def _segments(table: TraceRows, only: str | None) -> Trace:
     if only is None and len(set(names)) > 1:
         raise WorkloadError(table.name, f"say which segment: only={' | '.join(sorted(set(names)))}")
     kept = _chosen(table.name, names, only)
-    times = _part(columns["time_s"], kept).times(rising=True)
-    return Trace(RateTrace(times, _part(columns["rate_rps"], kept).numbers(), table.name))
+    times = columns["time_s"].part(kept).times(rising=True)
+    return Trace(RateTrace(times, columns["rate_rps"].part(kept).numbers(), table.name))
 
 
 def _counts(table: TraceRows, only: str | None) -> Trace:
     columns = table.columns()
     kept = _chosen(table.name, columns["function_id"].words(), only)
-    starts = _part(columns["time_s"], kept).numbers()
-    counts = _part(columns["invocations"], kept).numbers()
+    starts = columns["time_s"].part(kept).numbers()
+    counts = columns["invocations"].part(kept).numbers()
     distinct, places = np.unique(starts, return_inverse=True)
     window = float(distinct[1] - distinct[0]) if distinct.size > 1 else MINUTE
     whole = distinct / window
@@ -144,9 +144,7 @@ def _azure_2021(table: TraceRows, only: str | None) -> Trace:
     starts = columns["end_timestamp"].numbers() - durations.numbers()
     order = np.argsort(starts, kind="stable")
     times = starts[order] - starts[order[0]]
-    return _events(
-        table.name, times, [_part(durations, order)], _part(columns["func"], order), only
-    )
+    return _events(table.name, times, [durations.part(order)], columns["func"].part(order), only)
 
 
 def _azure_2021_by_start(table: TraceRows, only: str | None) -> Trace:
@@ -199,16 +197,6 @@ def _must_know(name: str, only: str | None, known: set[str]) -> None:
 def _no_choice(table: TraceRows, only: str | None) -> None:
     if only is not None:
         raise WorkloadError(table.name, f"has no column to choose {only!r} by")
-
-
-def _part(column: Column, kept: NDArray[np.int64]) -> Column:
-    """The rows of `column` at these indices."""
-    return Column(
-        column.name,
-        column.title,
-        [column.lines[index] for index in kept],
-        [column.cells[index] for index in kept],
-    )
 
 
 _FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {

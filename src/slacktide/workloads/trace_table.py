@@ -85,6 +85,16 @@ class Column:
             self._refuse(index, f"must not decrease, but comes after {self.cells[index - 1]}")
         return np.asarray(seconds, dtype=np.float64)
 
+    def part(self, kept: Iterable[int]) -> Column:
+        """The rows of these indices."""
+        indices = list(kept)
+        return Column(
+            self.name,
+            self.title,
+            [self.lines[index] for index in indices],
+            [self.cells[index] for index in indices],
+        )
+
     def words(self) -> tuple[str, ...]:
         return tuple(cell.strip() for cell in self.cells)
 
