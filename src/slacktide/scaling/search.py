@@ -1,0 +1,133 @@
+"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which nobody is late.
+
+As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the loop for every batch
+that would do, line 15 accepts just the bad case, and it stops at the first infeasible batch
+although a larger one may be feasible. Here every pair of cores and batch is judged by the walk of
+the real queue, each request by its own budget, and by whether it keeps up with the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import inf
+
+from slacktide.scaling.tables import SecondsByCores
+from slacktide.scaling.view import ModelView
+from slacktide.scaling.walk import Work, free_times
+
+Configuration = tuple[int, int]
+"""(cores of each replica, most rows in a batch)."""
+
+
+class Search:
+    """The configurations of one view's replicas, and what becomes of its requests under each."""
+
+    __slots__ = ("_delta", "_free", "_limits", "_now", "_rate", "_seconds", "_view", "work")
+
+    def __init__(
+        self, view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
+    ) -> None:
+        """Look `horizon` seconds ahead. `delta`: what a row more in a batch costs, in cores."""
+        self._view = view
+        self._now = now
+        self._delta = delta
+        self._limits = view.limits
+        most_rows = max(
+            view.limits.batch_max, view.batch, max((w.rows for w in view.waiting), default=1)
+        )
+        self._seconds = SecondsByCores(view.times, most_rows=most_rows, p99=p99)
+        self._free: dict[int, tuple[float, ...]] = {}
+        most_cores = view.limits.cores_max
+        self.work = Work(
+            view,
+            now=now,
+            horizon=horizon,
+            earliest=min(self._free_at(most_cores), default=inf),
+            alone=self._seconds[most_cores],
+        )
+        """What has to be served."""
+        self._rate = view.rate
+
+    def first(self, *, cores: int) -> Configuration | None:
+        """The cheapest configuration of at least `cores` cores under which nobody who can be saved
+        is late and batches keep up with the rate; None if there is none.
+
+        Cheapest: by cores + delta · batch, then by cores.
+        """
+        hopeless = self.work.hopeless
+        allowed: dict[int, float] = {}
+        """Seconds per row above which a plan of so many cores need not be walked."""
+        for c, b in self._by_cost(cores):
+            seconds = self._seconds[c]
+            if self._shortfall(c, b) > 0.0:
+                continue
+            free = self._free_at(c)
+            if c not in allowed:
+                allowed[c] = self.work.seconds_per_row(free) * (1.0 + 1e-9)
+            if min(seconds[k] / k for k in range(1, b + 1)) > allowed[c] and self._plain(b):
+                continue
+            if self.work.late(free, seconds, b, most=hopeless) <= hopeless:
+                return c, b
+        return None
+
+    def most_saved(self, *, cores: int) -> Configuration:
+        """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
+        late, then the least short of the rate, then the fewest cores, then the smallest batch.
+
+        More cores are taken to save no fewer.
+        """
+        low, high = cores, self._limits.cores_max
+        late, short, batch = self._best_batch(high, inf)
+        found = (high, batch)
+        while low < high:
+            middle = (low + high) // 2
+            there = self._best_batch(middle, late)
+            if there[:2] <= (late, short):
+                high = middle
+                found = (middle, there[2])
+            else:
+                low = middle + 1
+        return found
+
+    def late(self, cores: int, batch: int) -> int:
+        """How many requests are late under a configuration, those that no plan saves included."""
+        return self.work.late(self._free_at(cores), self._seconds[cores], batch)
+
+    def keeps_up(self, cores: int, batch: int) -> bool:
+        """Whether full batches, one after the other, serve the expected rate."""
+        return self._shortfall(cores, batch) <= 0.0
+
+    def _by_cost(self, least: int) -> Iterator[Configuration]:
+        """Every configuration, the cheapest first."""
+        cores = range(least, self._limits.cores_max + 1)
+        batches = range(1, self._limits.batch_max + 1)
+        if self._delta * self._limits.batch_max < 1.0:
+            # A core costs more than any batch: in order as they are.
+            return ((c, b) for c in cores for b in batches)
+        ordered = sorted((c + self._delta * b, c, b) for c in cores for b in batches)
+        return ((c, b) for _, c, b in ordered)
+
+    def _best_batch(self, cores: int, most: float) -> tuple[float, float, int]:
+        """(late, rows per second short of the rate, batch) with the fewest late, then the least
+        short; where more than `most` are late, they are not counted further."""
+        free, seconds = self._free_at(cores), self._seconds[cores]
+        best = (inf, inf, 0)
+        for b in range(1, self._limits.batch_max + 1):
+            late = self.work.late(free, seconds, b, most=min(most, best[0]))
+            best = min(best, (late, self._shortfall(cores, b), b))
+        return best
+
+    def _shortfall(self, cores: int, batch: int) -> float:
+        """Rows per second by which full batches fall short of the expected rate; at least 0."""
+        served = len(self._view.replicas) * batch / self._seconds[cores][batch]
+        return max(0.0, self._rate - served)
+
+    def _plain(self, batch: int) -> bool:
+        """Whether no request is larger than a batch, so that no batch is."""
+        return all(waiting.rows <= batch for waiting in self._view.waiting)
+
+    def _free_at(self, cores: int) -> Sequence[float]:
+        found = self._free.get(cores)
+        if found is None:
+            found = self._free[cores] = free_times(self._view, cores, self._seconds, now=self._now)
+        return found

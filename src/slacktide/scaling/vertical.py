@@ -1,0 +1,87 @@
+"""`vertical`: the fewest cores of each replica under which nobody is late (Sponge §3, made sound).
+
+Every period, and at once when the queue would miss a deadline under the plan in force, the cheapest
+configuration that `Search` finds is wished for. More cores are wished for without waiting. Fewer
+are wished for only after every plan of the last `patience` seconds would have done with them: what
+is given back too early costs deadlines, what is given back late costs a few core-seconds.
+
+**What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
+the model's own, nobody who waits, is announced or is expected is late before the next plan, unless
+`late` in the wish says so; and where it says so, it is because no number of cores within the limits
+saves all of them (or the rate is beyond what they can serve). See `walk` for what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from slacktide.scaling.search import Search
+from slacktide.scaling.view import ModelView, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalOptions:
+    """Settings of `vertical`. Raises ValueError, naming the field, if out of range."""
+
+    period: float = 1.0
+    """Seconds between two plans; also how far ahead arrivals are expected."""
+    patience: float = 2.0
+    """Seconds for which fewer cores must have been enough before some are given back."""
+    p99: bool = True
+    """Plan with the 99th percentile of batch times instead of the typical time."""
+    delta: float = 0.01
+    """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.period < math.inf:
+            raise ValueError(f"period: expected a positive time, got {self.period}")
+        for name in ("patience", "delta"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+
+
+class Vertical:
+    """Chooses cores and batch; leaves the number of replicas as it is."""
+
+    def __init__(self, options: VerticalOptions) -> None:
+        self._options = options
+        self._wanted: deque[tuple[float, int]] = deque()
+        """(when, cores) of those plans that no later one surpassed, so falling."""
+
+    @property
+    def period(self) -> float:
+        return self._options.period
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        """The cheapest configuration that saves all, or the one that saves most."""
+        options, limits = self._options, view.limits
+        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        found = search.first(cores=limits.cores_min)
+        reason = "deadlines"
+        if found is None:
+            found = search.most_saved(cores=limits.cores_min)
+            reason = "overload"
+        held = self._held(found[0], limits.cores_max, now=now)
+        if held > found[0]:
+            found = search.first(cores=held) or search.most_saved(cores=held)
+            reason = "patience"
+        cores, batch = found
+        return Wish(
+            replicas=min(max(len(view.replicas), limits.replicas_min), limits.replicas_max),
+            cores=cores,
+            batch=batch,
+            late=search.late(cores, batch),
+            reason=reason,
+        )
+
+    def _held(self, cores: int, most: int, *, now: float) -> int:
+        """The largest wish of the last `patience` seconds, `cores` included; at most `most`."""
+        wanted = self._wanted
+        while wanted and wanted[-1][1] <= cores:
+            wanted.pop()
+        wanted.append((now, cores))
+        while wanted[0][0] < now - self._options.patience:
+            wanted.popleft()
+        return min(wanted[0][1], most)

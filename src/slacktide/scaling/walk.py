@@ -1,0 +1,233 @@
+"""`Work`: the requests one model has before it, walked through in virtual time under a plan.
+
+The walk serves them as the `edf` policy does (scheduling/edf.py): whenever a replica is free, the
+request due first leads, and the batch is the largest of those ready, up to the plan's limit, that
+keeps it on time. Nothing starts before it is ready, no replica idles while something is, and what
+cannot be on time even alone is given up. So if batches take what is predicted and arrivals come as
+expected, what the walk finds is what happens; where they differ, it is a forecast, made anew at
+every plan.
+
+It is the one judge of all planners: a plan is good if the walk finds nobody late. This goes beyond
+Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortest of their budgets.
+
+Expected arrivals are evenly spaced at the view's rate. Announced requests are the first of them: as
+many as are announced are left out.
+
+Left out of the model: what a policy holds a lane for, the other models of a shared lane, and
+that requests of different shapes cannot share a batch. Best-effort requests are served last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from heapq import heapify, heapreplace
+from math import inf
+
+import numpy as np
+
+from slacktide.scaling.tables import SecondsByCores
+from slacktide.scaling.view import ModelView
+
+MOST_EXPECTED = 512
+"""Expected arrivals walked through: at high rates a part of a second says as much as all of it."""
+
+Item = tuple[float, int, int]
+"""(deadline, order among equals, rows)."""
+
+
+def free_times(
+    view: ModelView, cores: int, seconds: SecondsByCores, *, now: float
+) -> tuple[float, ...]:
+    """When each replica can start a batch if it had `cores` cores from now on; absolute seconds.
+
+    A running batch goes on with the cores that its replica has then. How many rows it has is not
+    known: what is left of it is scaled by the worst ratio of any batch of the plan in force.
+    """
+    found = []
+    for replica in view.replicas:
+        free = now
+        if replica.free_at > now:
+            left = replica.free_at - now
+            if replica.cores != cores:
+                most = max(1, min(view.batch, len(seconds[cores]) - 1))
+                there, here = seconds[cores][1 : most + 1], seconds[replica.cores][1 : most + 1]
+                left *= max(to / of for to, of in zip(there, here, strict=True))
+            free += left
+        found.append(max(free, replica.ready_at))
+    return tuple(found)
+
+
+class Work:
+    """What waits, is announced and is expected, prepared for many walks."""
+
+    __slots__ = ("_coming", "_deadlines", "_ready", "_rows", "_single", "hopeless")
+
+    def __init__(
+        self,
+        view: ModelView,
+        *,
+        now: float,
+        horizon: float,
+        earliest: float,
+        alone: Sequence[float],
+    ) -> None:
+        """Look `horizon` seconds ahead for arrivals that are not announced.
+
+        A request that could not be on time even if it ran first, from `earliest` (absolute) on, in
+        `alone[rows]` seconds, is left out and counted as hopeless: no plan can save it.
+        """
+        self.hopeless = 0
+        """Requests that no plan can save."""
+        ready: list[Item] = []
+        coming: list[tuple[float, Item]] = []
+        self._single = True
+        announced = 0
+        for order, waiting in enumerate(view.waiting):
+            rows = waiting.rows
+            if waiting.ready_at > now:
+                announced += rows
+            if waiting.deadline < max(earliest, waiting.ready_at) + alone[rows]:
+                self.hopeless += 1
+                continue
+            self._single = self._single and rows == 1
+            item = (waiting.deadline, order, rows)
+            if waiting.ready_at > now:
+                coming.append((waiting.ready_at, item))
+            else:
+                ready.append(item)
+        order = len(view.waiting)
+        if view.rate > 0.0:
+            last = min(int(view.rate * horizon), announced + MOST_EXPECTED)
+            for k in range(announced + 1, last + 1):
+                at = now + k / view.rate
+                deadline = at + view.budget
+                if deadline < max(earliest, at) + alone[1]:
+                    self.hopeless += 1
+                else:
+                    coming.append((at, (deadline, order + k, 1)))
+        ready.sort()
+        coming.sort()
+        self._ready = ready
+        self._coming = coming
+        ordered = sorted(ready + [item for _, item in coming])
+        self._deadlines = np.array([item[0] for item in ordered], dtype=float)
+        self._rows = np.cumsum([item[2] for item in ordered], dtype=float)
+
+    def __len__(self) -> int:
+        """Requests that a plan may save."""
+        return len(self._ready) + len(self._coming)
+
+    def seconds_per_row(self, free: Sequence[float]) -> float:
+        """The longest time per row of a plan that could save all: a quick way to refuse plans.
+
+        Whatever the order, when the i-th deadline comes the rows of the i requests due first must
+        have been run, by all replicas together, since the first of them was free.
+        """
+        if not len(self):
+            return inf
+        left = self._deadlines - min(free)
+        return len(free) * float((left / self._rows).min())
+
+    def late(
+        self,
+        free: Sequence[float],
+        seconds: Sequence[float],
+        batch: int,
+        *,
+        most: float = inf,
+    ) -> int:
+        """How many requests miss their deadlines, the hopeless included.
+
+        `free`: from when on each replica can start; `seconds[rows]`: how long a batch takes,
+        non-decreasing, for all rows up to the larger of `batch` and the largest request. Stops
+        counting beyond `most`.
+        """
+        if not free:
+            return self.hopeless + len(self)
+        if self._single:
+            return self._late_of_single_rows(free, seconds, batch, most)
+        return self._late_of_rows(free, seconds, batch, most)
+
+    def _late_of_single_rows(
+        self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
+    ) -> int:
+        """`late` where a request is a row. `available[first:]` are the deadlines of those ready."""
+        available = [item[0] for item in self._ready]
+        coming = [(at, item[0]) for at, item in self._coming]
+        coming.append((inf, inf))
+        replicas = list(free)
+        heapify(replicas)
+        clock = replicas[0]
+        first, late, i = 0, self.hopeless, 0
+        following, deadline = coming[0]
+        while late <= most:
+            if first == len(available):
+                if following == inf:
+                    break
+                if clock < following:
+                    clock = following
+            while following <= clock:
+                insort(available, deadline, first)
+                i += 1
+                following, deadline = coming[i]
+            left = available[first] - clock
+            rows = min(batch, len(available) - first)
+            if seconds[rows] > left:
+                rows = bisect_right(seconds, left, 1, rows) - 1
+                if rows == 0:
+                    late += 1
+                    first += 1
+                    continue
+            first += rows
+            heapreplace(replicas, clock + seconds[rows])
+            if clock < replicas[0]:
+                clock = replicas[0]
+        return late
+
+    def _late_of_rows(
+        self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
+    ) -> int:
+        """`late` where requests have several rows."""
+        available = list(self._ready)
+        coming = self._coming
+        replicas = list(free)
+        heapify(replicas)
+        clock = replicas[0]
+        late, i = self.hopeless, 0
+        while late <= most:
+            if not available:
+                if i == len(coming):
+                    break
+                clock = max(clock, coming[i][0])
+            while i < len(coming) and coming[i][0] <= clock:
+                insort(available, coming[i][1])
+                i += 1
+            deadline, _, rows = available[0]
+            left = deadline - clock
+            if seconds[rows] > left:
+                late += 1
+                del available[0]
+                continue
+            # A request larger than the limit runs by itself.
+            limit = max(rows, bisect_right(seconds, left, 1, batch + 1) - 1)
+            taken = _members(available, limit)
+            rows = sum(available[each][2] for each in taken)
+            for each in reversed(taken):
+                del available[each]
+            heapreplace(replicas, clock + seconds[rows])
+            clock = max(clock, replicas[0])
+        return late
+
+
+def _members(available: Sequence[Item], limit: int) -> list[int]:
+    """Places of those who share a batch of at most `limit` rows, the first one included."""
+    taken: list[int] = []
+    rows = 0
+    for place, item in enumerate(available[: 4 * limit]):
+        if rows + item[2] <= limit:
+            taken.append(place)
+            rows += item[2]
+            if rows == limit:
+                break
+    return taken
