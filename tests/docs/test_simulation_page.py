@@ -12,8 +12,8 @@ import pytest
 from slacktide.simulation.scenario import build, parse_scenario
 from slacktide.simulation.scenario.sections import (
     Application,
-    ConstantLinkSection,
     Hint,
+    LinkSection,
     PaddedLatency,
     Scenario,
     SimulatedModel,
@@ -48,7 +48,7 @@ def test_the_scenario_of_the_page_is_one(tmp_path: Path) -> None:
         Hint,
         PaddedLatency,
         StatedTable,
-        ConstantLinkSection,
+        LinkSection,
     ],
 )
 def test_every_key_is_on_the_page(section: type) -> None:

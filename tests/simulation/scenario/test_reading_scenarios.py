@@ -162,6 +162,27 @@ def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) 
             ["applications.web.link={bandwidth: 1MB, payload: 1kB}", "applications.web.notice=1ms"],
             "expected either 'link' or 'notice'",
         ),
+        (["applications.web.link={payload: 1kB}"], "web.link: expected either 'bandwidth' or 'tra"),
+        (
+            ["applications.web.link={bandwidth: 1MB, trace: 4g, payload: 1kB}"],
+            "web.link: expected either 'bandwidth' or 'trace'",
+        ),
+        (
+            ["applications.web.link={bandwidth: 0, payload: 1kB}"],
+            "link.bandwidth: expected greater than 0",
+        ),
+        (
+            ["applications.web.link={trace: no.csv, payload: 1kB}"],
+            "applications.web.link.trace: trace: cannot read",
+        ),
+        (
+            ["applications.web.link={trace: zero.csv, payload: 1kB}"],
+            "web.link.trace: nothing would ever arrive: all of it is an outage",
+        ),
+        (
+            ["applications.web.link={trace: '5g:seed=x', payload: 1kB}"],
+            "web.link.trace: link seed: expected a number",
+        ),
         (
             ["scheduler=oracle_slack", "applications.web.rows=[1, 2]"],
             "--set scheduler: scheduler: oracle_slack needs a padded model and requests of one row",
@@ -179,6 +200,7 @@ def test_what_only_building_shows_is_named_too(
     (tmp_path / "empty.csv").write_text("time_s\n")
     (tmp_path / "back.csv").write_text("time_s\n2\n1\n")
     (tmp_path / "odd.csv").write_text("when\n1\n")
+    (tmp_path / "zero.csv").write_text("time_s,bandwidth_mbps\n0,0\n1,0\n")
     with pytest.raises(ScenarioError) as caught:
         build(read(*settings)[0])
     assert complaint in str(caught.value)

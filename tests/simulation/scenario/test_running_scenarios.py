@@ -62,6 +62,20 @@ def test_one_lone_request_takes_its_time_alone(read: Read, tmp_path: Path) -> No
     assert report.cores == pytest.approx(0.010 / 2.0)
 
 
+def test_in_an_outage_requests_wait_or_expire_and_none_is_lost(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("time_s,bandwidth_mbps\n0,80\n0.5,0\n1,80\n3,80\n")
+    cell = read(
+        "applications.web.link={trace: t.csv, rtt: 2ms, payload: 10kB}",
+        "applications.web.arrivals=constant:50",
+        "applications.web.slo=100ms",
+    )[0]
+    report = run_cell(cell, 0)
+    assert report.total.submitted == 100
+    # Sent at 0.50, 0.52, … 0.98: those with time left when the link is back are served.
+    assert report.total.outcomes["dropped"] == pytest.approx(21, abs=1)
+    assert report.total.outcomes["served"] == 100 - report.total.outcomes["dropped"]
+
+
 def test_warm_up_is_not_scored(read: Read) -> None:
     (cell,) = read("warmup=1s", "applications.web.arrivals=constant:10")
     report = run_cell(cell, 0)

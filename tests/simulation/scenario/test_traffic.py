@@ -78,6 +78,60 @@ def test_a_link_announces_at_the_first_byte_and_takes_its_time(read: Read) -> No
         assert upload.request.network_time == pytest.approx(0.002)
 
 
+TRACE = "time_s,bandwidth_mbps\n0,8\n0.5,0\n1,0.8\n1.5,8\n"
+"""1 MB/s for half a second, an outage of as long, a tenth for as long, and 1 MB/s again."""
+
+
+def test_a_link_of_a_trace_is_waited_for_in_an_outage(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TRACE)
+    link = "applications.web.link={trace: t.csv, rtt: 4ms, payload: 10kB}"
+    found = uploads(read(link)[0])
+    by_id = sorted(found, key=lambda upload: upload.notice.id)
+    assert [upload.arrival for upload in by_id] == sorted(upload.arrival for upload in found)
+    waited = 0
+    for upload in found:
+        request = upload.request
+        assert request is not None
+        sent = request.arrival - request.network_time
+        assert request.deadline == pytest.approx(sent + 0.040 - 0.002)
+        if 0.5 <= sent < 1.0:
+            waited += 1
+            assert request.arrival == pytest.approx(1.002)
+        else:
+            assert request.network_time == pytest.approx(0.002)
+        if sent < 0.48 or sent >= 1.5:
+            assert upload.complete_at == pytest.approx(sent + 0.012)
+        if 1.0 <= sent < 1.35:
+            assert upload.complete_at == pytest.approx(sent + 0.102)
+    assert 30 < waited < 70
+    # The server believes what it has measured: 100 Mbit/s at first, soon what there is.
+    assert found[0].notice.complete_at == pytest.approx(found[0].arrival + 10_000 / 12.5e6)
+    settled = [upload for upload in found if 0.3 < upload.arrival < 0.48]
+    for upload in settled:
+        assert upload.notice.complete_at == pytest.approx(upload.complete_at)
+
+
+def test_requests_that_share_a_link_queue_for_it(read: Read) -> None:
+    link = "applications.web.link={bandwidth: 1MB, rtt: 4ms, payload: 12kB, shared: true}"
+    found = uploads(read(link)[0])
+    ends = [upload.complete_at for upload in found]
+    assert ends == sorted(ends)
+    assert min(np.diff(ends)) >= 0.012 - 1e-9
+    late = [upload.request for upload in found if upload.request is not None]
+    assert max(request.network_time for request in late) > 0.05
+    for request in late:
+        sent = request.arrival - request.network_time
+        assert request.deadline == pytest.approx(sent + 0.040 - 0.002)
+
+
+def test_drawn_links_are_drawn_from_their_own_seed(read: Read) -> None:
+    def ends(trace: str) -> list[float]:
+        link = f"applications.web.link={{trace: '{trace}', payload: 10kB}}"
+        return [upload.complete_at for upload in uploads(read(link)[0])]
+
+    assert ends("4g:seed=1") == ends("4g:seed=1") != ends("4g:seed=2")
+
+
 def test_notice_announces_so_long_before(read: Read) -> None:
     for upload, request in zip(
         uploads(read("applications.web.notice=3ms")[0]), drawn(read()[0]), strict=True

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from slacktide.domain import Deployment, Plan, PoolId, Route
-from slacktide.load.traces import read_lengths, read_trace
+from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
 from slacktide.profiles import ProfileError
 from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
 from slacktide.repository.complaints import Path as Place
 from slacktide.repository.schedulers import Section
 from slacktide.scheduling import PoolRecipe
 from slacktide.server.lanes import LaneError, lay_out
+from slacktide.simulation.scenario.journeys import Way
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
     Profile,
@@ -34,12 +35,15 @@ from slacktide.simulation.scenario.traffic import Traffic
 from slacktide.simulation.scenario.world import ServedModel, World
 from slacktide.workloads import (
     Arrivals,
+    BandwidthTrace,
     ConstantLink,
     Deadlines,
     Fixed,
     Lengths,
+    TraceLink,
     WorkloadError,
     parse_arrivals,
+    parse_bandwidth_trace,
     parse_deadlines,
     parse_lengths,
 )
@@ -204,7 +208,6 @@ class _Builder:
             check_size(self._scenario.length, arrivals.mean_rate(self._scenario.length))
         lengths = self._lengths(name, application, model)
         alone = model.profile.p99_alone(lengths, model.cores)
-        link = application.link
         return Traffic(
             name=name,
             model=application.model,
@@ -215,10 +218,28 @@ class _Builder:
             patience=max(1.0, 10.0 * alone),
             penalty=application.penalty,
             hint=application.hint,
-            link=None if link is None else ConstantLink(float(link.bandwidth), link.rtt),
-            payload_bytes=0 if link is None else link.payload,
+            link=self._link(name, application),
             notice=application.notice,
         )
+
+    def _link(self, name: str, application: Application) -> Way | None:
+        section = application.link
+        if section is None:
+            return None
+        place = ("applications", name, "link")
+        if section.trace is None:
+            assert section.bandwidth is not None
+            link = ConstantLink(section.bandwidth, section.rtt)
+            return Way(link, section.payload, section.shared)
+        with self._named((*place, "trace")):
+            trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
+        if not trace.mean:
+            why = "nothing would ever arrive: all of it is an outage"
+            raise self._refuse((*place, "trace"), why)
+        return Way(TraceLink(trace, section.rtt, offset), section.payload, section.shared)
+
+    def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
+        return read_bandwidths(str(self._path(path)), only, column)
 
     def _lengths(self, name: str, application: Application, model: ServedModel) -> Lengths | None:
         place = ("applications", name, "lengths")

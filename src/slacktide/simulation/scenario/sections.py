@@ -162,15 +162,25 @@ def _short_slo(value: Any) -> Any:
     return value
 
 
-class ConstantLinkSection(Section):
+class LinkSection(Section):
     """The way from the client: requests are announced at their first byte."""
 
-    bandwidth: Size
-    """Bytes a second."""
+    bandwidth: Size | None = None
+    """Bytes a second, always."""
+    trace: str | None = None
+    """Or one that changes: a file, `4g` or `5g`, as `slacktide load --link` takes them."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
     """There and back, for a message of no length."""
     payload: Size
     """Bytes of a request."""
+    shared: bool = False
+    """True: requests queue for the link. Else each has one of its own."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> LinkSection:
+        if (self.bandwidth is None) == (self.trace is None):
+            raise ValueError("expected either 'bandwidth' or 'trace'")
+        return self
 
 
 class Hint(Section):
@@ -214,7 +224,7 @@ class Application(Section):
     """None: that of the model's folder; requests are best effort if it has none either."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
     """What a missed deadline costs, in steps."""
-    link: ConstantLinkSection | None = None
+    link: LinkSection | None = None
     """None: requests are there in the moment they are sent."""
     notice: Duration | None = None
     """Requests are announced so long before they are complete; their deadline runs from then."""

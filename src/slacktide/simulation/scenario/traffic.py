@@ -17,10 +17,11 @@ from slacktide.domain import Notice
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.simulation.items import DrawnRequest, Item, Upload
 from slacktide.simulation.scenario.errors import ScenarioError
+from slacktide.simulation.scenario.journeys import Way
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.sections import Hint
 from slacktide.simulation.streams import stream
-from slacktide.workloads import Arrivals, ConstantLink, Deadlines, Lengths, WorkloadError
+from slacktide.workloads import Arrivals, Deadlines, Lengths, WorkloadError
 
 TRAINING = 4_000
 """Requests of each application that policies know of beforehand, where lengths are known."""
@@ -46,8 +47,7 @@ class Traffic:
     """Seconds after its arrival by which a best-effort request is ordered."""
     penalty: float = 1.0
     hint: Hint | None = None
-    link: ConstantLink | None = None
-    payload_bytes: int = 0
+    link: Way | None = None
     notice: float | None = None
 
     def owner(self, mode: int) -> str:
@@ -64,6 +64,10 @@ class _Drawn:
     arrival: Column
     """When it arrives: latency counts from there."""
     complete: Column
+    believed: Column
+    """When the server takes it to be complete."""
+    network: Column
+    """Seconds on the way before it arrived."""
     deadline: Column
     rows: NDArray[np.int64]
     length: Column
@@ -132,19 +136,21 @@ def _draw(one: Traffic, number: int, duration: float, seed: int) -> _Drawn:
         allowance = np.full(count, one.patience)
     else:
         allowance = one.deadlines.draw(count, stream(seed, f"deadlines of {one.name}"))
-    begins = arrival = complete = sent
-    reserve = 0.0
+    begins = arrival = complete = believed = sent
+    network, reserve = np.zeros(count), 0.0
     if one.link is not None:
-        # One journey serves for all: a constant link only shifts them.
-        journey = one.link.deliver(one.payload_bytes, sent=0.0)
-        begins, complete = sent + journey.announced_at, sent + journey.complete_at
-        arrival, reserve = sent + journey.arrival, one.link.way_back
+        journeys = one.link.journeys(sent)
+        begins = arrival = journeys.arrival
+        complete, believed = journeys.complete, journeys.believed
+        network, reserve = arrival - sent, one.link.link.way_back
     elif one.notice is not None:
         begins = np.maximum(sent - one.notice, 0.0)
     return _Drawn(
         begins=begins,
         arrival=arrival,
         complete=complete,
+        believed=believed,
+        network=network,
         deadline=sent + allowance - reserve,
         rows=np.array(one.rows, dtype=np.int64)[rows],
         length=length,
@@ -178,10 +184,9 @@ class _Sender:
         modes = 1 if one.lengths is None else len(one.lengths.names)
         self._owners = [one.owner(mode) for mode in range(modes)]
         self._whole = one.link is None and one.notice is None
-        self._network = self._reserve = 0.0
+        self._payload, self._reserve = 0, 0.0
         if one.link is not None:
-            self._network = one.link.deliver(0, sent=0.0).network_time
-            self._reserve = one.link.way_back
+            self._payload, self._reserve = one.link.payload_bytes, one.link.link.way_back
 
     def item(
         self,
@@ -189,6 +194,8 @@ class _Sender:
         begins: float,
         arrival: float,
         complete: float,
+        believed: float,
+        network: float,
         deadline: float,
         rows: int,
         length: float,
@@ -209,7 +216,7 @@ class _Sender:
             client=one.name,
             work_hint=None if hint != hint else hint,
             reserve=self._reserve,
-            network_time=self._network,
+            network_time=network,
             length=length,
         )
         if self._whole:
@@ -219,8 +226,8 @@ class _Sender:
             model=one.model,
             arrival=begins,
             deadline=deadline,
-            payload_bytes=one.payload_bytes,
-            complete_at=complete,
+            payload_bytes=self._payload,
+            complete_at=believed,
             penalty=one.penalty,
             best_effort=request.best_effort,
             application=request.application,
