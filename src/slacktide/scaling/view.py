@@ -7,7 +7,8 @@ ledger decides who gets what.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from math import inf
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class ReplicaView:
     """When it serves: now or earlier if it is up, the expected end of its start if it starts."""
     free_at: float
     """When the batch it runs is expected to end; now or earlier if it runs none."""
+    due: float = inf
+    """The earliest deadline of that batch's requests that can be kept with the present cores."""
 
 
 class BatchSeconds(Protocol):
@@ -133,3 +136,15 @@ class ScalingPlanner(Protocol):
         ...
 
     def decide(self, view: ModelView, *, now: float) -> Wish: ...
+
+
+@runtime_checkable
+class Watchful(Protocol):
+    """A planner that wants to be asked before its period is over."""
+
+    def misses(self, view: ModelView, *, now: float) -> bool:
+        """Whether somebody who can be saved would miss a deadline under the plan in force.
+
+        Asked often, so it should cost less than `decide`.
+        """
+        ...
