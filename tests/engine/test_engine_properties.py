@@ -198,11 +198,17 @@ class EngineMachine(RuleBasedStateMachine):
         routed=st.booleans(),
         cores=st.tuples(*map(st.sampled_from, CORES)),
         cap=st.sampled_from([1, 3, 4]),
+        generation=st.sampled_from([0, 0, 0, 1]),
     )
-    def plan_changes(self, places, routed, cores, cap):
+    def plan_changes(self, places, routed, cores, cap, generation):
         deployments = tuple(
             # A pool is opened for four rows; after that a plan may cap its batches.
-            Deployment(id, f"lane{lane}", cap if id in self.world.engine.state.pools else 4)
+            Deployment(
+                id,
+                f"lane{lane}",
+                cap if id in self.world.engine.state.pools else 4,
+                generation,
+            )
             for id, lane in sorted(
                 (PoolId(model, version), lane) for model, version, lane in places
             )

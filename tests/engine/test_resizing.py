@@ -203,3 +203,31 @@ class TestBatchCap:
         world.finish()
         stop = [c for c in world.send(PlanChanged(plan)) if isinstance(c, StopReplica)]
         assert [command.replica.id for command in stop] == [world.started[-1].id]
+
+
+class TestRestarts:
+    """A new generation of a deployment, as an autoscaler brings about that cannot resize."""
+
+    def test_the_replica_starts_anew_after_its_batch_and_nothing_runs_meanwhile(self, world):
+        world.submit(1)
+        plan = sized(world.plan, 4)
+        anew = replace(plan, deployments=(replace(plan.deployments[0], generation=1),))
+        world.send(PlanChanged(anew))
+        confirm(world, 4)
+        world.submit(2)
+        assert world.stopped == []
+        world.finish(0.1)
+        assert [(replica.id, kill) for replica, kill in world.stopped] == [(0, False)]
+        assert world.started[-1].cores == (0, 1, 2, 3)
+        assert len(world.batches) == 1
+        world.send(ReplicaUp(world.started[-1].id), after=0.3)
+        assert [member.id for member in world.batches[-1].members] == [2]
+        world.send(PlanChanged(anew))
+        assert len(world.started) == 2, "once for each generation"
+
+    def test_an_idle_replica_starts_anew_at_once(self, world):
+        plan = sized(world.plan, 2)
+        commands = world.send(
+            PlanChanged(replace(plan, deployments=(replace(plan.deployments[0], generation=1),)))
+        )
+        assert [type(command) for command in commands] == [StopReplica, StartReplica]

@@ -48,6 +48,8 @@ class Deployment:
     lane: str
     max_batch: int = 1
     """Most rows in one batch."""
+    generation: int = 0
+    """A replica whose generation changes is stopped, after its batch, and started anew."""
 
     def __post_init__(self) -> None:
         if self.max_batch < 1:

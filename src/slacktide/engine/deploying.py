@@ -46,7 +46,7 @@ class Deploying:
         self._remove_what_left(plan)
 
     def tidy(self, lane: Lane) -> None:
-        """Once a lane is free: take away what a plan removed from it while it was busy."""
+        """Once a lane is free: take away, or start anew, what was to go while it was busy."""
         state = self._state
         if not self._replicas.retire_on(lane) and not lane.removed:
             return
@@ -83,8 +83,11 @@ class Deploying:
                 placement.cap = deployment.max_batch
                 placement.adapt()
                 pool.count_lanes()
+                if placement.generation != deployment.generation:
+                    placement.generation = deployment.generation
+                    self._replicas.restart(placement)
                 return
-        self._replicas.place(pool, lane, deployment.max_batch)
+        self._replicas.place(pool, lane, deployment)
 
     def _follow_routes(self) -> None:
         """Waiting requests go where their route leads now; without a route they stay."""

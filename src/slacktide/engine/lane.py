@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from slacktide.domain import Batch, LaneSpec, Replica
+from slacktide.domain import Batch, Deployment, LaneSpec, Replica
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.worth import LaneTime
 
@@ -34,26 +34,32 @@ class Placement:
 
     __slots__ = (
         "cap",
+        "generation",
         "killed",
         "lane",
         "lane_time",
         "leaving",
         "pool",
         "replica",
+        "restarting",
         "retiring",
         "since",
         "state",
         "until",
     )
 
-    def __init__(self, pool: Pool, lane: Lane, cap: int, fairness_window: float) -> None:
+    def __init__(
+        self, pool: Pool, lane: Lane, deployment: Deployment, fairness_window: float
+    ) -> None:
         self.pool = pool
         self.lane = lane
-        self.cap = cap
+        self.cap = deployment.max_batch
         """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
         its pool."""
+        self.generation = deployment.generation
+        """Of the plan in force."""
         self.lane_time = LaneTime(fairness_window)
-        self.replica = Replica(-1, pool.id, lane.name, lane.target, cap, lane.device)
+        self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
         """The latest replica here, with the cores and the cap that count now."""
         self.state = ReplicaState.STARTING
         self.since = -math.inf
@@ -64,6 +70,8 @@ class Placement:
         """No longer in the plan; goes once the batch it runs is done."""
         self.leaving = False
         """No longer in the plan; serves until its pool is up on a lane that is."""
+        self.restarting = False
+        """Starts anew once the batch it runs is done."""
         self.killed = False
         """Told to die for hanging; its ReplicaLost is on the way."""
 
@@ -76,7 +84,8 @@ class Placement:
     @property
     def serves(self) -> bool:
         """Whether it may be given a batch."""
-        return self.state is ReplicaState.UP and not self.retiring and not self.killed
+        stays = not (self.retiring or self.restarting or self.killed)
+        return stays and self.state is ReplicaState.UP
 
 
 class Running:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slacktide.domain import (
+    Deployment,
     Reason,
     Replica,
     ReplicaLost,
@@ -31,9 +32,9 @@ class Replicas:
         self._by_id: dict[int, Placement] = {}
         self._next_id = 0
 
-    def place(self, pool: Pool, lane: Lane, cap: int) -> None:
-        """Give `pool` a place on `lane`, and start its first replica; `cap`: rows in a batch."""
-        placement = Placement(pool, lane, cap, self._state.settings.fairness_window)
+    def place(self, pool: Pool, lane: Lane, deployment: Deployment) -> None:
+        """Give `pool` a place on `lane`, and start its first replica."""
+        placement = Placement(pool, lane, deployment, self._state.settings.fairness_window)
         pool.placements.append(placement)
         lane.placements.append(placement)
         pool.count_lanes()
@@ -61,8 +62,26 @@ class Replicas:
             self._by_id.pop(placement.replica.id, None)
             self._stop(placement, kill=placement.killed)
 
+    def restart(self, placement: Placement) -> None:
+        """Stop the replica and start another; if it runs a batch, as soon as that is done."""
+        lane = placement.lane
+        if placement.state is ReplicaState.BACKOFF or placement.killed:
+            return  # another starts in any case
+        if lane.running is not None and lane.running.placement is placement:
+            placement.restarting = True
+            return
+        placement.restarting = False
+        self._by_id.pop(placement.replica.id, None)
+        self._stop(placement, kill=False)
+        self._start(placement)
+
     def retire_on(self, lane: Lane) -> bool:
-        """Take away what waited for the lane to become free; True if there was anything."""
+        """Take away, or start anew, what waited for the lane to become free; True if anything was
+        to be taken away."""
+        if lane.running is None:
+            for placement in lane.placements:
+                if placement.restarting:
+                    self.restart(placement)
         retiring = [p for p in lane.placements if p.retiring and not p.killed]
         if lane.running is None:
             for placement in retiring:
@@ -100,7 +119,7 @@ class Replicas:
             detail = "it hung and was killed"
         placement.state = ReplicaState.BACKOFF
         placement.until = math.inf
-        placement.killed = False
+        placement.killed = placement.restarting = False
         state.mark(placement.lane)
         running = placement.lane.running
         suspect = False
