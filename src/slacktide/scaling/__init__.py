@@ -1,5 +1,11 @@
 """Planners that choose cores, replicas and batch sizes (see README.md)."""
 
+from slacktide.scaling.autoscaler import (
+    Autoscaler,
+    AutoscalerSettings,
+    ScaledModel,
+    Standing,
+)
 from slacktide.scaling.planners import (
     PLANNERS,
     PlannerError,
@@ -16,20 +22,26 @@ from slacktide.scaling.view import (
     ScalingPlanner,
     VariantView,
     Waiting,
+    Watchful,
     Wish,
 )
 
 __all__ = [
     "PLANNERS",
+    "Autoscaler",
+    "AutoscalerSettings",
     "BatchSeconds",
     "ModelView",
     "PlannerError",
     "PlannerKind",
     "ReplicaView",
+    "ScaledModel",
     "ScalingLimits",
     "ScalingPlanner",
+    "Standing",
     "VariantView",
     "Waiting",
+    "Watchful",
     "Wish",
     "make_planner",
     "planner_defaults",
