@@ -1,0 +1,256 @@
+"""`AmdahlModel`: the time of a batch by its rows and the cores it runs on.
+
+    l(b, c) = γ · b / c + ε / c + δ · b + η          (Sponge §3.1, Eq. 2)
+
+Linear in the batch; what can be shared among cores falls with 1 / c, the rest does not (Amdahl's
+law). The coefficients are not negative, so the model rises with the batch and falls with the cores.
+
+**The fit** minimises Σ ρ(ln(l / measured)), in two steps (an MM-estimate, Yohai 1987): Huber's ρ,
+quadratic up to 1.345 standard deviations and linear beyond, which finds the scatter of the points;
+then Tukey's bisquare with that scatter, under which a point further off than 4.685 standard
+deviations does not count at all. The logarithm makes a batch of one count as much as a batch of
+sixteen, and twice as long as bad as half. Each iteration is a least-squares problem under bounds,
+solved exactly: with four coefficients one can try every set of them that may be above zero. (The
+paper says robust regression and no more; docs/decisions/0020 compares.)
+
+**Reach.** A fit says nothing of what is far from its points: there `AmdahlFit.seconds` refuses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from slacktide.profiles.errors import ProfileError
+
+REACH = 2.0
+"""The model is believed up to this many times the largest batch and the most cores that were
+measured, and down to the fewest cores divided by it."""
+
+_Floats = npt.NDArray[np.float64]
+_HUBER, _BISQUARE = 1.345, 4.685
+"""In standard deviations: with these, both are 95 % as precise as least squares where scatter is
+normal."""
+_TO_DEVIATION = 1.4826
+"""Median of |residual| to standard deviation, for normal scatter."""
+_LEAST_DEVIATION = 1e-3
+"""Nobody measures closer than that."""
+_STEPS = 50
+_STILL = 1e-5
+"""No prediction moves by more: the fit is there."""
+_NOTHING = 1e-9
+_TIE = 1e-12
+_SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations((2, 0, 3, 1), size)]
+"""Sets of coefficients (by column: γ, ε, δ, η) that may be above zero, the first of equals wins:
+few before many; where points have one core count, cores do not help; where they have one batch
+size, each row costs as much as another."""
+
+
+@dataclass(frozen=True, slots=True)
+class AmdahlModel:
+    """Coefficients in seconds, finite and not negative. Raises ProfileError, naming the field."""
+
+    gamma: float
+    """For each row, shared among the cores."""
+    epsilon: float
+    """For the batch, shared among the cores."""
+    delta: float
+    """For each row, on one core."""
+    eta: float
+    """For the batch, on one core."""
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "epsilon", "delta", "eta"):
+            value = getattr(self, name)
+            if not 0.0 <= value < math.inf:
+                raise ProfileError(f"{name}: expected finite and not negative, got {value}")
+
+    def seconds(self, batch: float, cores: float) -> float:
+        """Time of a batch of `batch` rows on `cores` cores, both above 0."""
+        return (self.gamma * batch + self.epsilon) / cores + self.delta * batch + self.eta
+
+    def per_row(self, cores: float) -> float:
+        """Seconds that one more row costs on `cores` cores."""
+        return self.gamma / cores + self.delta
+
+
+class Timed(NamedTuple):
+    """A measured time: seconds of a batch on a number of cores."""
+
+    batch: int
+    cores: int
+    seconds: float
+
+
+class FittedPoint(NamedTuple):
+    """What the model says of a measured point."""
+
+    batch: int
+    cores: int
+    measured: float
+    """Seconds."""
+    predicted: float
+    """Seconds."""
+    weight: float
+    """1 where it counted in full, less the further it lay off, 0 where not at all."""
+
+    @property
+    def error(self) -> float:
+        """(predicted − measured) / measured."""
+        return self.predicted / self.measured - 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AmdahlFit:
+    """A model with the points that it was fitted to; at least one."""
+
+    model: AmdahlModel
+    points: tuple[FittedPoint, ...]
+    batch_most: int = field(init=False)
+    cores_least: int = field(init=False)
+    cores_most: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        cores = [point.cores for point in self.points]
+        object.__setattr__(self, "batch_most", max(point.batch for point in self.points))
+        object.__setattr__(self, "cores_least", min(cores))
+        object.__setattr__(self, "cores_most", max(cores))
+
+    @property
+    def median_error(self) -> float:
+        """Median of |predicted − measured| / measured over the points."""
+        return statistics.median(abs(point.error) for point in self.points)
+
+    @property
+    def worst_error(self) -> float:
+        """The largest of them."""
+        return max(abs(point.error) for point in self.points)
+
+    def seconds(self, batch: int, cores: int) -> float:
+        """Time by the model alone. Raises ProfileError further than `REACH` from the points."""
+        if not 1 <= batch <= REACH * self.batch_most:
+            raise ProfileError(
+                f"batch {batch} is beyond reach: measured up to {self.batch_most}, "
+                f"believed up to {REACH:g} × that"
+            )
+        if not self.cores_least / REACH <= cores <= REACH * self.cores_most:
+            raise ProfileError(
+                f"{cores} cores are beyond reach: measured from {self.cores_least} to "
+                f"{self.cores_most}, believed for {REACH:g} × more or fewer"
+            )
+        return self.model.seconds(batch, cores)
+
+
+def fit_amdahl(points: Sequence[Timed]) -> AmdahlFit:
+    """The model nearest to `points`, in the sense of the module docstring. Pure, deterministic.
+
+    Points may be few, repeat themselves and leave gaps. What they do not tell apart is settled
+    by the pessimistic reading: with one core count, more cores do not help. Raises ProfileError
+    without points, and for batches, cores or seconds that are not positive and finite.
+    """
+    if not points:
+        raise ProfileError("points: expected at least one")
+    for point in points:
+        if point.batch < 1 or point.cores < 1 or not 0.0 < point.seconds < math.inf:
+            raise ProfileError(f"points: expected numbers above 0, got {point}")
+    batch, cores, seconds = np.array(points, dtype=np.float64).T
+    terms = np.stack([batch / cores, 1.0 / cores, batch, np.ones_like(batch)], axis=1)
+    shares = terms / seconds[:, None]
+    coefficients, weights = _robust(shares)
+    fitted = shares @ coefficients * seconds
+    return AmdahlFit(
+        AmdahlModel(*coefficients.tolist()),
+        tuple(
+            FittedPoint(*point, predicted, weight)
+            for point, predicted, weight in zip(
+                points, fitted.tolist(), weights.tolist(), strict=True
+            )
+        ),
+    )
+
+
+def fit_grid(
+    batches: Sequence[int], cores: Sequence[int], grid: Sequence[Sequence[float]]
+) -> AmdahlFit:
+    """`fit_amdahl` to a table: seconds, shape (n_batches, n_cores)."""
+    return fit_amdahl(
+        [
+            Timed(batch, count, seconds)
+            for batch, row in zip(batches, grid, strict=True)
+            for count, seconds in zip(cores, row, strict=True)
+        ]
+    )
+
+
+def _robust(shares: _Floats) -> tuple[_Floats, _Floats]:
+    """x ≥ 0 nearest to ln(shares @ x) = 0 (see the module docstring), and each row's weight."""
+    x = non_negative(shares, np.ones(len(shares)))
+    for _ in range(_STEPS):
+        q = shares @ x
+        distance = np.abs(_gaps(q))
+        deviation = max(_TO_DEVIATION * float(np.median(distance)), _LEAST_DEVIATION)
+        x = _step(shares, q, _HUBER * deviation / np.maximum(distance, _HUBER * deviation))
+        if _still(q, shares @ x):
+            break
+    for _ in range(_STEPS):
+        q = shares @ x
+        weights = np.maximum(0.0, 1.0 - (_gaps(q) / (_BISQUARE * deviation)) ** 2) ** 2
+        x = _step(shares, q, weights)
+        if _still(q, shares @ x):
+            break
+    return x, weights
+
+
+def _gaps(q: _Floats) -> _Floats:
+    """ln q; a prediction of nothing is a long way off, not infinitely far."""
+    return np.asarray(np.log(np.maximum(q, _NOTHING)))
+
+
+def _step(shares: _Floats, q: _Floats, weights: _Floats) -> _Floats:
+    """Least squares of shares @ x − 1, weighted so that its gradient is that of weights · (ln q)².
+
+    (d/dx of (ln q)² / 2 is ln q / q · shares; that of (q − 1)² / 2 is (q − 1) · shares.)
+    """
+    q = np.maximum(q, _NOTHING)
+    near = np.abs(q - 1.0) < 1e-6
+    steep = np.where(near, 1.0, np.log(q) / np.where(near, 1.0, q * (q - 1.0)))
+    root = np.sqrt(weights * steep)
+    return non_negative(shares * root[:, None], root)
+
+
+def _still(before: _Floats, now: _Floats) -> bool:
+    return bool(np.all(np.abs(now - before) <= _STILL * np.maximum(before, _NOTHING)))
+
+
+def non_negative(rows: _Floats, target: _Floats) -> _Floats:
+    """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4), `target` (n,).
+
+    The best of the unbounded solutions for each set of coefficients, among those without a
+    negative one: that of the true set is among them, and none can be better than the optimum.
+    """
+    scale = np.linalg.norm(rows, axis=0)
+    r = np.asarray(np.linalg.qr(np.column_stack([rows / scale, target]), mode="r"))
+    reduced, wanted = r[:, :4], r[:, 4]
+    x, _, rank, _ = np.linalg.lstsq(reduced, wanted)
+    if rank == 4 and x.min() >= 0.0:
+        return np.asarray(x / scale)
+    best, least = np.zeros(4), float(wanted @ wanted)
+    tie = _TIE * least
+    for columns in _SETS:
+        some = reduced[:, columns]
+        x = np.linalg.lstsq(some, wanted)[0]
+        if x.min() < 0.0:
+            continue
+        gap = some @ x - wanted
+        cost = float(gap @ gap)
+        if cost < least - tie:
+            best, least = np.zeros(4), cost
+            best[columns] = x
+    return np.asarray(best / scale)
