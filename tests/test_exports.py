@@ -36,11 +36,14 @@ EXPORTS = {
         make_repository
     """,
     "slacktide.executors": """
-        Aborted Arena Executor Failed Finished HardwareFingerprint InProcessExecutor
-        InputArena Lost Measured MeasuringError MemoryBudget MemoryLimitExceeded
-        ModelError ModelSource OutputTensor OwnerLimitExceeded Payload ProcessExecutor
-        ProfiledExecutor Ready ReplicaHandle Report Resized Slot TensorRef available_cores
-        hardware_fingerprint load_onnxruntime measure move_threads
+        Aborted AffinityAllocator Arena CpuAllocator Executor Failed Finished
+        Grant HardwareFingerprint InProcessExecutor InputArena Lost Measured
+        MeasuringError MemoryBudget MemoryLimitExceeded ModelError ModelSource
+        OutputTensor OwnerLimitExceeded Payload ProcessExecutor
+        ProfiledExecutor QuotaAllocator QuotaUnavailableError Ready
+        ReplicaHandle Report Resized SessionSize Slot TensorRef
+        available_cores choose_allocator hardware_fingerprint load_onnxruntime
+        measure move_threads
     """,
     "slacktide.load": """
         FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
@@ -54,7 +57,8 @@ EXPORTS = {
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency ClassedTimes
         CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
-        RunClasses TimeDistribution batch_sizes classes_of_samples fit_latency
+        RunClasses TimeDistribution batch_sizes classes_of_samples covering fit_latency
+        rungs
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording

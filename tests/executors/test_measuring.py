@@ -32,6 +32,7 @@ from slacktide.executors.ports import (
     Payload,
     Ready,
     Report,
+    Resized,
 )
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import decode_strings
@@ -66,6 +67,10 @@ class ScriptedExecutor:
     open: int = 0
     per_length: bool = False
     """Whether `seconds` are for one position of the last axis."""
+    sources: list[ModelSource] = field(default_factory=list)
+    resizes: list[tuple[int, ...]] = field(default_factory=list)
+    resized: Callable[[tuple[int, ...]], Report] = Resized
+    """What is reported of a resize."""
 
     def start(
         self,
@@ -77,6 +82,7 @@ class ScriptedExecutor:
         assert self.open == 0, "two replicas at a time would disturb each other"
         self.open += 1
         self.started.append(replica)
+        self.sources.append(source)
         handle = ScriptedReplica(self, len(replica.cores), report)
         handle.tell(self.start_s, self.start_report or Ready(self.interface))
         return handle
@@ -132,7 +138,9 @@ class ScriptedReplica:
         raise AssertionError("nothing is aborted")
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        raise AssertionError("nothing is resized")
+        self.cores = len(cores)
+        self.executor.resizes.append(cores)
+        self.tell(0.0001, self.executor.resized(cores))
 
 
 def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measured:
@@ -147,12 +155,34 @@ def test_every_point_is_measured_as_the_driver_sees_it() -> None:
     assert found.table.cores == (1, 2)
     for batch, row in zip(found.table.batches, found.table.p50_s, strict=True):
         assert row == pytest.approx([0.010 + 0.002 * batch, 0.005 + 0.001 * batch])
-    assert [replica.cores for replica in executor.started] == [(0,), (2, 3)]
-    assert len({replica.id for replica in executor.started}) == 2
-    assert executor.stopped == 2
+    assert [replica.cores for replica in executor.started] == [(2, 3)]
+    assert executor.resizes == [(0,), (2, 3)]
+    assert executor.stopped == 1
     assert found.skipped == ()
     assert found.shapes == {"x": (3, 1)}
     assert found.samples == sum(map(sum, found.table.samples))
+
+
+def test_the_replica_has_the_sessions_of_one_that_is_resized() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.01)
+    sets = [(0,), (0, 1), tuple(range(6))]
+    found = run(executor, cores=sets, budget_s=1.0)
+    assert executor.sources[0].threads == found.threads == (1, 2, 4, 6)
+    assert found.record().threads == (1, 2, 4, 6)
+    run(executor, dataclasses.replace(SOURCE, threads=(6,)), cores=sets, budget_s=1.0)
+    run(executor, cores=[(3, 5)], budget_s=1.0)
+    assert [source.threads for source in executor.sources[1:]] == [(6,), (2,)]
+    assert executor.resizes == sets * 2  # a single set needs none
+
+
+def test_cores_that_it_does_not_get_are_not_measured() -> None:
+    executor = ScriptedExecutor(
+        lambda rows, cores: 0.01,
+        resized=lambda cores: Resized(cores[:1], "cannot run on cores 0, 9"),
+    )
+    with pytest.raises(MeasuringError, match="cannot run on cores 0, 9"):
+        run(executor, cores=[(0, 9), (0,)])
+    assert executor.stopped == 1
 
 
 PADDED = dataclasses.replace(
@@ -317,7 +347,8 @@ def test_progress_rises_to_one() -> None:
     assert shares == sorted(shares)
     assert (shares[0], seen[-1]) == (0.0, (1.0, "done"))
     assert 20 < len(seen) < 250
-    assert {"starting on 1 core", "starting on 2 cores"} <= {text for _, text in seen}
+    texts = {text for _, text in seen}
+    assert {"starting on 2 cores", "moving to 1 core", "moving to 2 cores"} <= texts
 
 
 def test_the_record_says_how_it_was_measured() -> None:

@@ -25,10 +25,8 @@ from slacktide.executors import (
     ModelSource,
     Payload,
     ProcessExecutor,
-    Resized,
     TensorRef,
 )
-from slacktide.executors.cores import thread_cores
 from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
@@ -277,27 +275,6 @@ def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path:
         assert str(tmp_path) not in report.detail
         await executor.close()
         assert case.quiet
-
-    serve(body)
-
-
-def test_resize_is_read_back(models, kit, arena) -> None:
-    everywhere = tuple(sorted(os.sched_getaffinity(0)))
-    one, other = everywhere[:1], everywhere[-1:]
-
-    async def body(executor: ProcessExecutor) -> None:
-        case = kit.Case(executor, models.matmul(), arena)
-        case.handle.resize(everywhere)  # while it starts: done when it is ready
-        await case.ready()
-        assert await case.next() == Resized(everywhere)
-        case.handle.resize(other)
-        assert await case.next() == Resized(other)
-        assert thread_cores(case.handle.pid) == other
-        case.handle.resize((10_000,))
-        assert await case.next() == Resized(other)
-        fresh = kit.Case(executor, models.matmul(), arena)
-        await fresh.ready()
-        assert thread_cores(fresh.handle.pid) == one
 
     serve(body)
 

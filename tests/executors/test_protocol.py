@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import Payload, TensorRef
+from slacktide.executors import Payload, Ready, SessionSize, TensorRef
 from slacktide.executors import protocol as p
 from slacktide.executors.spawning import SpawnRequest
 
@@ -64,10 +64,11 @@ def test_texts_and_numbers_come_back(number: int, text: str) -> None:
     assert p.decode_number(only(p.encode_number(p.Kind.ABORT, number), p.Kind.ABORT)) == number
 
 
-def test_interfaces_come_back() -> None:
+def test_what_a_ready_worker_tells_comes_back() -> None:
     specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
     interface = ModelInterface(specs, specs[:1], 8)
-    assert p.decode_ready(only(p.encode_ready(interface), p.Kind.READY)) == interface
+    ready = Ready(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")
+    assert p.decode_ready(only(p.encode_ready(ready), p.Kind.READY)) == ready
 
 
 @settings(max_examples=300)

@@ -26,7 +26,7 @@ def record(resnet: LatencyTable) -> ProfileRecord:
 def test_survives_a_file(record: ProfileRecord, hardware: dict[str, str] | None) -> None:
     lengths = (LengthTime(8, 2, 0.25, 1e-3), LengthTime(1, 1, 4.0, 0.5))
     record = dataclasses.replace(
-        record, hardware=hardware, skipped=(64,), device="cuda:1", lengths=lengths
+        record, hardware=hardware, skipped=(64,), device="cuda:1", lengths=lengths, threads=(1, 2)
     )
     assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
@@ -55,6 +55,24 @@ def test_says_why_it_does_not_apply(
     assert record.mismatch(**deployment) == reason
 
 
+@pytest.mark.parametrize(
+    ("threads", "cores", "reason"),
+    [
+        ((1, 2), (1, 2), None),
+        ((2,), (2,), None),
+        ((), (1, 2), None),
+        ((2,), (1, 2), "was measured with 1 threads on 1 cores, not with 2"),
+        ((1, 4), (1, 2), "was measured with 2 threads on 2 cores, not with 4"),
+    ],
+)
+def test_other_sessions_are_another_profile(
+    record: ProfileRecord, threads: tuple[int, ...], cores: tuple[int, ...], reason: str | None
+) -> None:
+    measured = dataclasses.replace(record, threads=(1, 2, 4))
+    assert measured.mismatch(cores=cores, max_batch=8, threads=threads) == reason
+    assert record.mismatch(cores=cores, max_batch=8, threads=threads) is None
+
+
 def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord) -> None:
     tried = dataclasses.replace(record, skipped=(64,))
     assert tried.mismatch(cores=(1,), max_batch=64) is None
@@ -63,7 +81,7 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 9}, "schema: this version reads 2"),
+        ({"schema": 9}, "schema: this version reads 3"),
         ({"device": 3}, "device: expected a string"),
         ({"hardware": {"cpu": 1}}, "hardware.cpu: expected a string"),
         ({"hardware": []}, "hardware: expected an object"),

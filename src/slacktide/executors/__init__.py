@@ -8,12 +8,14 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
 - `in_process`, `profiled`: the other two executors
 - `session` (`model_file`, `interface`, `providers`, `tensor_io`, `padded_io`): opening and running
-  a model
+  a model; `ladder`: in several sessions
 - `protocol`, `spawning`, `output_file`: what server and worker pass to each other
 - `measuring` (`measuring_lengths`, `timed_replica`, `made_up`): timing a model, for its profile
-- `cores`: which cores there are, and moving threads between them
+- `allocator`, `quota`: giving a process its cores, by affinity or a control group
+- `cores`, `memory` (`cgroups`): which cores and how much memory there is
 """
 
+from slacktide.executors.allocator import AffinityAllocator, CpuAllocator, Grant
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.executors.cores import (
@@ -38,19 +40,24 @@ from slacktide.executors.ports import (
     ReplicaHandle,
     Report,
     Resized,
+    SessionSize,
     TensorRef,
 )
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor
 from slacktide.executors.providers import ModelError, load_onnxruntime
+from slacktide.executors.quota import QuotaAllocator, QuotaUnavailableError, choose_allocator
 from slacktide.executors.timed_replica import MeasuringError
 
 __all__ = [
     "Aborted",
+    "AffinityAllocator",
     "Arena",
+    "CpuAllocator",
     "Executor",
     "Failed",
     "Finished",
+    "Grant",
     "HardwareFingerprint",
     "InProcessExecutor",
     "InputArena",
@@ -66,13 +73,17 @@ __all__ = [
     "Payload",
     "ProcessExecutor",
     "ProfiledExecutor",
+    "QuotaAllocator",
+    "QuotaUnavailableError",
     "Ready",
     "ReplicaHandle",
     "Report",
     "Resized",
+    "SessionSize",
     "Slot",
     "TensorRef",
     "available_cores",
+    "choose_allocator",
     "hardware_fingerprint",
     "load_onnxruntime",
     "measure",

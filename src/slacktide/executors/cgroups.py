@@ -46,6 +46,22 @@ def read_text(path: Path) -> str:
         return ""
 
 
+def fields_of(text: str) -> dict[str, int]:
+    """Name → number, of lines that begin with both."""
+    found = {}
+    for line in text.splitlines():
+        parts = line.split()
+        if len(parts) >= 2 and parts[1].isdecimal():
+            found[parts[0]] = int(parts[1])
+    return found
+
+
+def number_in(path: Path) -> int | None:
+    """The number in a file; None if there is none (`max`, no such file)."""
+    text = read_text(path)
+    return int(text) if text.isdecimal() else None
+
+
 def _own_groups(root: Path) -> dict[str, str]:
     """Controller -> this process's group; the v2 hierarchy has the empty name."""
     groups = {}

@@ -54,15 +54,16 @@ def _quotas(root: Path) -> Iterator[float]:
 
 def _quota_v2(group: Path) -> float | None:
     fields = read_text(group / "cpu.max").split()
-    return _ratio(*fields) if len(fields) == 2 else None
+    return ratio(*fields) if len(fields) == 2 else None
 
 
 def _quota_v1(group: Path) -> float | None:
-    return _ratio(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
+    return ratio(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
 
 
-def _ratio(quota: str, period: str) -> float | None:
-    """quota ÷ period; None where there is no limit (`max`, −1, or no such file)."""
+def ratio(quota: str, period: str) -> float | None:
+    """quota ÷ period as files of a group have them; None where there is no limit (`max`, −1, or no
+    such file)."""
     try:
         value, per = int(quota), int(period)
     except ValueError:

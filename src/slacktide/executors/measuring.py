@@ -1,8 +1,9 @@
 """`measure`: run a model in calm and time it, by batch size and cores.
 
-A replica is started for each number of cores, one after the other, on the executor that will
-serve. It gets batches of made-up requests of one row each, and a batch is timed as the driver
-will see it: from `run` to the report, hand-over and gathering included.
+One replica is started, on the executor that will serve, with the sessions that a served one has,
+and moved from one number of cores to the next as a served one is. It gets batches of made-up
+requests of one row each, and a batch is timed as the driver will see it: from `run` to the report,
+hand-over and gathering included.
 
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Two warm-up runs of each come first (one if
 it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
@@ -23,7 +24,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,9 +33,9 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
 from slacktide.executors.made_up import payloads, row_shapes
 from slacktide.executors.measuring_lengths import measure_lengths
-from slacktide.executors.ports import Executor, ModelSource, Payload
+from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
-from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes
+from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes, rungs
 from slacktide.profiles.latency_fit import LengthTime
 
 FEWEST = 3
@@ -65,6 +66,10 @@ class Measured:
     """Why they were left out."""
     lengths: tuple[LengthTime, ...] = ()
     """Times at the other lengths that the model's settings name."""
+    threads: tuple[int, ...] = ()
+    """Thread counts of the sessions that the replica was to have."""
+    sessions: tuple[SessionSize, ...] = ()
+    """Those it had, and what they took."""
 
     @property
     def samples(self) -> int:
@@ -82,7 +87,13 @@ class Measured:
             "machine": hardware.machine,
         }
         return ProfileRecord(
-            self.table, self.shapes, self.device, facts, self.skipped, self.lengths
+            self.table,
+            self.shapes,
+            self.device,
+            facts,
+            self.skipped,
+            self.lengths,
+            self.threads,
         )
 
 
@@ -101,6 +112,9 @@ async def measure(
 ) -> Measured:
     """Measure `source` on each of these core sets (no two of one size) of a device.
 
+    The replica has the sessions that `source` names; if it names none, those of a replica that is
+    resized between the smallest and the largest of the sets.
+
     `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
     even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
     without a report for `patience_s` is given up and its replica killed. `seed` settles the
@@ -116,35 +130,36 @@ async def measure(
     begin = clock()
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
-    inputs: list[Payload] = []
-    sizes: tuple[int, ...] | None = None
     lengths: list[LengthTime] = []
+    source = replace(source, threads=source.threads or rungs(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
+    work.meter.enter(0, f"starting on {_cores(counts[-1])}")
     try:
-        for index, core_set in enumerate(sets):
-            work.meter.enter(index, f"starting on {_cores(len(core_set))}")
-            replica = TimedReplica(executor, source, core_set, device, arena, clock, patience_s)
-            try:
-                interface = await replica.ready()
-                shapes = _shapes(interface, source)
-                if not inputs:
-                    generator = np.random.default_rng(seed)
-                    inputs = payloads(interface, shapes, arena, generator=generator)
+        # On the most cores: its sessions are soonest warm there.
+        replica = TimedReplica(executor, source, sets[-1], device, arena, clock, patience_s)
+        try:
+            ready = await replica.ready()
+            interface = ready.interface
+            shapes = _shapes(interface, source)
+            inputs = payloads(interface, shapes, arena, generator=np.random.default_rng(seed))
+            sizes = batch_sizes(max(1, interface.max_batch))
+            for index, core_set in enumerate(sets):
+                work.meter.enter(index, f"moving to {_cores(len(core_set))}")
+                if len(sets) > 1:
+                    await replica.resize(core_set)
                 replica.inputs = inputs
-                wanted = batch_sizes(max(1, interface.max_batch)) if sizes is None else sizes
-                warm = await work.warm_up(replica, wanted, len(sets))
+                warm = await work.warm_up(replica, sizes, len(sets))
                 sizes = tuple(warm)
                 found = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
                 lengths += await measure_lengths(
                     replica, source, interface, arena, warm, most_s=at_most, seed=seed
                 )
-            finally:
-                replica.close()
-            times.update({(size, len(core_set)): found[size] for size in sizes})
+                times.update({(size, len(core_set)): found[size] for size in sizes})
+        finally:
+            replica.close()
     finally:
         arena.close()
-    assert sizes is not None  # there is at least one core set
     work.meter.finish()
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
     return Measured(
@@ -157,6 +172,8 @@ async def measure(
         skipped=tuple(n for n in batch_sizes(max(1, interface.max_batch)) if n not in sizes),
         note=work.note,
         lengths=tuple(lengths),
+        threads=source.threads,
+        sessions=ready.sessions,
     )
 
 

@@ -89,6 +89,8 @@ class Nursery:
             return
         if pid == 0:
             self._live_as_worker(request, descriptors, parent)
+        # Before anybody knows of it, so that a resize while it starts cannot be undone here.
+        _bind(pid, request.cores)
         # Opened before the child can be reaped: its number cannot have become another's.
         pidfd = os.pidfd_open(pid)
         self._children[pidfd] = pid
@@ -122,6 +124,15 @@ class Nursery:
             socket.send_fds(self._server, [message], list(descriptors))
         except ConnectionError:  # the next poll sees that the server is gone
             return
+
+
+def _bind(pid: int, cores: tuple[int, ...]) -> None:
+    """Put a worker, which has one thread yet, on its cores."""
+    if cores:
+        try:
+            os.sched_setaffinity(pid, cores)
+        except OSError:  # cores that a container has lost meanwhile: any are better than none
+            print(f"slacktide worker: cannot run on cores {cores}", file=sys.stderr)
 
 
 def main(arguments: list[str]) -> int:

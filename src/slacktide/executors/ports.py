@@ -42,11 +42,23 @@ class OutputTensor:
     data: memoryview
 
 
+class SessionSize(NamedTuple):
+    """One session of a replica."""
+
+    threads: int
+    nbytes: int
+    """Memory that opening it and warming it up took."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Warm over every batch size."""
+    """Warm over every batch size, in every session."""
 
     interface: ModelInterface
+    sessions: tuple[SessionSize, ...] = ()
+    """In the order they were opened; none where the executor does not tell."""
+    note: str = ""
+    """Which wanted sessions were left out, and why; empty if none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +96,8 @@ class Resized:
     """The replica's threads now run on these cores (read back, not assumed)."""
 
     cores: tuple[int, ...]
+    detail: str = ""
+    """Why these are not the cores asked for; empty if they are."""
 
 
 Report = Ready | Finished | Failed | Aborted | Lost | Resized
@@ -108,6 +122,10 @@ class ModelSource:
     """Values for free axes, by input name, without the batch axis."""
     padding: Padding | None = None
     """Axes along which members of a batch may differ; None: they are of one shape."""
+    threads: tuple[int, ...] = ()
+    """Thread counts of the sessions that a replica is to have, ascending (`profiles.rungs`): a
+    ladder for one that will be resized. Empty: one session, with a thread for each core it starts
+    on."""
 
 
 class InputArena(Protocol):
@@ -140,7 +158,9 @@ class ReplicaHandle(Protocol):
         ...
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """Move to these cores; reports Resized."""
+        """Move to these cores, also while it starts; reports Resized once that is settled, which
+        may take seconds where somebody else decides. Only the last of several resizes is sure to
+        be reported."""
         ...
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from itertools import count
 
 from slacktide.domain import Replica
+from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
 from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import InputArena, ModelSource, Report
 from slacktide.executors.spawner import Spawner
@@ -25,7 +26,9 @@ class ProcessExecutor:
     to the loop's thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocator: CpuAllocator | None = None) -> None:
+        """`allocator` moves cores; affinity alone unless stated."""
+        self._allocator = AffinityAllocator() if allocator is None else allocator
         self._spawner: Spawner | None = None
         self._handles: set[WorkerHandle] = set()
         self._numbers = count()
@@ -49,7 +52,14 @@ class ProcessExecutor:
         aborts, their_aborts = socket.socketpair()
         output_fd = make_output_file()
         handle = WorkerHandle(
-            loop, control, aborts, OutputReader(output_fd), report, self._handle_gone
+            loop,
+            control,
+            aborts,
+            OutputReader(output_fd),
+            self._allocator,
+            replica.cores,
+            report,
+            self._handle_gone,
         )
         self._handles.add(handle)
         request = SpawnRequest(next(self._numbers), source, replica.cores, replica.device)

@@ -10,7 +10,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     BATCH     batch, members, inputs, then for each member: rows, a tensor per input
     ABORT     batch                      (on a socket of its own, so that it can overtake)
     STOP      nothing
-    READY     the model's interface as JSON text
+    CORES     number of cores for the batches that follow
+    READY     the model's interface and the worker's sessions as JSON text
     BROKEN    1 if permanent, then text: the worker could not open the model, and ends
     FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
               outputs, then for each member: a tensor per output
@@ -29,7 +30,7 @@ from typing import Any, NamedTuple
 
 from slacktide.domain import BatchTiming
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.ports import Payload, TensorRef
+from slacktide.executors.ports import Payload, Ready, SessionSize, TensorRef
 
 _HEADER = struct.Struct("=II")
 _WORD = 8
@@ -49,6 +50,7 @@ class Kind(IntEnum):
     FINISHED = 6
     FAILED = 7
     ABORTED = 8
+    CORES = 9
 
 
 class ProtocolError(Exception):
@@ -220,7 +222,7 @@ def decode_text(body: bytes) -> tuple[int, str]:
 
 
 def encode_number(kind: Kind, number: int) -> bytes:
-    """ABORT or ABORTED: a word."""
+    """ABORT, ABORTED or CORES: a word."""
     return frame(kind, _words((number,)))
 
 
@@ -231,8 +233,9 @@ def decode_number(body: bytes) -> int:
     return words[0]
 
 
-def encode_ready(interface: ModelInterface) -> bytes:
+def encode_ready(ready: Ready) -> bytes:
     """READY frame."""
+    interface = ready.interface
 
     def specs(tensors: tuple[TensorSpec, ...]) -> list[Any]:
         return [[spec.name, spec.datatype.wire_name, list(spec.shape)] for spec in tensors]
@@ -241,12 +244,14 @@ def encode_ready(interface: ModelInterface) -> bytes:
         "inputs": specs(interface.inputs),
         "outputs": specs(interface.outputs),
         "max_batch": interface.max_batch,
+        "sessions": ready.sessions,
+        "note": ready.note,
     }
     return frame(Kind.READY, json.dumps(document).encode())
 
 
-def decode_ready(body: bytes) -> ModelInterface:
-    """The interface of a READY body."""
+def decode_ready(body: bytes) -> Ready:
+    """What a READY body tells."""
 
     def specs(tensors: list[Any]) -> tuple[TensorSpec, ...]:
         return tuple(
@@ -256,9 +261,13 @@ def decode_ready(body: bytes) -> ModelInterface:
 
     try:
         document = json.loads(body)
-        return ModelInterface(
+        interface = ModelInterface(
             specs(document["inputs"]), specs(document["outputs"]), int(document["max_batch"])
         )
+        sessions = tuple(
+            SessionSize(int(threads), int(nbytes)) for threads, nbytes in document["sessions"]
+        )
+        return Ready(interface, sessions, str(document["note"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
 

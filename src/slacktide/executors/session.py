@@ -1,6 +1,8 @@
 """`ModelSession`: a model opened in ONNX Runtime, warmed up, fed with members of a batch.
 
-Shared by the worker process and the in-process executor. Knows no socket and no process.
+Shared by the worker process and the in-process executor. Knows no socket and no process. It may be
+open several times, with other numbers of threads; all share the buffers that batches are gathered
+in, and one is used at a time.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from slacktide.executors.padded_io import LengthReader, Lengths, PaddedGatherer
 from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (
     ModelError,
+    Provider,
     check_taken,
     choose_providers,
     load_onnxruntime,
@@ -49,9 +52,13 @@ class RunResult:
 class ModelSession:
     """One open model. Make it with `ModelSession.open`; runs one batch at a time."""
 
-    def __init__(self, session: Any, interface: ModelInterface, source: ModelSource) -> None:
+    def __init__(
+        self, opener: _Opener, threads: int, interface: ModelInterface, session: Any
+    ) -> None:
+        self._opener = opener
+        self._sessions = {threads: session}
         self._session = session
-        self._source = source
+        source = self._source = opener.source
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
         self._padding = padding
@@ -65,40 +72,43 @@ class ModelSession:
         """What the model takes and gives; settled once `warm_up` has run."""
 
     @classmethod
-    def open(cls, source: ModelSource, *, threads: int, device: str = "cpu") -> ModelSession:
+    def open(
+        cls, source: ModelSource, *, threads: int, device: str = "cpu", shared_arena: bool = False
+    ) -> ModelSession:
         """Open a model with this many threads, which never spin.
 
-        Threads inherit the affinity of the calling thread. Raises ModelError if no attempt can
-        ever succeed (a bad file, an unknown type, no batch axis where one is stated).
+        Threads inherit the affinity of the calling thread. With `shared_arena` all sessions take
+        memory for what they compute from one arena of the process (see `ladder`). Raises ModelError
+        if no attempt can ever succeed (a bad file, an unknown type, no batch axis where one is
+        stated).
         """
-        onnxruntime = load_onnxruntime()
         declared = inspect(source.path, source.root)
-        providers = choose_providers(
-            source.providers, device, onnxruntime.get_available_providers()
-        )
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = max(1, threads)
-        options.inter_op_num_threads = 1
-        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        options.log_severity_level = 4
-        # A pattern is kept for every combination of input shapes, for ever: where clients choose
-        # more than the number of rows, that is as much memory as they like.
-        options.enable_mem_pattern = not _is_free(declared)
-        try:
-            session = onnxruntime.InferenceSession(
-                str(source.path.resolve()), options, providers=list(providers)
-            )
-        except MemoryError:
-            raise
-        except Exception as error:  # ONNX Runtime's errors have no common base but this
-            detail = client_detail(error, source.path, source.path.resolve(), source.root)
-            raise ModelError(f"the model cannot be opened: {detail}") from None
-        check_taken(providers, session)
+        available = load_onnxruntime().get_available_providers()
+        providers = choose_providers(source.providers, device, available)
+        opener = _Opener(source, providers, _is_free(declared), shared_arena)
+        session = opener.open(threads)
         interface = read_interface(
             session.get_inputs(), session.get_outputs(), declared, source.max_batch
         )
-        return cls(session, interface, source)
+        return cls(opener, threads, interface, session)
+
+    def add(self, threads: int) -> None:
+        """Open the model once more, with so many threads, and warm it up; it is in use then.
+
+        Raises as `open` and `warm_up`; then the session used before is in use again.
+        """
+        before = self._session
+        try:
+            self._session = self._opener.open(threads)
+            self.warm_up()
+        except BaseException:
+            self._session = before
+            raise
+        self._sessions[threads] = self._session
+
+    def use(self, threads: int) -> None:
+        """Have batches run in the session opened with so many threads; KeyError if none was."""
+        self._session = self._sessions[threads]
 
     def warm_up(self) -> None:
         """Run every batch size 1, 2, 4, … up to the greatest, with made-up inputs.
@@ -230,6 +240,44 @@ class ModelSession:
                 array[...] = pad_element(spec.datatype, 1)
             arrays[spec.name] = array
         return arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """What all sessions of a model have in common."""
+
+    source: ModelSource
+    providers: tuple[Provider, ...]
+    free: bool
+    """Whether clients choose more of the inputs' shapes than the number of rows."""
+    shared_arena: bool
+
+    def open(self, threads: int) -> Any:
+        """An InferenceSession. Raises ModelError."""
+        onnxruntime = load_onnxruntime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = max(1, threads)
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self.shared_arena:
+            options.add_session_config_entry("session.use_env_allocators", "1")
+        options.log_severity_level = 4
+        # A pattern is kept for every combination of input shapes, for ever: where clients choose
+        # more than the number of rows, that is as much memory as they like.
+        options.enable_mem_pattern = not self.free
+        source = self.source
+        try:
+            session = onnxruntime.InferenceSession(
+                str(source.path.resolve()), options, providers=list(self.providers)
+            )
+        except MemoryError:
+            raise
+        except Exception as error:  # ONNX Runtime's errors have no common base but this
+            detail = client_detail(error, source.path, source.path.resolve(), source.root)
+            raise ModelError(f"the model cannot be opened: {detail}") from None
+        check_taken(self.providers, session)
+        return session
 
 
 def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:

@@ -52,6 +52,7 @@ class SpawnRequest:
             providers=tuple(source.providers),
             warmup_shapes={k: tuple(v) for k, v in source.warmup_shapes.items()},
             padding=_padding(document["source"]["padding"]),
+            threads=tuple(source.threads),
         )
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
 

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from slacktide.domain import PoolId, Replica
-from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.interface import DEFAULT_MAX_BATCH
 from slacktide.executors.made_up import batch_of
@@ -20,6 +19,7 @@ from slacktide.executors.ports import (
     Payload,
     Ready,
     Report,
+    Resized,
 )
 
 _replica_ids = itertools.count(1_000_000_000)
@@ -67,12 +67,23 @@ class TimedReplica:
         replica = Replica(next(_replica_ids), pool, "profile", cores, limit, device)
         self._handle = executor.start(replica, source, arena, self._report)
 
-    async def ready(self) -> ModelInterface:
+    async def ready(self) -> Ready:
         """Wait until it is warm. Raises MeasuringError if it cannot start or takes too long."""
         _, report = await self._next("start")
         if not isinstance(report, Ready):
             raise MeasuringError(f"unexpected answer to a start: {report}")
-        return report.interface
+        return report
+
+    async def resize(self, cores: tuple[int, ...]) -> None:
+        """Move it. Raises MeasuringError if it does not get these cores, dies or takes too long."""
+        self._expect()
+        self._handle.resize(cores)
+        _, report = await self._next(f"move to {len(cores)} cores")
+        if not isinstance(report, Resized):
+            raise MeasuringError(f"unexpected answer to a resize: {report}")
+        if report.detail:
+            raise MeasuringError(report.detail)
+        self.cores = len(cores)
 
     async def run(self, rows: int) -> float:
         """Seconds from `run` to the report of a batch of `rows` requests.

@@ -12,7 +12,6 @@ import ctypes
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,9 @@ from typing import Any
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.details import client_detail
+from slacktide.executors.ladder import Ladder
 from slacktide.executors.output_file import OutputWriter
+from slacktide.executors.ports import Ready
 from slacktide.executors.protocol import (
     FinishedMessage,
     FrameReader,
@@ -52,15 +53,12 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
 
     `descriptors` as `spawning` lists them; `parent` is the nursery's process id.
     """
-    _settle(request.cores, parent)
+    _settle(parent)
     control_fd, abort_fd, inputs_fd, outputs_fd = descriptors
     control = socket.socket(fileno=control_fd)
     aborts = socket.socket(fileno=abort_fd)
     try:
-        session = ModelSession.open(
-            request.source, threads=len(request.cores), device=request.device
-        )
-        session.warm_up()
+        ladder = Ladder.open(request.source, cores=len(request.cores), device=request.device)
     except ModelError as error:
         control.sendall(encode_text(Kind.BROKEN, 1, str(error)))
         return 0
@@ -68,18 +66,23 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         detail = client_detail(error, request.source.path, request.source.root)
         control.sendall(encode_text(Kind.BROKEN, 0, detail))
         return 1
+    session = ladder.session
     runner = BatchRunner(session, map_read_only(inputs_fd), OutputWriter(outputs_fd))
     threading.Thread(
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
-        control.sendall(encode_ready(session.interface))
-        _serve(control, runner.execute)
+        control.sendall(encode_ready(Ready(session.interface, ladder.sizes, ladder.note)))
+        _serve(control, runner.execute, ladder.use)
     return 0
 
 
-def _serve(control: socket.socket, execute: Execute) -> None:
-    """Run batches until told to stop, or until the server's end closes."""
+def _serve(control: socket.socket, execute: Execute, use_cores: Callable[[int], None]) -> None:
+    """Run batches until told to stop, or until the server's end closes.
+
+    The cores themselves are moved from outside; what comes here, in order with the batches, is how
+    many of them the next batch may count on.
+    """
     reader = FrameReader()
     while data := control.recv(_RECEIVE):
         for kind, body in reader.feed(data):
@@ -87,6 +90,8 @@ def _serve(control: socket.socket, execute: Execute) -> None:
                 return
             if kind is Kind.BATCH:
                 control.sendall(execute(body))
+            if kind is Kind.CORES:
+                use_cores(decode_number(body))
 
 
 class BatchRunner:
@@ -158,8 +163,8 @@ def _watch_aborts(aborts: socket.socket, abort: Callable[[int], None]) -> None:
                     abort(decode_number(body))
 
 
-def _settle(cores: tuple[int, ...], parent: int) -> None:
-    """Become a worker: cores, niceness, and an end that comes with the parent's."""
+def _settle(parent: int) -> None:
+    """Become a worker: niceness, and an end that comes with the parent's."""
     die_with_parent(parent)
     ignore_terminal_signals()
     os.nice(NICENESS)
@@ -169,11 +174,6 @@ def _settle(cores: tuple[int, ...], parent: int) -> None:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(_OOM_SCORE_ADJ))
-    if cores:
-        try:
-            os.sched_setaffinity(0, cores)
-        except OSError:  # cores that a container has lost meanwhile: any are better than none
-            print(f"slacktide worker: cannot run on cores {cores}", file=sys.stderr)
 
 
 def die_with_parent(parent: int) -> None:

@@ -14,8 +14,10 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
+from math import ceil
 
-from slacktide.executors.cores import move_threads, thread_cores
+from slacktide.executors.allocator import CpuAllocator, Grant
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import (
     Aborted,
@@ -24,7 +26,6 @@ from slacktide.executors.ports import (
     Lost,
     OutputTensor,
     Payload,
-    Ready,
     Report,
     Resized,
 )
@@ -59,8 +60,8 @@ class _State(Enum):
 class WorkerHandle:
     """One worker. `control` and `aborts` are our ends of its sockets, `outputs` its results.
 
-    Owns all three, and the pidfd once it comes. `report` gets what happens, `gone` is called once
-    at the very end, always.
+    Owns all three, and the pidfd once it comes. `allocator` gives it `cores`, and others later.
+    `report` gets what happens, `gone` is called once at the very end, always.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class WorkerHandle:
         control: socket.socket,
         aborts: socket.socket,
         outputs: OutputReader,
+        allocator: CpuAllocator,
+        cores: tuple[int, ...],
         report: Callable[[Report], None],
         gone: Callable[[WorkerHandle], None],
     ) -> None:
@@ -76,6 +79,7 @@ class WorkerHandle:
         self._control = control
         self._aborts = aborts
         self._outputs = outputs
+        self._allocator = allocator
         self._report = report
         self._gone = gone
         self._reader = FrameReader()
@@ -88,7 +92,8 @@ class WorkerHandle:
         self._pidfd: int | None = None
         self._status: int | None = None
         self._broken: Lost | None = None
-        self._cores: tuple[int, ...] | None = None
+        self._cores = cores
+        self._resizes = 0
         self._timer: asyncio.TimerHandle | None = None
         for end in (control, aborts):
             end.setblocking(False)
@@ -120,10 +125,10 @@ class WorkerHandle:
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """While the worker starts, it is moved when it is ready: its threads come from ours."""
-        if self._state is _State.STARTING:
-            self._cores = cores
-        elif self._state is _State.UP and self._pid is not None:
+        """While the nursery has not answered yet, the worker is moved as soon as it has."""
+        self._cores = cores
+        self._resizes += 1
+        if self._pid is not None and self._state in (_State.STARTING, _State.UP):
             self._move(self._pid, cores)
 
     def stop(self) -> None:
@@ -148,6 +153,8 @@ class WorkerHandle:
         self._loop.add_reader(pidfd, self._died)
         if self._state is _State.ENDING:
             _kill(pidfd)
+        elif self._cores:
+            self._move(pid, self._cores)
 
     def not_spawned(self, detail: str) -> None:
         if self._broken is None:
@@ -197,9 +204,7 @@ class WorkerHandle:
         elif kind is Kind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP
-            if self._cores is not None and self._pid is not None:
-                self._move(self._pid, self._cores)
-            self._tell(Ready(decode_ready(body)))
+            self._tell(decode_ready(body))
         elif kind is Kind.BROKEN:
             permanent, detail = decode_text(body)
             self._broken = Lost(detail, bool(permanent))
@@ -258,18 +263,20 @@ class WorkerHandle:
 
     def _move(self, pid: int, cores: tuple[int, ...]) -> None:
         try:
-            found = move_threads(pid, cores)
+            self._allocator.grant(pid, cores, partial(self._granted, self._resizes))
         except ProcessLookupError:  # Lost follows
             return
-        except OSError:  # not ours to use: say where it runs instead
-            try:
-                found = thread_cores(pid)
-            except ProcessLookupError:
-                return
-        self._loop.call_soon(self._tell_if_alive, Resized(found))
 
-    def _tell_if_alive(self, report: Report) -> None:
-        if self._state is _State.UP:
+    def _granted(self, number: int, grant: Grant) -> None:
+        """The allocator has settled our resize with this number."""
+        if number == self._resizes and self._state is not _State.DEAD:
+            self._send(encode_number(Kind.CORES, max(1, ceil(grant.amount - 1e-6))))
+            if number:  # else it is what it was started with
+                self._loop.call_soon(self._resized, number, Resized(grant.cores, grant.detail))
+
+    def _resized(self, number: int, report: Resized) -> None:
+        """Not from inside `resize`, and not if another resize has come since."""
+        if number == self._resizes and self._state in (_State.STARTING, _State.UP):
             self._tell(report)
 
     # The end
@@ -303,6 +310,8 @@ class WorkerHandle:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+        if self._pid is not None:
+            self._allocator.forget(self._pid)
         self._tell(self._broken or Lost(_cause(self._status)))
         self._gone(self)
 

@@ -16,6 +16,7 @@ from slacktide.profiles.latency_fit import fit_latency
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
 from slacktide.profiles.record import ProfileRecord
 from slacktide.profiles.run_classes import NO_HINT, RunClasses
+from slacktide.profiles.rungs import covering, rungs
 from slacktide.profiles.surface import batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution
 
@@ -37,5 +38,7 @@ __all__ = [
     "TimeDistribution",
     "batch_sizes",
     "classes_of_samples",
+    "covering",
     "fit_latency",
+    "rungs",
 ]

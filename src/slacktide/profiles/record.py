@@ -6,16 +6,17 @@ record with both); this says on what device, with what inputs, and what was left
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slacktide.profiles import reading
 from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_fit import LengthTime
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.rungs import covering
 
-SCHEMA = 2
-_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "table")
+SCHEMA = 3
+_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "threads", "table")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
 
 
@@ -34,6 +35,9 @@ class ProfileRecord:
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
     lengths: tuple[LengthTime, ...] = ()
     """Times at other lengths than that of `shapes`, where the model has padded axes."""
+    threads: tuple[int, ...] = ()
+    """Thread counts of the sessions that the replica was to have (`rungs`); none for a stated
+    table, which is taken to hold for any."""
 
     def mismatch(
         self,
@@ -42,15 +46,18 @@ class ProfileRecord:
         max_batch: int,
         device: str = "cpu",
         shapes: Mapping[str, tuple[int, ...]] | None = None,
+        threads: Sequence[int] = (),
     ) -> str | None:
         """Why this record does not do for a deployment, as a sentence; None if it does.
 
         `cores` are the core counts the model may get, `max_batch` its largest batch (0: no batch
-        axis), `shapes` the shapes that its configuration states for some of its inputs.
+        axis), `shapes` the shapes that its configuration states for some of its inputs, `threads`
+        the sessions its replicas are to have (none: not compared).
         """
+        cores = sorted(set(cores))
         if device != self.device:
             return f"was measured on {self.device}, not on {device}"
-        missing = sorted(set(cores) - set(self.table.cores))
+        missing = [count for count in cores if count not in self.table.cores]
         if missing:
             return f"was not measured on {', '.join(map(str, missing))} cores"
         if self.table.max_batch < max_batch and not self.skipped:
@@ -58,6 +65,11 @@ class ProfileRecord:
         for name, shape in (shapes or {}).items():
             if self.shapes.get(name) != shape:
                 return f"was measured with input {name!r} of another shape"
+        if self.threads and threads:
+            for count in cores:
+                was, is_now = covering(self.threads, count), covering(threads, count)
+                if was != is_now:
+                    return f"was measured with {was} threads on {count} cores, not with {is_now}"
         return None
 
     def to_dict(self) -> dict[str, object]:
@@ -69,6 +81,7 @@ class ProfileRecord:
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "skipped": list(self.skipped),
             "lengths": [dict(zip(_LENGTH_KEYS, one, strict=True)) for one in self.lengths],
+            "threads": list(self.threads),
             "table": self.table.to_dict(),
         }
 
@@ -87,6 +100,7 @@ class ProfileRecord:
             else reading.entries(hardware, "hardware", reading.text),
             skipped=reading.whole_numbers(fields["skipped"], "skipped"),
             lengths=reading.items(fields["lengths"], "lengths", _length_time),
+            threads=reading.whole_numbers(fields["threads"], "threads"),
         )
 
 

@@ -6,20 +6,10 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
 
-from slacktide.executors.cgroups import ROOT, control_groups, read_text
+from slacktide.executors.cgroups import ROOT, control_groups, fields_of, number_in, read_text
 from slacktide.executors.cores import cpu_quota
-
-_UNLIMITED = 1 << 60
-"""Version 1 of control groups writes "no limit" as a number near 2^63."""
-
-
-class Memory(NamedTuple):
-    """Bytes."""
-
-    total: int
-    used: int
+from slacktide.executors.memory import Memory, memory
 
 
 class Machine:
@@ -54,22 +44,8 @@ class Machine:
         return self._utilization
 
     def memory(self) -> Memory:
-        """What may be used in all, and what is: of the tightest control group, else the machine.
-
-        Page cache that can be dropped does not count as used.
-        """
-        facts = _fields(read_text(self._root / "proc/meminfo").replace(":", ""))
-        total = facts.get("MemTotal", 0) * 1024
-        best = Memory(total, total - facts.get("MemAvailable", 0) * 1024)
-        for folder, unified in control_groups("memory", root=self._root):
-            limit = _number(folder / ("memory.max" if unified else "memory.limit_in_bytes"))
-            usage = _number(folder / ("memory.current" if unified else "memory.usage_in_bytes"))
-            if limit is None or usage is None or limit >= min(_UNLIMITED, best.total or _UNLIMITED):
-                continue
-            statistics = _fields(read_text(folder / "memory.stat"))
-            cache = statistics.get("inactive_file" if unified else "total_inactive_file", 0)
-            best = Memory(limit, max(0, usage - cache))
-        return best
+        """What may be used in all, and what is."""
+        return memory(root=self._root)
 
     def _cpu_times(self) -> tuple[float, float]:
         """(in use, available), each cumulative and in the same unit."""
@@ -90,27 +66,11 @@ class Machine:
         """CPU seconds that this process's control group has used; None if it does not say."""
         for folder, unified in control_groups("cpu", root=self._root):
             if unified:
-                microseconds = _fields(read_text(folder / "cpu.stat")).get("usage_usec")
+                microseconds = fields_of(read_text(folder / "cpu.stat")).get("usage_usec")
                 if microseconds is not None:
                     return microseconds / 1e6
         for folder, unified in control_groups("cpuacct", root=self._root):
-            nanoseconds = None if unified else _number(folder / "cpuacct.usage")
+            nanoseconds = None if unified else number_in(folder / "cpuacct.usage")
             if nanoseconds is not None:
                 return nanoseconds / 1e9
         return None
-
-
-def _fields(text: str) -> dict[str, int]:
-    """Name → number, of lines that begin with both."""
-    found = {}
-    for line in text.splitlines():
-        parts = line.split()
-        if len(parts) >= 2 and parts[1].isdecimal():
-            found[parts[0]] = int(parts[1])
-    return found
-
-
-def _number(path: Path) -> int | None:
-    """The number in a file; None if there is none (`max`, no such file)."""
-    text = read_text(path)
-    return int(text) if text.isdecimal() else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide.domain import OutcomeKind, Reason
+from slacktide.executors.memory import Memory
 from slacktide.server.metrics.exposition import Family
-from slacktide.server.metrics.machine import Memory
 from slacktide.server.metrics.nvml import Gpu
 from slacktide.server.metrics.view import VersionView
 from slacktide.server.tally import Tally
