@@ -269,5 +269,5 @@ def test_models_that_name_a_lane_must_agree_on_it(
     (error,) = lane_disagreements(definitions)
     assert str(error) == (
         "c/slacktide.yaml: lane: model 'a' gives lane 'one' 2 to 2 cores on cpu, "
-        "this one 1 to 2 cores on cpu"
+        "this one 1 to 2 cores on cpu scaled by vertical"
     )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.errors import SettingsError
+from slacktide.repository.scaling import Cores, ReplicaCount, Scaling
 from slacktide.repository.schedulers import (
     SCHEDULERS,
     EdfSettings,
@@ -19,7 +20,6 @@ from slacktide.repository.schedulers import (
     SlackSettings,
 )
 from slacktide.repository.settings import (
-    Cores,
     InputPad,
     InputSettings,
     Limits,
@@ -33,6 +33,7 @@ from slacktide.repository.settings import (
 from slacktide.repository.settings_file import parse_settings, validate_settings
 from slacktide.scheduling import POLICIES, option_defaults, policy_options
 
+RANGE = "cores: {min: 1, max: 2}\n"
 PADDED = "inputs: {x: {pad: {}}}\npadding: exact\n"
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -68,6 +69,8 @@ def test_every_key_is_documented() -> None:
     tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     sections = {
         "cores.": Cores,
+        "replicas.": ReplicaCount,
+        "scaling.": Scaling,
         "limits.": Limits,
         "profiling.": Profiling,
         "versions.": Versions,
@@ -78,7 +81,7 @@ def test_every_key_is_documented() -> None:
         "outputs.NAME.pad.": OutputPad,
     }
     nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
-    unnamed = {"limits", "inputs", "outputs", "scheduler", "profiling"}
+    unnamed = {"limits", "inputs", "outputs", "scheduler", "scaling", "profiling"}
     flat = {*ModelSettings.model_fields} - unnamed
     options = {key for model in SCHEDULERS.values() for key in model.model_fields} - {"name"}
     for key in flat | nested | options | {"scheduler.name"}:
@@ -118,6 +121,23 @@ def test_short_forms() -> None:
         ("limits: 3", "limits: expected keys and values, got 3"),
         ("cores: {min: 3, max: 1}", "cores: expected min at most max, got min 3 and max 1"),
         ("cores: 0", "cores.min: expected greater than or equal to 1, got 0"),
+        ("replicas: 0", "replicas: expected 1 to 256, got 0"),
+        ("replicas: {min: 0}", "replicas.min: expected greater than or equal to 1, got 0"),
+        ("replicas: {min: 2}", "replicas: expected min at most max, got min 2 and max 1"),
+        ("replicas: {max: 2}", "replicas: expected 'cores' beside it, got min 1 and max 2 on cpu"),
+        (
+            "replicas: {max: 2}\ndevice: cuda\ncores: 1",
+            "replicas: expected a number, got min 1 and max 2 on cuda",
+        ),
+        ("scaling: vertical", "scaling: expected 'cores' or 'replicas' with min below max beside"),
+        (f"{RANGE}scaling: vertcal", "scaling: unknown planner 'vertcal'; did you mean 'vertical'"),
+        (
+            f"{RANGE}scaling: {{perod: 2s}}",
+            "scaling: planner 'vertical' has no option 'perod'; did",
+        ),
+        (f"{RANGE}scaling: {{period: 2}}", "scaling: period: expected a duration with its unit"),
+        (f"{RANGE}scaling: {{period: 0s}}", "scaling: planner 'vertical': period: expected a"),
+        (f"{RANGE}scaling: 3", "scaling: expected keys and values, got 3"),
         ("cores: true", "cores: expected keys and values, got True"),
         ("versions: {latest: 1, all: true}", "versions: expected exactly one of 'latest', 'all'"),
         ("versions: []", "versions.only: "),
@@ -187,6 +207,33 @@ def test_settings_printed_as_json_read_back() -> None:
     assert printed["slo"] == "150ms"
     assert printed["limits"] == {"payload": "64MiB"}
     assert validate_settings(printed, where="") == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("cores: {min: 1, max: 2}", "vertical"),
+        ("cores: {min: 1}", "vertical"),
+        ("cores: {min: 2, max: 4}\nreplicas: 2", "vertical"),
+        ("cores: {min: 1, max: 2}\nscaling: static", "static"),
+    ],
+)
+def test_what_may_change_says_who_decides(text: str, name: str) -> None:
+    settings = load(text)
+    assert settings.scaled
+    assert settings.planner[0] == name
+
+
+def test_options_of_a_planner_that_are_times_carry_their_unit() -> None:
+    settings = load(f"{RANGE}scaling: {{name: vertical, period: 500ms, delta: 0.1}}")
+    assert settings.planner == ("vertical", {"period": 0.5, "delta": 0.1})
+    printed = settings.model_dump(mode="json", exclude_none=True)
+    assert validate_settings(printed, where="") == settings
+
+
+@pytest.mark.parametrize("text", ["", "cores: 2", "cores: 2\nreplicas: 2", "replicas: 2"])
+def test_without_a_range_nothing_is_scaled(text: str) -> None:
+    assert not load(text).scaled
 
 
 def test_padding_needs_a_mask_or_the_owners_word() -> None:

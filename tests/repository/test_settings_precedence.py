@@ -9,6 +9,7 @@ import pytest
 
 from slacktide.repository import ModelDefinition, Repository
 from slacktide.repository.errors import ModelConfigError, RefusedFieldError, SettingsError
+from slacktide.repository.scaling import ReplicaCount
 from slacktide.repository.schedulers import FifoSettings, SlackSettings
 from slacktide.repository.settings import Versions
 
@@ -40,7 +41,7 @@ def test_triton_fields_become_settings(define: Define) -> None:
     definition = define(pbtxt=pbtxt)
     settings = definition.settings
     assert settings.max_batch == 16
-    assert settings.replicas == 3
+    assert settings.replicas == ReplicaCount(min=3, max=3)
     assert settings.device == "cpu"
     assert settings.versions == Versions(all=True)
     assert definition.warmup_shapes == {"x": (7,)}
@@ -81,7 +82,7 @@ def test_slacktide_yaml_wins(define: Define) -> None:
     assert (settings.limits.rows, settings.limits.queue) == (3, 9)
     assert isinstance(settings.scheduler, FifoSettings)
     assert (settings.scheduler.max_delay, settings.scheduler.preferred) == (0.002, (4, 8))
-    assert settings.replicas == 1
+    assert settings.replicas == ReplicaCount(min=1, max=1)
 
 
 def test_defaults_give_way_to_both(root: Path, add_model: Builder) -> None:

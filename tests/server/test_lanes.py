@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.repository.settings import ModelSettings
+from slacktide.scaling.view import ScalingLimits
 from slacktide.server.lanes import LaneError, lay_out
 
 
@@ -64,8 +65,73 @@ def test_more_replicas_than_cores_get_a_core_each_at_most():
 def test_no_cores_left_is_an_error():
     with pytest.raises(LaneError, match="no core is left"):
         lay_out({"a": settings(cores=2), "b": settings()}, (0, 1))
-    with pytest.raises(LaneError, match="wants 3, and 2 of 2"):
-        lay_out({"a": settings(cores={"min": 3, "max": 4})}, (0, 1))
+    with pytest.raises(LaneError, match="cores: wants 2, and 1 of 3 are free"):
+        lay_out({"a": settings(cores=2), "b": settings(cores=2)}, (0, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cores": 3}, "cores.max: wants 3 cores, and the server may use 2"),
+        ({"cores": {"min": 1, "max": 16}}, "cores.max: wants 16 cores, and the server may use 2"),
+        ({"cores": {"min": 3}}, "cores.min: wants 3 cores, and the server may use 2"),
+        (
+            {"cores": 1, "replicas": {"max": 3}, "scaling": "static"},
+            "replicas.max: wants 3 cores, 1 for each of 3, and the server may use 2",
+        ),
+    ],
+)
+def test_wishes_beyond_the_machine_name_both_numbers_or_are_cut(fields, message):
+    with pytest.raises(LaneError) as caught:
+        lay_out({"a": settings(**fields)}, (4, 5))
+    assert str(caught.value).startswith(message)
+    layout = lay_out({"a": settings(**fields)}, (4, 5), allow_fewer=True)
+    assert layout.warnings == {"a": message}
+    assert {core for lane in layout.lanes for core in lane.cores} <= {4, 5}
+
+
+def test_fewer_cores_than_replicas_are_an_error():
+    with pytest.raises(LaneError, match="cores: wants 2 for so many replicas, and states 1"):
+        lay_out({"a": settings(cores=1, replicas=2)}, (0, 1))
+
+
+def test_a_range_of_cores_starts_with_the_least_and_leaves_the_rest_to_grow_into():
+    layout = lay_out({"a": settings(cores={"min": 1, "max": 3}), "b": settings(cores=1)}, range(4))
+    assert cores_of(layout) == {"b": (0,), "a": (1,)}
+    (lane,) = layout.scaled
+    assert (lane.name, lane.models, lane.limits) == ("a", ("a",), ScalingLimits(1, 3))
+    assert layout.spare == (1, 2, 3)
+
+
+def test_a_fixed_number_of_replicas_divides_a_range_and_a_range_of_them_does_not():
+    fields = {"cores": {"min": 1, "max": 5}, "replicas": 2}
+    layout = lay_out({"a": settings(**fields)}, range(8))
+    assert layout.scaled[0].limits == ScalingLimits(1, 2, 2, 2)
+    assert cores_of(layout) == {"a-0": (0,), "a-1": (1,)}
+    fields = {"cores": {"min": 2, "max": 5}, "replicas": {"max": 3}, "scaling": "static"}
+    layout = lay_out({"a": settings(**fields)}, range(8))
+    assert layout.scaled[0].limits == ScalingLimits(2, 5, 1, 3)
+    assert cores_of(layout) == {"a": (0, 1)}
+
+
+def test_models_that_state_nothing_get_what_the_scaled_could_not_use_but_at_least_one():
+    layout = lay_out({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, range(4))
+    assert cores_of(layout) == {"shared": (0, 1), "a": (2,)}
+    assert layout.spare == (2, 3)
+    layout = lay_out({"a": settings(cores={"min": 1}), "b": settings()}, range(4))
+    assert cores_of(layout) == {"shared": (0,), "a": (1,)}
+    assert layout.spare == (1, 2, 3)
+    with pytest.raises(LaneError, match="no core is left for it"):
+        lay_out({"a": settings(cores={"min": 4}), "b": settings()}, range(4))
+
+
+def test_models_on_one_lane_must_agree_on_how_it_is_scaled():
+    both = {"cores": {"min": 1, "max": 2}, "lane": "v"}
+    layout = lay_out({"a": settings(**both), "b": settings(**both)}, range(2))
+    assert layout.scaled[0].models == ("a", "b")
+    assert layout.places == {"a": ("v",), "b": ("v",)}
+    with pytest.raises(LaneError, match="other cores, replicas or scaling than model 'a'"):
+        lay_out({"a": settings(**both), "b": settings(**both, scaling="static")}, range(2))
 
 
 def test_accelerator_models_take_no_cores():
@@ -79,19 +145,27 @@ def test_accelerator_models_take_no_cores():
 @given(
     wishes=st.dictionaries(
         st.sampled_from("abcdef"),
-        st.tuples(st.none() | st.integers(1, 4), st.integers(1, 3)),
+        st.tuples(
+            st.none() | st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(0, 3)
+        ),
         min_size=1,
     ),
     count=st.integers(1, 12),
+    allow_fewer=st.booleans(),
 )
-def test_lanes_are_disjoint_and_every_model_has_one(wishes, count):
-    models = {
-        name: settings(replicas=replicas, **({} if cores is None else {"cores": cores}))
-        for name, (cores, replicas) in wishes.items()
-    }
+def test_lanes_are_disjoint_and_every_model_has_one(wishes, count, allow_fewer):
+    models = {}
+    for name, (cores, replicas, more_cores, more_replicas) in wishes.items():
+        fields = {"replicas": {"min": replicas, "max": replicas}}
+        if cores is not None:
+            fields["cores"] = {"min": cores, "max": cores + more_cores}
+            fields["replicas"]["max"] += more_replicas
+            if more_cores or more_replicas:
+                fields["scaling"] = "static"
+        models[name] = settings(**fields)
     refused = None
     try:
-        layout = lay_out(models, tuple(range(count)))
+        layout = lay_out(models, tuple(range(count)), allow_fewer=allow_fewer)
     except LaneError as error:
         refused = error.model
     if refused is not None:
@@ -104,3 +178,12 @@ def test_lanes_are_disjoint_and_every_model_has_one(wishes, count):
     for name in models:
         assert layout.places[name]
         assert set(layout.places[name]) <= names
+    of = {lane.name: set(lane.cores) for lane in layout.lanes}
+    scaled = {model: lane for lane in layout.scaled for model in lane.models}
+    for name in models:
+        inside = [of[lane] <= set(layout.spare) for lane in layout.places[name]]
+        assert all(inside) if name in scaled else not any(inside)
+        if name in scaled:
+            limits = scaled[name].limits
+            assert {len(of[lane]) for lane in layout.places[name]} == {limits.cores_min}
+            assert len(layout.places[name]) == limits.replicas_min

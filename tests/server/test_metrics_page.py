@@ -17,6 +17,8 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     Deployment,
+    Event,
+    LaneResized,
     LaneSpec,
     Notice,
     Outcome,
@@ -29,17 +31,24 @@ from slacktide.domain import (
     Request,
     Route,
     Submitted,
+    TimerFired,
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine, PoolParts
 from slacktide.executors.arena import Arena
 from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.ports import Resized, SessionSize
 from slacktide.profiles import ClassedTimes, LatencyTable
+from slacktide.scaling.autoscaler import ScaledModel
+from slacktide.scaling.view import ScalingLimits
 from slacktide.scheduling import make_scheduler
 from slacktide.server.http import HttpServer
 from slacktide.server.metrics import CONTENT_TYPE, Metrics, metrics_routes
 from slacktide.server.metrics.nvml import Gpu
+from slacktide.server.metrics.scaling import CONDITIONS
 from slacktide.server.metrics.triton import FAILURES, failure_of
+from slacktide.server.resizing import Resizing
+from slacktide.server.scaling import Scaling
 from slacktide.server.tally import BUDGET_BOUNDS, LATENCY_BOUNDS, Tally
 from slacktide.server.versions import Catalog, LoadedVersion, VersionState
 
@@ -61,11 +70,16 @@ class World:
         self.budget = MemoryBudget(1 << 20)
         self.engine = Engine(self._parts)
         self._versions: dict[PoolId, LoadedVersion] = {}
+        self.scaling = Scaling(self.engine, (0, 1))
+        self.resizing = Resizing(lambda: self.now, lambda event: None)
+        self.now = 0.0
         workers = SimpleNamespace(nursery_pid=os.getpid(), worker_pids=(os.getpid(),))
         self.metrics = Metrics(
             self.catalog,
             self.engine,
             self.budget,
+            self.scaling,
+            self.resizing,
             process_executor=workers,
             nvml=FakeGpus(),
         )
@@ -339,6 +353,50 @@ def test_where_requests_and_replicas_are(world: World) -> None:
     found = world.samples()
     assert found["slacktide_replicas"][("backoff",)] == 1
     assert found["slacktide_payload_in_use_bytes"] == {(): 0}
+
+
+def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
+    mlp = world.load("mlp")
+    mlp.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
+    base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool, "mlp", 8),), ())
+    scaled = {"mlp": ScaledModel(ScalingLimits(1, 2, batch_max=8), "static", {"batch": 4})}
+    plan = world.scaling.rebase(base, scaled, now=1.0)
+    turns: list[tuple[float, list[Event]]] = [
+        (1.0, [PlanChanged(plan)]),
+        (1.5, [ReplicaUp(0)]),
+        (2.0, [TimerFired()]),
+    ]
+    for at, events in turns:
+        told = world.scaling.before(events, now=at)
+        world.engine.handle_all(told, now=at)
+        world.scaling.after(told, now=at)
+    world.resizing.begin("mlp", (0, 1), [0])
+    found = world.samples()
+    assert found["slacktide_lane_cores"] == {("mlp",): 1}
+    assert found["slacktide_lane_target_cores"] == {("mlp",): 2}
+    assert found["slacktide_wished_cores"] == {("mlp",): 2}
+    assert found["slacktide_wished_replicas"] == {("mlp",): 1}
+    assert found["slacktide_planned_batch_rows"] == {("mlp",): 4}
+    assert found["slacktide_predicted_late_requests"] == {("mlp",): 0}
+    assert found["slacktide_plan_reason"] == {("mlp", "static"): 1}
+    conditions = {name: value for (_, name), value in found["slacktide_plan_condition"].items()}
+    assert {name for name, value in conditions.items() if value} == {"unconfirmed"}
+    assert len(conditions) == len(CONDITIONS)
+    assert found["slacktide_plans_total"] == {(): 1}
+    assert found["slacktide_resizes_total"][("confirmed",)] == 0
+    assert found["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
+
+    world.now = 0.03
+    world.resizing.told("mlp", 0, Resized((0, 1)))
+    world.engine.handle(LaneResized("mlp", (0, 1)), now=3.0)
+    world.scaling.after([LaneResized("mlp", (0, 1))], now=3.0)
+    found = world.samples()
+    assert found["slacktide_lane_cores"] == {("mlp",): 2}
+    assert not any(found["slacktide_plan_condition"].values())
+    assert found["slacktide_resizes_total"][("confirmed",)] == 1
+    assert found["slacktide_resize_seconds_bucket"][("0.02",)] == 0
+    assert found["slacktide_resize_seconds_bucket"][("0.05",)] == 1
+    assert world.scaling.usage.totals(now=4.0) == {"mlp": 4.0}
 
 
 def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) -> None:

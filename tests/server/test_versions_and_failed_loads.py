@@ -77,7 +77,14 @@ def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_s
         catalog = Catalog()
         repository: Any = Shelf()
         fleet = Fleet(
-            FleetSettings((0,)), catalog, NOTHING, {}, MemoryBudget(1 << 20), NOTHING, NOTHING
+            FleetSettings((0,)),
+            catalog,
+            NOTHING,
+            {},
+            MemoryBudget(1 << 20),
+            NOTHING,
+            NOTHING,
+            NOTHING,
         )
         control = ServerControlPlane(catalog, fleet, repository)
         control.started = True

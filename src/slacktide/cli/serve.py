@@ -12,7 +12,7 @@ import yaml
 from slacktide.cli.flag_file import values_from_file
 from slacktide.cli.output import fail, print_json
 from slacktide.cli.serving import run
-from slacktide.repository.units import parse_bytes, parse_seconds
+from slacktide.repository.units import parse_bytes, parse_percent, parse_seconds
 from slacktide.server.logs import LogFormat, configure
 from slacktide.server.security import TlsFiles
 from slacktide.server.settings import ServerSettings
@@ -39,6 +39,13 @@ def _seconds(text: str, flag: str) -> float:
 def _bytes(text: str, flag: str) -> int:
     try:
         return parse_bytes(text)
+    except ValueError as error:
+        fail(f"--{flag}: {error}")
+
+
+def _percent(text: str, flag: str) -> float:
+    try:
+        return parse_percent(text)
     except ValueError as error:
         fail(f"--{flag}: {error}")
 
@@ -101,6 +108,33 @@ def serve(
             metavar="N",
         ),
     ] = None,
+    allow_fewer_cores: Annotated[
+        bool,
+        _flag(
+            "ALLOW_FEWER_CORES",
+            _MODELS,
+            "Serve models that wish for more cores than there are with those, and warn.",
+            name="--allow-fewer-cores",
+        ),
+    ] = False,
+    cpu_allocator: Annotated[
+        str,
+        _flag(
+            "CPU_ALLOCATOR",
+            _MODELS,
+            "How workers get their cores: affinity, or cgroup (a quota on top, where writable).",
+            metavar="NAME",
+        ),
+    ] = "affinity",
+    core_share: Annotated[
+        str,
+        _flag(
+            "CORE_SHARE",
+            _MODELS,
+            "With --cpu-allocator cgroup: part of the time of each core that a worker gets.",
+            metavar="PERCENT",
+        ),
+    ] = "100%",
     scheduler: Annotated[
         str | None,
         _flag(
@@ -272,6 +306,8 @@ def serve(
     """Serve the models of a repository over HTTP and gRPC, on time.
 
     Example: slacktide serve models/ --http-port 8000 --log-format json
+
+    Example: slacktide serve models/ --cores 4 --allow-fewer-cores --cpu-allocator cgroup
     """
     tls = None
     if tls_cert is not None or tls_key is not None or tls_client_ca is not None:
@@ -285,6 +321,9 @@ def serve(
             grpc_port=_port(grpc_port),
             metrics_port=_port(metrics_port),
             cores=cores,
+            allow_fewer_cores=allow_fewer_cores,
+            cpu_allocator=cpu_allocator,  # type: ignore[arg-type]  # checked there
+            core_share=_percent(core_share, "core-share"),
             scheduler=scheduler,
             scheduler_options=_options(scheduler_option or []),
             state_dir=state_dir,

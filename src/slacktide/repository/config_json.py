@@ -66,7 +66,7 @@ def _version_policy(versions: Versions) -> dict[str, Any]:
 
 def _instance_group(settings: ModelSettings) -> dict[str, Any]:
     device, _, number = settings.device.partition(":")
-    group = {"count": settings.replicas, "kind": "KIND_CPU" if device == "cpu" else "KIND_GPU"}
+    group = {"count": settings.replicas.min, "kind": "KIND_CPU" if device == "cpu" else "KIND_GPU"}
     return {**group, "gpus": [int(number)]} if number else group
 
 

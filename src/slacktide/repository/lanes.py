@@ -32,4 +32,12 @@ def _place(settings: ModelSettings) -> str:
     if cores is None:
         return f"no cores of its own on {settings.device}"
     most = "all" if cores.max is None else str(cores.max)
-    return f"{cores.min} to {most} cores on {settings.device}"
+    copies = settings.replicas
+    place = f"{cores.min} to {most} cores on {settings.device}"
+    if (copies.min, copies.max) != (1, 1):
+        place += f" for {copies.min} to {copies.max} replicas"
+    if settings.scaled:
+        name, options = settings.planner
+        stated = ", ".join(f"{key} {value}" for key, value in sorted(options.items()))
+        place += f" scaled by {name}" + (f" ({stated})" if stated else "")
+    return place

@@ -13,8 +13,18 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
+from slacktide.repository.scaling import (
+    Cores,
+    ReplicaCount,
+    Scaling,
+    default_planner,
+    name_to_planner,
+    number_to_cores,
+    number_to_replicas,
+)
 from slacktide.repository.schedulers import SchedulerSettings, Section, SlackSettings
 from slacktide.repository.units import ByteSize, Percent, Seconds, format_seconds
+from slacktide.scaling.planners import planner_options
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(gt=0)]
@@ -37,20 +47,6 @@ def _version(value: Any) -> Any:
 
 Name = Annotated[str, BeforeValidator(_name)]
 Version = Annotated[str, BeforeValidator(_version)]
-
-
-class Cores(Section):
-    """How many cores the model's lane may have. `2` is short for `{min: 2, max: 2}`."""
-
-    min: Count = 1
-    max: Count | None = None
-    """None: all that the server may use."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Cores:
-        if self.max is not None and self.max < self.min:
-            raise ValueError(f"expected min at most max, got min {self.min} and max {self.max}")
-        return self
 
 
 class Versions(Section):
@@ -168,11 +164,6 @@ def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths
 
 
-def _number_to_cores(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return {"min": value, "max": value} if whole else value
-
-
 def _short_hint(value: Any) -> Any:
     return {"of": value} if isinstance(value, str) else value
 
@@ -197,12 +188,15 @@ class ModelSettings(Section):
     """The policy that orders this model's requests."""
     max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
     """Most rows in one batch; 0: the model has no batch axis; None: read off the model."""
-    cores: Annotated[Cores, BeforeValidator(_number_to_cores)] | None = None
+    cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
     """A lane of its own with so many cores; None: the lane shared by all such models."""
     lane: Name | None = None
-    """Name of the lane; models that name the same one share it and must agree on its cores."""
-    replicas: Annotated[int, Field(ge=1, le=256)] = 1
-    """Copies of the model, each on a lane of its own (⌊cores / replicas⌋ cores each)."""
+    """Name of the lane; models that name the same one share it and must agree on its size."""
+    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    """Copies of the model, each on a lane of its own: of ⌊cores / replicas⌋ cores if their number
+    is fixed, of `cores` each if it is not."""
+    scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
+    """Who decides how much of `cores` and `replicas` is used; None: the planner that suits."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Weight of this model where several share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"
@@ -253,6 +247,39 @@ class ModelSettings(Section):
         if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
             raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
         return self
+
+    @model_validator(mode="after")
+    def _scaling_has_room(self) -> ModelSettings:
+        if not self.replicas.fixed and (self.cores is None or self.device != "cpu"):
+            what = "a number" if self.device != "cpu" else "'cores' beside it"
+            raise ValueError(
+                f"replicas: expected {what}, got min {self.replicas.min} and "
+                f"max {self.replicas.max} on {self.device}"
+            )
+        if self.scaling is not None and not self.scaled:
+            raise ValueError("scaling: expected 'cores' or 'replicas' with min below max beside it")
+        if self.scaled:
+            try:
+                planner_options(*self.planner)
+            except ValueError as error:
+                raise ValueError(f"scaling: {error}") from None
+        return self
+
+    @property
+    def scaled(self) -> bool:
+        """Whether cores or replicas may change while it serves."""
+        if self.cores is None or self.device != "cpu":
+            return False
+        return not (self.cores.fixed and self.replicas.fixed)
+
+    @property
+    def planner(self) -> tuple[str, dict[str, object]]:
+        """Who decides, where it is `scaled`, and with which options."""
+        scaling = self.scaling or Scaling()
+        suits = default_planner(
+            cores=self.cores is not None and not self.cores.fixed, replicas=not self.replicas.fixed
+        )
+        return scaling.name or suits, scaling.options()
 
     @property
     def pads(self) -> Padding | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slacktide.scaling.baselines import Fa2, Fa2Options, Static, StaticOptions, Vpa, VpaOptions
+from slacktide.scaling.vertical import Vertical, VerticalOptions
 from slacktide.scaling.view import ScalingPlanner
 from slacktide.scheduling.options import checked_options, entry_named
 
@@ -33,6 +34,7 @@ PLANNERS: Mapping[str, PlannerKind] = {
     for kind in (
         PlannerKind("fa2", Fa2Options, Fa2),
         PlannerKind("static", StaticOptions, Static),
+        PlannerKind("vertical", VerticalOptions, Vertical),
         PlannerKind("vpa", VpaOptions, Vpa),
     )
 }

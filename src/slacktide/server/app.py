@@ -19,6 +19,7 @@ from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.quota import choose_allocator
 from slacktide.recording import Recorder
 from slacktide.repository import ProfileStore, Repository, Staging
 from slacktide.server.access import AccessLogger
@@ -32,6 +33,7 @@ from slacktide.server.metrics import Metrics
 from slacktide.server.observers import Observers
 from slacktide.server.pools import Pools
 from slacktide.server.profiled import profiled_executor
+from slacktide.server.scaling import Scaling
 from slacktide.server.security import Gate, read_token
 from slacktide.server.settings import ServerSettings
 from slacktide.server.shelf import ProfileShelf
@@ -71,7 +73,8 @@ class App:
         limit = settings.memory_limit
         budget = MemoryBudget(limit, settings.client_memory_limit or limit // 2)
         self.catalog = Catalog()
-        process = ProcessExecutor()
+        share = settings.core_share if settings.cpu_allocator == "cgroup" else None
+        process = ProcessExecutor(choose_allocator(share))
         self._executors: Mapping[str, Executor] = {
             "worker": process,
             "in_process": InProcessExecutor(),
@@ -89,11 +92,15 @@ class App:
             recorder=self.recorder,
         )
         self.engine = Engine(pools.parts, engine_settings)
+        cores = tuple(available_cores()[: settings.cores])
+        self.scaling = Scaling(self.engine, cores)
         launching = Launching(self.catalog, self._executors, self.engine)
-        self.driver = Driver(self.engine, launching, recorder=self.recorder)
+        self.driver = Driver(self.engine, launching, scaling=self.scaling, recorder=self.recorder)
         self.fleet = Fleet(
             FleetSettings(
-                cores=tuple(available_cores()[: settings.cores]), drain_s=settings.drain_timeout_s
+                cores=cores,
+                allow_fewer_cores=settings.allow_fewer_cores,
+                drain_s=settings.drain_timeout_s,
             ),
             self.catalog,
             shelf,
@@ -101,6 +108,7 @@ class App:
             budget,
             self.driver,
             launching,
+            self.scaling,
         )
         self.data = ServerDataPlane(
             self.driver,
@@ -117,7 +125,13 @@ class App:
             staging=self._staging(),
         )
         metrics = Metrics(
-            self.catalog, self.engine, budget, process_executor=process, recorder=self.recorder
+            self.catalog,
+            self.engine,
+            budget,
+            self.scaling,
+            self.driver.replicas.resizing,
+            process_executor=process,
+            recorder=self.recorder,
         )
         access = AccessLogger() if settings.access_log else None
         self.front_ends = FrontEnds(

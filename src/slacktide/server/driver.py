@@ -1,8 +1,9 @@
 """The wall-clock driver: delivers events to the engine, carries its commands out, keeps its timer.
 
 Requests that come in one turn of the event loop are handed over together at its end, so that
-they can share a batch; what a replica reports is handed over at once. Everything runs on one
-event loop and nothing here waits. Payloads and answers are kept by `open_requests.py`, replicas by
+they can share a batch; what a replica reports is handed over at once. The planners see events
+first, and what they plan comes before them. Everything runs on one event loop and nothing here
+waits. Payloads and answers are kept by `open_requests.py`, replicas by
 `replicas.py`.
 """
 
@@ -40,6 +41,7 @@ from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 from slacktide.server.open_requests import Done, OpenRequests
 from slacktide.server.replicas import Launcher, Replicas
+from slacktide.server.scaling import Scaling
 
 log = logging.getLogger("slacktide.driver")
 
@@ -63,9 +65,16 @@ class Driver:
     """One engine on one event loop."""
 
     def __init__(
-        self, engine: Engine, launcher: Launcher, *, recorder: Recorder | None = None
+        self,
+        engine: Engine,
+        launcher: Launcher,
+        *,
+        scaling: Scaling | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        """`scaling`: plans while models serve; None: only loads and unloads do."""
         self.engine = engine
+        self._scaling = scaling
         self._recorder = recorder
         self.clock = time.monotonic
         self._loop = asyncio.get_running_loop()
@@ -187,8 +196,12 @@ class Driver:
         now = max(self.clock(), self.engine.state.now)
         if self._alarm.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
+        if self._scaling is not None:
+            events = self._scaling.before(events, now=now)
         for command in self._handled(events, now):
             self._carry_out(command)
+        if self._scaling is not None:
+            self._scaling.after(events, now=now)
         if self._recorder is not None:
             self._recorder.encode()
         self._arm()
@@ -216,8 +229,14 @@ class Driver:
                     return commands
                 events = events[handled:]
 
-    def _arm(self) -> None:
+    def _next_wakeup(self) -> float | None:
+        """When TimerFired must be delivered; None if there is nothing to time."""
         at = self.engine.next_wakeup()
+        planned = None if self._scaling is None else self._scaling.next_wakeup()
+        return planned if at is None or (planned is not None and planned < at) else at
+
+    def _arm(self) -> None:
+        at = self._next_wakeup()
         if at is not None:
             # While every lane is busy only expiries are due. Their answers can wait for the next
             # arrival or the end of a batch, a moment: waking up costs more than the answer.
@@ -225,7 +244,7 @@ class Driver:
             self._alarm.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
 
     def _wake(self) -> None:
-        at = self.engine.next_wakeup()
+        at = self._next_wakeup()
         # The loop's clock is coarse and may fire a hair early: wait for the rest.
         if at is not None and self.clock() < at:
             self._arm()

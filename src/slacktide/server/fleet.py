@@ -30,6 +30,7 @@ from slacktide.server.inputs import InputCheck
 from slacktide.server.lanes import LaneError, Layout
 from slacktide.server.launching import Launching, executor_for_measuring, source_of
 from slacktide.server.ports import ControlError
+from slacktide.server.scaling import Scaling
 from slacktide.server.shelf import ProfileShelf
 from slacktide.server.tally import Tally
 from slacktide.server.versions import Catalog, LoadedVersion, VersionState
@@ -46,6 +47,8 @@ class FleetSettings:
 
     cores: tuple[int, ...]
     """Processor numbers that lanes may use."""
+    allow_fewer_cores: bool = False
+    """Whether a model that wishes for more cores than there are is served with those."""
     drain_s: float = 30.0
     """Longest that an unloaded version may take to answer what it has, seconds."""
     start_s: float = 330.0
@@ -65,6 +68,7 @@ class Fleet:
         budget: MemoryBudget,
         driver: Driver,
         launching: Launching,
+        scaling: Scaling,
     ) -> None:
         """`executors` by the name that a model's settings give."""
         self._settings = settings
@@ -74,9 +78,10 @@ class Fleet:
         self._budget = budget
         self._driver = driver
         self._launching = launching
+        self._scaling = scaling
         self._lock = asyncio.Lock()
         self._generation = 0
-        self._deployed = Deployed(settings.cores)
+        self._deployed = Deployed(settings.cores, allow_fewer=settings.allow_fewer_cores)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
@@ -177,6 +182,8 @@ class Fleet:
         for warning in definitions[0].warnings:
             log.warning("%s: %s", name, warning)
         layout = self._deployed.layout_with(name, definitions[0].settings)
+        if name in layout.warnings:
+            log.warning("%s: %s; it gets those", name, layout.warnings[name])
         new: list[LoadedVersion] = []
         try:
             for definition in definitions:
@@ -204,10 +211,11 @@ class Fleet:
         await self._retire(old)
 
     async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
-        source = source_of(definition)
+        lane = layout.scaled_lane(definition.name)
+        source = source_of(definition, () if lane is None else lane.rungs)
         executor = executor_for_measuring(self._executors, definition)
-        lane = next(spec for spec in layout.lanes if spec.name in layout.places[definition.name])
-        known = await self._shelf.known(definition, source, executor, lane.cores)
+        core_sets = layout.core_sets(definition.name)
+        known = await self._shelf.known(definition, source, executor, core_sets)
         for warning in check_interface(definition, known.interface):
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
@@ -224,7 +232,7 @@ class Fleet:
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.tally if before is not None else Tally(),
-            cores=len(lane.cores) or 1,
+            cores=len(core_sets[0]) or 1,
         )
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
@@ -232,10 +240,7 @@ class Fleet:
         for version in new:
             self._catalog.add(version)
         self._deployed.add(new, layout)
-        starting = [
-            self._launching.await_up(version.pool, len(self._deployed.places(version.name)))
-            for version in new
-        ]
+        starting = [self._launching.await_up(version.pool) for version in new]
         try:
             self._apply()
             async with asyncio.timeout(self._settings.start_s):
@@ -271,7 +276,9 @@ class Fleet:
 
     def _apply(self) -> None:
         """Tell the engine what is deployed now."""
-        self._driver.post(PlanChanged(self._deployed.plan()))
+        base, scaled = self._deployed.plan(), self._deployed.scaled()
+        plan = self._scaling.rebase(base, scaled, now=self._driver.clock())
+        self._driver.post(PlanChanged(plan))
         self._driver.flush()
 
     def _failed(

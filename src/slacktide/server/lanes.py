@@ -1,10 +1,12 @@
 """Which cores a model's replicas run on. Pure.
 
 - A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
-  must agree on its cores.
-- All others share the cores that are left. These are split into as many lanes as the model with
-  the most replicas wants (never more than there are cores); a model with r replicas sits on r of
-  them, on those with the fewest replicas first.
+  must agree on its size.
+- Where cores or replicas have a range, the lane is *scaled*: it starts as small as it may be, and a
+  planner decides from then on. Scaled lanes compete for the cores set aside for them.
+- All others share what is left: what the scaled lanes could not use together, at least one core.
+  That is split into as many lanes as the model with the most replicas wants (never more than there
+  are cores); a model with r replicas sits on r of them, on those with the fewest replicas first.
 
 Core sets are disjoint, always.
 """
@@ -12,10 +14,12 @@ Core sets are disjoint, always.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from slacktide.domain import LaneSpec
+from slacktide.profiles import rungs
 from slacktide.repository.settings import ModelSettings
+from slacktide.scaling.view import ScalingLimits
 
 SHARED = "shared"
 """Name of the lane that models without cores of their own share; `shared-0` … if it is split."""
@@ -30,82 +34,185 @@ class LaneError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class ScaledLane:
+    """A lane, or several alike, whose size or number changes while it serves."""
+
+    name: str
+    models: tuple[str, ...]
+    """Those that sit on it; they agree on its limits."""
+    limits: ScalingLimits
+    """Its `batch_max` is 1: that is the models' own business."""
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """Threads of each session that a replica has."""
+        return rungs(self.limits.cores_min, self.limits.cores_max)
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Lanes, and for every model the names of those it sits on."""
 
     lanes: tuple[LaneSpec, ...]
+    """Scaled ones as few and as small as they may be."""
     places: Mapping[str, tuple[str, ...]]
+    scaled: tuple[ScaledLane, ...] = ()
+    spare: tuple[int, ...] = ()
+    """Processor numbers that the scaled lanes share, those they have in `lanes` included."""
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """By model: what it wished for beyond the machine, where that is allowed."""
+
+    def scaled_lane(self, model: str) -> ScaledLane | None:
+        """The scaled lane that `model` sits on; None if its lanes stay as they are."""
+        return next((lane for lane in self.scaled if model in lane.models), None)
+
+    def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
+        """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
+        for which a replica has a session. Empty on an accelerator."""
+        lane = self.scaled_lane(model)
+        if lane is None:
+            place = next(spec for spec in self.lanes if spec.name in self.places[model])
+            return (place.cores,)
+        return tuple(self.spare[:size] for size in lane.rungs)
 
 
-def lay_out(models: Mapping[str, ModelSettings], cores: Sequence[int]) -> Layout:
-    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError."""
+def lay_out(
+    models: Mapping[str, ModelSettings], cores: Sequence[int], *, allow_fewer: bool = False
+) -> Layout:
+    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
+
+    `allow_fewer`: who wishes for more than the machine has gets what there is, and a warning.
+    """
+    total = len(cores)
     free = list(cores)
     lanes: list[LaneSpec] = []
     places: dict[str, tuple[str, ...]] = {}
-    owners: dict[str, tuple[str, int, int]] = {}
-    sharing = []
+    warnings: dict[str, str] = {}
+    scaled: list[ScaledLane] = []
+    modest: list[ScaledLane] = []
+    for name in sorted(models):
+        if models[name].device != "cpu":
+            places[name] = tuple(_device_lanes(name, models[name], lanes))
+    for label, names in _owners(models).items():
+        settings = models[names[0]]
+        limits, warning = _limits(names[0], settings, total, allow_fewer=allow_fewer)
+        if warning is not None:
+            warnings.update(dict.fromkeys(names, warning))
+        lane = ScaledLane(label, names, limits)
+        if settings.cores is None:
+            modest.append(lane)
+        elif settings.scaled:
+            scaled.append(lane)
+        else:
+            places.update(_own_lanes(lane, free, total, lanes))
+    sharing = [name for name in sorted(models) if _shares(models[name])]
+    left = _left_by(scaled, len(free)) if modest or sharing else 0
+    rest, spare = free[:left], free[left:]
+    remaining = list(spare)
+    for lane in scaled:
+        places.update(_own_lanes(lane, remaining, total, lanes))
+    for lane in modest:
+        copies = lane.limits.replicas_min
+        each = max(1, len(rest) // copies)
+        whole = replace(lane, limits=ScalingLimits(each, each, copies, copies))
+        places.update(_own_lanes(whole, rest, total, lanes))
+    if sharing:
+        if not rest:
+            raise LaneError(
+                sharing[0], f"no core is left for it: all {total} are stated by other models"
+            )
+        places.update(_share(sharing, models, rest, lanes))
+    return Layout(tuple(lanes), places, tuple(scaled), tuple(spare), warnings)
+
+
+def _shares(settings: ModelSettings) -> bool:
+    """Whether the model sits on the lanes of those that state nothing."""
+    return settings.device == "cpu" and settings.cores is None and settings.lane is None
+
+
+def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
+    """The models of each lane that is somebody's own, by its name. Raises LaneError."""
+    owners: dict[str, tuple[str, ...]] = {}
     for name in sorted(models):
         settings = models[name]
-        if settings.device != "cpu":
-            places[name] = tuple(_device_lanes(name, settings, lanes))
-        elif settings.cores is None and settings.lane is None:
-            sharing.append(name)
-        else:
-            places[name] = tuple(_own_lanes(name, settings, free, len(cores), lanes, owners))
-    if sharing:
-        if not free:
-            raise LaneError(
-                sharing[0], f"no core is left for it: all {len(cores)} are stated by other models"
-            )
-        places.update(_share(sharing, models, free, lanes))
-    return Layout(tuple(lanes), places)
+        if settings.device != "cpu" or _shares(settings):
+            continue
+        label = settings.lane or name
+        others = owners.setdefault(label, ())
+        for other in others[:1]:
+            if _size(models[other]) != _size(settings):
+                raise LaneError(
+                    name,
+                    f"lane {label!r}: states other cores, replicas or scaling than model {other!r}",
+                )
+        owners[label] = (*others, name)
+    return owners
+
+
+def _size(settings: ModelSettings) -> object:
+    """What models on one lane must agree on."""
+    planner = settings.planner if settings.scaled else None
+    return settings.cores, settings.replicas, planner
+
+
+def _limits(
+    name: str, settings: ModelSettings, total: int, *, allow_fewer: bool
+) -> tuple[ScalingLimits, str | None]:
+    """How large and how many the lanes of a model may be on `total` cores, and a warning if that
+    is less than it wishes for. Raises LaneError, naming the field."""
+    copies = settings.replicas
+    if settings.cores is None:
+        return ScalingLimits(1, total, copies.min, copies.max), None
+    least, most = settings.cores.min, settings.cores.max or total
+    wish = None
+    if max(least, most) > total:
+        field = "cores.max" if most > total else "cores.min"
+        wish = f"{field}: wants {max(least, most)} cores, and the server may use {total}"
+        least, most = min(least, total), min(most, total)
+    fewest, many = copies.min, copies.max
+    if copies.fixed:  # which divide the cores; where their number varies, each has so many
+        if most < fewest:
+            raise LaneError(name, f"cores: wants {fewest} for so many replicas, and states {most}")
+        least, most = max(1, least // fewest), most // fewest
+    elif many * least > total:
+        wish = (
+            f"replicas.max: wants {many * least} cores, {least} for each of {many}, and the server "
+            f"may use {total}"
+        )
+        many = max(fewest, total // least)
+    if wish is not None and not allow_fewer:
+        raise LaneError(name, f"{wish}; --allow-fewer-cores serves it with those")
+    return ScalingLimits(least, most, fewest, many), wish
+
+
+def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
+    """How many of `free` cores go to models that state none: what the others could not use
+    together, and one if they can do with less."""
+    least = sum(lane.limits.replicas_min * lane.limits.cores_min for lane in scaled)
+    most = sum(lane.limits.replicas_max * lane.limits.cores_max for lane in scaled)
+    return max(0, free - most, min(1, free - least))
 
 
 def _own_lanes(
-    name: str,
-    settings: ModelSettings,
-    free: list[int],
-    total: int,
-    lanes: list[LaneSpec],
-    owners: dict[str, tuple[str, int, int]],
-) -> list[str]:
-    """The lanes of a model that states cores or names a lane."""
-    wanted = total
-    if settings.cores is not None:
-        wanted = settings.cores.max or total
-        wanted = max(settings.cores.min, min(wanted, len(free)))
-    label = settings.lane or name
-    stated = settings.cores.max or 0 if settings.cores is not None else 0
-    if label in owners:
-        other, before, replicas = owners[label]
-        if (stated, settings.replicas) != (before, replicas):
-            raise LaneError(
-                name, f"lane {label!r}: states other cores or replicas than model {other!r}"
-            )
-    else:
-        if settings.cores is None:
-            wanted = len(free)
-        if wanted > len(free) or wanted < settings.replicas:
-            raise LaneError(
-                name,
-                f"cores: wants {max(wanted, settings.replicas)}, and {len(free)} of {total} "
-                "are free",
-            )
-        owners[label] = (name, stated, settings.replicas)
-        each = wanted // settings.replicas
-        for i in range(settings.replicas):
-            lane = label if settings.replicas == 1 else f"{label}-{i}"
-            lanes.append(LaneSpec(lane, tuple(free[:each])))
-            del free[:each]
-    if settings.replicas == 1:
-        return [label]
-    return [f"{label}-{i}" for i in range(settings.replicas)]
+    lane: ScaledLane, free: list[int], total: int, lanes: list[LaneSpec]
+) -> dict[str, tuple[str, ...]]:
+    """Take its least from `free`; the places of its models. Raises LaneError."""
+    count, each = lane.limits.replicas_min, lane.limits.cores_min
+    if count * each > len(free):
+        raise LaneError(
+            lane.models[0], f"cores: wants {count * each}, and {len(free)} of {total} are free"
+        )
+    names = (lane.name,) if count == 1 else tuple(f"{lane.name}-{i}" for i in range(count))
+    for name in names:
+        lanes.append(LaneSpec(name, tuple(free[:each])))
+        del free[:each]
+    return dict.fromkeys(lane.models, names)
 
 
 def _device_lanes(name: str, settings: ModelSettings, lanes: list[LaneSpec]) -> list[str]:
     """One accelerator lane for each replica; models on the same device and lane name share it."""
     label = settings.lane or settings.device.replace(":", "-")
-    names = [label if i == 0 else f"{label}-{i}" for i in range(settings.replicas)]
+    names = [label if i == 0 else f"{label}-{i}" for i in range(settings.replicas.min)]
     present = {lane.name for lane in lanes}
     lanes.extend(LaneSpec(n, (), settings.device) for n in names if n not in present)
     return names
@@ -118,7 +225,7 @@ def _share(
     lanes: list[LaneSpec],
 ) -> dict[str, tuple[str, ...]]:
     """Split what is left into equal lanes, and spread the models over them."""
-    count = min(len(free), max(models[name].replicas for name in sharing))
+    count = min(len(free), max(models[name].replicas.min for name in sharing))
     names = [SHARED] if count == 1 else [f"{SHARED}-{i}" for i in range(count)]
     each = len(free) // count
     for i, lane in enumerate(names):
@@ -128,7 +235,7 @@ def _share(
     load = dict.fromkeys(names, 0)
     places = {}
     for name in sharing:
-        chosen = sorted(names, key=lambda lane: load[lane])[: models[name].replicas]
+        chosen = sorted(names, key=lambda lane: load[lane])[: models[name].replicas.min]
         for lane in chosen:
             load[lane] += 1
         places[name] = tuple(sorted(chosen))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from slacktide.domain import Batch, BatchTiming, PoolId, Replica
@@ -18,16 +17,6 @@ from slacktide.server.versions import Catalog, LoadedVersion, VersionState
 log = logging.getLogger("slacktide.models")
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    """A version that comes up."""
-
-    replicas: int
-    """As many make it serve."""
-    problem: asyncio.Future[str | None]
-    """Done when it serves (None) or cannot (why)."""
-
-
 class Launching:
     """The driver's `Launcher`: models by their settings' executors."""
 
@@ -36,12 +25,12 @@ class Launching:
         self._catalog = catalog
         self._executors = executors
         self._engine = engine
-        self._awaited: dict[PoolId, _Awaited] = {}
+        self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
 
-    def await_up(self, pool: PoolId, replicas: int) -> asyncio.Future[str | None]:
-        """Done once so many of its replicas are up, with None, or when it cannot be, with why."""
+    def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
+        """Done once all of its replicas are up, with None, or when that cannot be, with why."""
         problem: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._awaited[pool] = _Awaited(replicas, problem)
+        self._awaited[pool] = problem
         return problem
 
     def await_no_more(self, pool: PoolId) -> None:
@@ -63,9 +52,10 @@ class Launching:
         if report.interface != version.interface:
             return "the model's inputs, outputs or batch axis are not those of its profile"
         version.replicas_up.add(replica.id)
-        awaited = self._awaited.get(replica.pool)
-        if awaited is not None and len(version.replicas_up) >= awaited.replicas:
-            self._tell(replica.pool, None)
+        if report.note and version.sessions != report.sessions:
+            log.warning("%s: %s", version.name, report.note)
+        version.sessions = report.sessions
+        self._tell_if_up(version)
         return None
 
     def lost(self, replica: Replica, detail: str) -> None:
@@ -83,6 +73,7 @@ class Launching:
         version = self._catalog.by_pool(replica.pool)
         if version is not None:
             version.replicas_up.discard(replica.id)
+            self._tell_if_up(version)
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         """See `Launcher.finished`."""
@@ -103,10 +94,18 @@ class Launching:
         log.error("%s:%s is unavailable: %s", version.name, version.version, pool.down_reason)
         self._tell(version.pool, pool.down_reason)
 
+    def _tell_if_up(self, version: LoadedVersion) -> None:
+        """All that are in the plan now: there may be fewer than when it was loaded."""
+        pool = self._engine.state.pools.get(version.pool)
+        placements = () if pool is None else pool.placements
+        wanted = sum(not placement.retiring for placement in placements)
+        if 0 < wanted <= len(version.replicas_up):
+            self._tell(version.pool, None)
+
     def _tell(self, pool: PoolId, problem: str | None) -> None:
         awaited = self._awaited.get(pool)
-        if awaited is not None and not awaited.problem.done():
-            awaited.problem.set_result(problem)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(problem)
 
 
 def executor_for_measuring(
@@ -117,8 +116,8 @@ def executor_for_measuring(
     return executors["worker" if name == "profiled" else name]
 
 
-def source_of(definition: ModelDefinition) -> ModelSource:
-    """What an executor needs to open a version."""
+def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
+    """What an executor needs to open a version, with sessions of so many `threads`."""
     return ModelSource(
         definition.name,
         definition.version,
@@ -128,4 +127,5 @@ def source_of(definition: ModelDefinition) -> ModelSource:
         definition.settings.provider_names,
         definition.warmup_shapes,
         definition.settings.pads,
+        threads,
     )

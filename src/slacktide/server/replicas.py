@@ -18,7 +18,6 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     Event,
-    LaneResized,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -36,6 +35,7 @@ from slacktide.executors.ports import (
     Report,
     Resized,
 )
+from slacktide.server.resizing import Resizing
 
 log = logging.getLogger("slacktide.driver")
 
@@ -85,7 +85,7 @@ class Replicas:
         self._handles: dict[int, ReplicaHandle] = {}
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
-        self._resizing: dict[str, tuple[tuple[int, ...], set[int]]] = {}
+        self.resizing = Resizing(clock, post)
 
     def descriptor(self, id: int) -> int | None:
         """File descriptor that is readable when the replica has something to report; None if there
@@ -129,6 +129,7 @@ class Replicas:
             handle = self._handles.pop(replica.id, None)
             if handle is not None:
                 handle.stop()
+            self.resizing.gone(replica.lane, replica.id)
             self._launcher.stopped(replica)
 
     def run(self, batch: Batch, payloads: list[Payload]) -> None:
@@ -141,18 +142,10 @@ class Replicas:
             handle.abort(batch.id)
 
     def resize(self, command: ResizeLane) -> None:
-        handles = [self._handles[r.id] for r in command.replicas if r.id in self._handles]
-        waiting = {r.id for r in command.replicas if r.id in self._handles}
-        self._resizing[command.lane] = (command.cores, waiting)
-        for handle in handles:
+        handles = {r.id: self._handles[r.id] for r in command.replicas if r.id in self._handles}
+        self.resizing.begin(command.lane, command.cores, handles)
+        for handle in handles.values():
             handle.resize(command.cores)
-        self._resized(command.lane)
-
-    def _resized(self, lane: str) -> None:
-        cores, waiting = self._resizing[lane]
-        if not waiting:
-            del self._resizing[lane]
-            self._post(LaneResized(lane, cores))
 
     def close(self) -> None:
         """Stop every one, and hear nothing more."""
@@ -185,9 +178,7 @@ class Replicas:
             case Lost():
                 self._gone(replica, report, stop=False)
             case Resized():
-                if replica.lane in self._resizing:
-                    self._resizing[replica.lane][1].discard(replica.id)
-                    self._resized(replica.lane)
+                self.resizing.told(replica.lane, replica.id, report)
         self._flush()
 
     def _finished(self, report: Finished) -> None:
@@ -204,9 +195,7 @@ class Replicas:
             handle.stop()
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
-        if replica.lane in self._resizing:
-            self._resizing[replica.lane][1].discard(replica.id)
-            self._resized(replica.lane)
+        self.resizing.gone(replica.lane, replica.id)
         log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, report.detail)
         self._launcher.lost(replica, report.detail)
         self._post(ReplicaLost(replica.id, report.detail, report.permanent))

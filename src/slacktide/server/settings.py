@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, get_args
 
 from slacktide.server.security import TlsFiles
 from slacktide.server.sizes import MIB
+
+CpuAllocatorName = Literal["affinity", "cgroup"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,12 @@ class ServerSettings:
     metrics_port: int | None = 8002
     cores: int | None = None
     """Most cores that models may use; None: all that this process may use."""
+    allow_fewer_cores: bool = False
+    """Whether a model that wishes for more cores than that is served with those; else it is not."""
+    cpu_allocator: CpuAllocatorName = "affinity"
+    """How workers get their cores: by affinity alone, or with a control group's quota on top."""
+    core_share: float = 1.0
+    """Part of the time of each of its cores that a worker gets under `cgroup`, 0.1 to 1."""
     scheduler: str | None = None
     """One policy for every model, whatever their settings say; None: theirs."""
     scheduler_options: Mapping[str, object] = field(default_factory=dict)
@@ -79,6 +88,13 @@ class ServerSettings:
                 raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if self.cores is not None and self.cores < 1:
             raise ValueError(f"cores: expected 1 or more, got {self.cores}")
+        if self.cpu_allocator not in get_args(CpuAllocatorName):
+            names = " or ".join(get_args(CpuAllocatorName))
+            raise ValueError(f"cpu_allocator: expected {names}, got {self.cpu_allocator!r}")
+        if not 0.1 <= self.core_share <= 1.0:
+            raise ValueError(f"core_share: expected 10% to 100%, got {self.core_share:.0%}")
+        if self.core_share < 1.0 and self.cpu_allocator != "cgroup":
+            raise ValueError("core_share: needs cpu_allocator 'cgroup'")
         if self.record_limit < MIB:
             raise ValueError(f"record_limit: expected 1MiB or more, got {self.record_limit}")
         if self.allow_uploads and not self.allow_control:

@@ -55,22 +55,26 @@ class ProfileShelf:
         definition: ModelDefinition,
         source: ModelSource,
         executor: Executor,
-        cores: tuple[int, ...],
+        core_sets: Sequence[tuple[int, ...]],
     ) -> KnownModel:
-        """The stored profile if it covers `cores`; else one measured now, and stored.
+        """The stored profile if it covers all of `core_sets`; else one measured now on each of
+        them (of different sizes; one empty set on an accelerator), and stored.
 
         Raises RepositoryError, or MeasuringError if the model cannot be run.
         """
-        found = await asyncio.to_thread(self.find, definition, len(cores) or 1)
+        sets = [cores or (0,) for cores in core_sets]
+        counts = [len(cores) for cores in sets]
+        found = await asyncio.to_thread(self.find, definition, counts, source.threads)
         if found is not None:
             return found
         log.info("%s:%s has no profile; measuring", definition.name, definition.version)
-        return await self.measure(
-            definition, source, executor, [cores or (0,)], budget_s=self._budget_s
-        )
+        return await self.measure(definition, source, executor, sets, budget_s=self._budget_s)
 
-    def find(self, definition: ModelDefinition, cores: int) -> KnownModel | None:
-        """A stored profile for so many cores; None if none fits. Blocks: reads files."""
+    def find(
+        self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
+    ) -> KnownModel | None:
+        """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
+        files."""
         stored = self._store.find(definition, self._key(definition))
         if not isinstance(stored, StoredProfile):
             for reason in stored.reasons:
@@ -84,10 +88,11 @@ class ProfileShelf:
             return None
         interface = _limited(interface, definition)
         mismatch = record.mismatch(
-            cores=[cores],
+            cores=cores,
             max_batch=interface.max_batch,
             device=definition.settings.device,
             shapes=definition.warmup_shapes,
+            threads=threads,
         )
         if mismatch is not None:
             log.info("profile of %s does not do: it %s", definition.where, mismatch)

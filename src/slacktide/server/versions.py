@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import ModelSource
+from slacktide.executors.ports import ModelSource, SessionSize
 from slacktide.profiles import ClassedTimes
 from slacktide.repository.definition import ModelDefinition
 from slacktide.server.inputs import InputCheck
@@ -45,7 +45,9 @@ class LoadedVersion:
     reason: str = ""
     """Why it is unavailable."""
     cores: int = 1
-    """Of a lane it serves on; 1 on an accelerator."""
+    """Of a lane it serves on, at least; 1 on an accelerator."""
+    sessions: Sequence[SessionSize] = ()
+    """Of the replica that came up last."""
     replicas_up: set[int] = field(default_factory=set)
     in_flight: int = 0
     """Calls that have not been answered."""

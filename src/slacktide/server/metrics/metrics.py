@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import chain
 
 from slacktide.engine import Engine
@@ -14,9 +15,12 @@ from slacktide.server.metrics.machine import Machine
 from slacktide.server.metrics.nvml import Nvml, open_nvml
 from slacktide.server.metrics.own import recording_families, server_families, version_families
 from slacktide.server.metrics.process import process_families
+from slacktide.server.metrics.scaling import scaling_families, session_families
 from slacktide.server.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.server.metrics.view import look
 from slacktide.server.metrics.workers import Workers, usage_of
+from slacktide.server.resizing import Resizing
+from slacktide.server.scaling import Scaling
 from slacktide.server.versions import Catalog
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,6 +34,8 @@ class Metrics:
         catalog: Catalog,
         engine: Engine,
         budget: MemoryBudget,
+        scaling: Scaling,
+        resizing: Resizing,
         *,
         process_executor: Workers | None = None,
         machine: Machine | None = None,
@@ -44,6 +50,8 @@ class Metrics:
         self._machine = machine or Machine()
         self._nvml = nvml or open_nvml()
         self._recorder = recorder
+        self._scaling = scaling
+        self._resizing = resizing
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
@@ -55,6 +63,8 @@ class Metrics:
                 machine_families(self._machine.cpu_utilization(), self._machine.memory()),
                 gpus,
                 version_families(views, self._catalog),
+                session_families(views),
+                scaling_families(self._engine, self._scaling, self._resizing, now=time.monotonic()),
                 server_families(self._engine, self._budget, usage_of(self._workers)),
                 recording_families(self._recorder),
                 process_families(),

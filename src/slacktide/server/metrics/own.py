@@ -151,7 +151,7 @@ def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) 
         "Most that slacktide_payload_in_use_bytes may become",
         budget.limit,
     )
-    yield from _lanes(engine)
+    yield _busy(engine)
     yield Family.single(
         "slacktide_worker_processes", "gauge", "Worker processes that live", workers.processes
     )
@@ -256,10 +256,8 @@ def _replicas(views: Sequence[VersionView]) -> Family:
     return family
 
 
-def _lanes(engine: Engine) -> Iterable[Family]:
+def _busy(engine: Engine) -> Family:
     busy = Family("slacktide_lane_busy", "gauge", "1 while a batch runs on it")
-    cores = Family("slacktide_lane_cores", "gauge", "Cores it has")
     for name, lane in sorted(engine.state.lanes.items()):
         busy.add(int(lane.running is not None), lane=name)
-        cores.add(len(lane.cores), lane=name)
-    return busy, cores
+    return busy

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slacktide.domain import PoolId
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.executors.ports import SessionSize
 from slacktide.profiles import ClassedTimes
 from slacktide.server.tally import Tally
 from slacktide.server.versions import Catalog, VersionState
@@ -27,6 +29,8 @@ class VersionView:
     times: ClassedTimes
     cores: int = 1
     ready: bool = False
+    sessions: Sequence[SessionSize] = ()
+    """Of one replica."""
     in_flight: int = 0
     payload_bytes: int = 0
     states: Counter[State] = field(default_factory=Counter)
@@ -50,6 +54,7 @@ def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
             view = views[key] = VersionView(*key, loaded.tally, loaded.times)
         view.tally, view.times, view.cores = loaded.tally, loaded.times, loaded.cores
         view.ready |= loaded.state is VersionState.READY
+        view.sessions = loaded.sessions or view.sessions
         view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
         view.states += requests.get(loaded.pool, Counter())

@@ -1,0 +1,78 @@
+"""`Scaling`: the autoscaler as the driver calls it, timed, and never in the way of a request.
+
+A fault in a planner must not cost answers: it is logged, the plan in force stays, and planners are
+asked again after a while.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from slacktide.domain import Event, LaneResized, Plan, PlanChanged
+from slacktide.engine import Engine
+from slacktide.scaling.autoscaler import Autoscaler, ScaledModel, Standing
+from slacktide.server.core_seconds import CoreSeconds
+
+log = logging.getLogger("slacktide.scaling")
+
+PAUSE_S = 10.0
+"""Seconds without plans after a planner has failed."""
+
+
+class Scaling:
+    """Belongs to the driver's loop."""
+
+    def __init__(self, engine: Engine, cores: Sequence[int]) -> None:
+        """`cores`: processor numbers that lanes may have."""
+        self._engine = engine
+        self._autoscaler = Autoscaler(engine, cores)
+        self.models: Mapping[str, ScaledModel] = {}
+        """How models are scaled, by name."""
+        self._paused_until = 0.0
+        self.usage = CoreSeconds()
+        self.plans = 0
+        """Plans made, not counting those of loads and unloads."""
+        self.planning_s = 0.0
+        """Time of the loop that deciding has taken, seconds."""
+
+    def rebase(self, base: Plan, models: Mapping[str, ScaledModel], *, now: float) -> Plan:
+        """The plan to put in force where `base` is wanted: see `Autoscaler.rebase`."""
+        self.models = models
+        return self._autoscaler.rebase(base, models, now=now)
+
+    def before(self, events: Sequence[Event], *, now: float) -> Sequence[Event]:
+        """`events`, behind a new plan if they ask for one."""
+        if not self.models or now < self._paused_until:
+            return events
+        begin = time.perf_counter()
+        try:
+            plans = self._autoscaler.before(events, now=now)
+        except Exception:
+            log.exception("planning failed; the plan in force stays for %g s", PAUSE_S)
+            self._paused_until = now + PAUSE_S
+            return events
+        finally:
+            self.planning_s += time.perf_counter() - begin
+        if not plans:
+            return events
+        self.plans += len(plans)
+        return [*plans, *events]
+
+    def after(self, events: Sequence[Event], *, now: float) -> None:
+        """The engine has handled `events`."""
+        if any(isinstance(event, (PlanChanged, LaneResized)) for event in events):
+            lanes = self._engine.state.lanes.values()
+            self.usage.note({lane.name: len(lane.cores) for lane in lanes}, now=now)
+
+    def next_wakeup(self) -> float | None:
+        """When TimerFired must be delivered for it (absolute seconds); None if never."""
+        if not self.models:
+            return None
+        at = self._autoscaler.next_wakeup()
+        return None if at is None else max(at, self._paused_until)
+
+    def standings(self, *, now: float) -> Mapping[str, Standing]:
+        """Where each scaled model stands, by name."""
+        return self._autoscaler.standings(now=now)
