@@ -115,7 +115,7 @@ def measured(
     counts = simulation.engine.state.ledger.counts["m"]
     if counts.ended != count or not counts.count(OutcomeKind.SERVED):
         raise RuntimeError(f"{counts.ended} of {count} requests have ended: {counts.by_reason}")
-    return count / seconds, simulation.rows / simulation.batches
+    return count / seconds, simulation.hardware.rows / simulation.hardware.batches
 
 
 def resident_mib() -> float:

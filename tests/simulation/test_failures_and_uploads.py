@@ -22,7 +22,7 @@ def test_members_of_a_lost_batch_run_again_alone_once_a_replica_is_back(make):
     # Up at 0.5, lost at 1.0, started again 0.1 s later, up 0.5 s after that.
     assert world.batches == [(0.5, (1, 2)), (1.6, (1,)), (2.6, (2,))]
     assert set(world.reasons.values()) == {Reason.ON_TIME}
-    assert world.simulation.busy_s == 0.5 + 1.0 + 1.0
+    assert world.simulation.hardware.busy_s == 0.5 + 1.0 + 1.0
 
 
 def test_a_failure_of_another_lane_or_model_changes_nothing(make):
@@ -57,7 +57,7 @@ def test_a_batch_that_nobody_waits_for_is_aborted_at_once(make):
         make.request(1, 0.0), Happening(0.25, Cancelled(1)), make.request(2, 0.5)
     )
     assert world.batches == [(0.0, (1,)), (0.5, (2,))]
-    assert world.simulation.busy_s == 0.25 + 1.0
+    assert world.simulation.hardware.busy_s == 0.25 + 1.0
 
 
 def test_an_upload_is_announced_at_its_first_byte_and_submitted_when_complete(make):

@@ -76,8 +76,8 @@ def test_fifo_one_by_one_waits_as_the_formula_says(make):
     waits = [outcome.queue_s for outcome in world.outcomes.values()]
     assert len(waits) == count
     assert np.mean(waits) == pytest.approx(load * service / (2.0 * (1.0 - load)), rel=0.05)
-    assert world.simulation.busy_s == pytest.approx(count * service)
-    assert world.simulation.rows == world.simulation.batches == count
+    assert world.simulation.hardware.busy_s == pytest.approx(count * service)
+    assert world.simulation.hardware.rows == world.simulation.hardware.batches == count
 
 
 workload = st.lists(

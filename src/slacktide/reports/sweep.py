@@ -16,18 +16,23 @@ from slacktide.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Row, Sweep
 _TITLES: Mapping[str, str] = {
     "submitted": "submitted",
     "goodput": "goodput",
+    "violation_rate": "violations",
     "on_time_rps": "on time/s",
     "refused": "refused",
     "late": "late",
     "p50_s": "p50 ms",
     "p99_s": "p99 ms",
+    "mean_cores": "cores",
+    "core_seconds": "core s",
 }
 _AT_A_GLANCE = ("refused", "late", "p99_s")
-"""What a terminal has room for beside goodput; a page, CSV and JSON have everything."""
+"""What a terminal has room for beside goodput; a page, CSV and JSON have everything. Where runs
+differ in cores, these come too."""
 _STREAMS_MOST = 4
 """More streams than these do not get columns of their own at a terminal."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
-_SHARES = ("goodput", "refused", "late")
+_CORES = next(figure for figure in FIGURES if figure.name == "mean_cores")
+_SHARES = ("goodput", "violation_rate", "refused", "late")
 
 
 def render_sweep(sweep: Sweep) -> Table:
@@ -36,7 +41,8 @@ def render_sweep(sweep: Sweep) -> Table:
     streams = _streams(sweep)
     for key in _short(sweep.keys, "."):
         table.add_column(Text(key), overflow="fold")
-    for heading in ("goodput", *_short(streams, "/"), *(_TITLES[name] for name in _AT_A_GLANCE)):
+    names = _AT_A_GLANCE + (("mean_cores",) if _cores_differ(sweep) else ())
+    for heading in ("goodput", *_short(streams, "/"), *(_TITLES[name] for name in names)):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)
     for row in sweep.rows:
@@ -45,7 +51,7 @@ def render_sweep(sweep: Sweep) -> Table:
         for stream in streams:
             goodput = row.figure(_GOODPUT, stream)
             cells.append("–" if goodput is None else percent(goodput.mean))
-        cells += [figures[name].partition(" ±")[0] for name in _AT_A_GLANCE]
+        cells += [figures[name].partition(" ±")[0] for name in names]
         leads = len(sweep.rows) > 1 and row.goodput.mean == best
         table.add_row(*map(Text, cells), style="bold" if leads else "")
     return table
@@ -68,6 +74,12 @@ def sweep_page(sweep: Sweep) -> str:
         )
     )
     return html_document(sweep.title, origin(first) if first is not None else "", body)
+
+
+def _cores_differ(sweep: Sweep) -> bool:
+    """Whether some cells were given more cores than others, or more at times."""
+    means = {found.mean for row in sweep.rows if (found := row.figure(_CORES)) is not None}
+    return len(means) > 1 or any(mean != int(mean) for mean in means)
 
 
 def _streams(sweep: Sweep) -> tuple[str, ...]:
@@ -136,10 +148,12 @@ def _shown(name: str, value: Mean | None) -> str:
     factor, digits, unit = 1.0, 1, ""
     if name in _SHARES:
         factor, unit = 100.0, " %"
-    elif name.endswith("_s"):
+    elif name in ("p50_s", "p99_s"):
         factor, digits = 1e3, 2
     elif name == "submitted":
         digits = 0
+    elif name == "mean_cores":
+        digits = 2
     text = f"{value.mean * factor:.{digits}f}{unit}"
     if value.se is not None and name != "submitted":
         text += f" ± {value.se * factor:.{digits}f}"

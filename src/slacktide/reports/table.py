@@ -30,9 +30,10 @@ def summary(report: Report) -> str:
     """One line: what came of it."""
     total = report.total
     cut = ", interrupted" if report.interrupted else ""
+    cores = "" if report.mean_cores is None else f" on {report.mean_cores:.2f} cores"
     return (
         f"{report.title}: goodput {percent(total.goodput)}, {total.on_time_rps:.1f} of "
-        f"{total.offered_rps:.1f} requests/s on time over {report.duration_s:.1f} s{cut}"
+        f"{total.offered_rps:.1f} requests/s on time over {report.duration_s:.1f} s{cores}{cut}"
     )
 
 
@@ -87,6 +88,8 @@ def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
             rows.append((f"{stream.name}: answers", stream.latency))
         if stream.refusal_latency is not None:
             rows.append((f"{stream.name}: refusals", stream.refusal_latency))
+    if report.network is not None:
+        rows.append(("on the link, there and back", report.network))
     if report.lateness is not None:
         rows.append(("lateness of the generator", report.lateness))
     return rows

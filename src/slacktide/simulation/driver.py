@@ -4,8 +4,9 @@ Theory of operation. A heap holds what will happen: ends of batches, replicas th
 of announced requests. What comes from outside is an iterator of which only the next instant is
 looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
 heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
-(`order.py` decides ties). Requests and notices of one instant are handed over together, as those of
-one turn of the event loop are in the server; everything else by itself.
+(`order.py` decides ties); an autoscaler's timer is one more. Requests and notices of one instant
+are handed over together, as those of one turn of the event loop are in the server; everything else
+by itself.
 
 No rule of serving lives here. The engine, its schedulers and its profiles are the server's own.
 """
@@ -18,33 +19,23 @@ from heapq import heappop, heappush
 from typing import TypeAlias
 
 from slacktide.domain import (
-    AbortBatch,
     Announced,
     Answer,
-    Batch,
-    BatchAborted,
-    BatchFinished,
     Command,
     Event,
-    LaneResized,
     Notice,
     Outcome,
     Plan,
     PlanChanged,
-    Replica,
-    ReplicaLost,
-    ReplicaUp,
     Request,
-    ResizeLane,
-    RunBatch,
-    StartReplica,
-    StopReplica,
     Submitted,
     TimerFired,
 )
 from slacktide.engine import Engine, check_invariants
+from slacktide.scaling import Autoscaler
 from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
+from slacktide.simulation.hardware import Hardware, Report
 from slacktide.simulation.items import Failure, Happening, Item, Upload
 from slacktide.simulation.order import KIND_OF, Kind
 
@@ -73,33 +64,30 @@ class Simulation:
         watch: Watch | None = None,
         begin: float = 0.0,
         start_s: float = 0.0,
+        resize_s: float = 0.0,
+        autoscaler: Autoscaler | None = None,
         check: bool = False,
     ) -> None:
-        """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start.
+        """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
+        a lane has been resized `resize_s` seconds after that was asked for.
 
-        `check` has the engine's invariants checked after every event: for tests, it is slow.
+        `autoscaler` is one for `engine`, and `plan` what it made of the base plan. `check` has the
+        engine's invariants checked after every event: for tests, it is slow.
         """
         self.engine = engine
         self.now = begin
-        self.batches = 0
-        """Batches that have started."""
-        self.rows = 0
-        """Rows in them."""
-        self.busy_s = 0.0
-        """Core seconds that batches took until they ended, however they ended."""
-        self._execution = execution
+        self.hardware = Hardware(
+            engine, execution, self._put_report, start_s=start_s, resize_s=resize_s
+        )
+        """For reading: what has run, and on how many cores."""
         self._answered = answered
         self._watch = watch
         self._check = check
-        self._start_s = start_s
+        self._autoscaler = autoscaler
         self._heap: list[_Entry] = []
         self._put_down = 0
         self._open: dict[int, Request | Notice] = {}
         """Known to the engine and without an outcome."""
-        self._replicas: dict[int, Replica] = {}
-        """Started and neither lost nor stopped."""
-        self._running: dict[int, tuple[Batch, int]] = {}
-        """Batches and their cores, by batch id."""
         self._turns = 0
         self._put(begin, Kind.REPLICA, PlanChanged(plan))
 
@@ -122,6 +110,8 @@ class Simulation:
             arrival = math.inf if coming is None else coming.arrival
             at = arrival if arrival < due else due
             wakeup = next_wakeup()
+            if self._autoscaler is not None and (at < math.inf or wakeup is not None):
+                wakeup = _earlier(wakeup, self._autoscaler.next_wakeup())
             if wakeup is not None and wakeup < at:
                 if wakeup > until:
                     break
@@ -155,6 +145,9 @@ class Simulation:
         """Have `event` happen at `at`; an upload is complete then."""
         heappush(self._heap, (at, kind, self._put_down, event))
         self._put_down += 1
+
+    def _put_report(self, at: float, report: Report) -> None:
+        self._put(at, KIND_OF[type(report)], report)
 
     def _take_in(self, item: Item) -> None:
         """The instant of an item from outside has come."""
@@ -205,16 +198,17 @@ class Simulation:
                 return None  # its sender has been told of the outcome and sends no more
             return Submitted(what.request)
         elif isinstance(what, Failure):
-            return self._fails(what)
-        elif isinstance(what, BatchFinished | BatchAborted):
-            return what if self._ends(what.batch) else None
-        elif isinstance(what, ReplicaLost):
-            return what if self._gone(what.replica) else None
+            return self.hardware.fails(what, now=self.now)
+        elif isinstance(what, Report):
+            return what if self.hardware.happens(what, now=self.now) else None
         return what
 
     def _deliver(self, events: Sequence[Event], at: float) -> None:
         self.now = at
+        if self._autoscaler is not None:
+            events = (*self._autoscaler.before(events, now=at), *events)
         commands = self.engine.handle_all(events, now=at)
+        self.hardware.look(now=at)
         if self._check:
             check_invariants(self.engine)
         if self._watch is not None:
@@ -223,70 +217,18 @@ class Simulation:
             if type(command) is Answer:
                 self._answer(command)
             else:
-                self._carry_out(command)
-
-    # ── commands ─────────────────────────────────────────────────────────────────────────────
+                self.hardware.carry_out(command, now=at)
 
     def _answer(self, command: Answer) -> None:
         request = self._open.pop(command.id, None)
         if request is not None and self._answered is not None:
             self._answered(request, command.outcome)
 
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case RunBatch():
-                self._run(command.batch)
-            case AbortBatch():
-                self._put(self.now, Kind.BATCH, BatchAborted(command.batch.id))
-            case StartReplica():
-                self._replicas[command.replica.id] = command.replica
-                up = ReplicaUp(command.replica.id)
-                self._put(self.now + self._start_s, Kind.REPLICA, up)
-            case StopReplica():
-                if command.kill:
-                    lost = ReplicaLost(command.replica.id, "killed")
-                    self._put(self.now, Kind.REPLICA, lost)
-                else:
-                    del self._replicas[command.replica.id]
-            case ResizeLane():
-                resized = LaneResized(command.lane, command.cores)
-                self._put(self.now, Kind.REPLICA, resized)
 
-    def _run(self, batch: Batch) -> None:
-        cores = self.engine.state.lanes[batch.replica.lane].size
-        seconds = self._execution.seconds(batch, cores)
-        if not seconds >= 0.0:
-            raise SimulationError(f"a batch of {batch.rows} rows takes {seconds} s")
-        self.batches += 1
-        self.rows += batch.rows
-        self._running[batch.id] = (batch, cores)
-        if seconds < math.inf:
-            self._put(self.now + seconds, Kind.BATCH, BatchFinished(batch.id))
-
-    def _ends(self, id: int) -> bool:
-        """Whether batch `id` ends now; False if it has ended before."""
-        running = self._running.pop(id, None)
-        if running is None:
-            return False
-        batch, cores = running
-        self.busy_s += (self.now - batch.started) * cores
-        return True
-
-    def _gone(self, id: int) -> bool:
-        """Whether replica `id` is lost now; False if it was lost or stopped before."""
-        if self._replicas.pop(id, None) is None:
-            return False
-        for batch, _ in tuple(self._running.values()):
-            if batch.replica.id == id:
-                self._ends(batch.id)
-        return True
-
-    def _fails(self, failure: Failure) -> ReplicaLost | None:
-        for replica in self._replicas.values():
-            if replica.lane == failure.lane and failure.model in (None, replica.pool.model):
-                lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
-                return lost if self._gone(replica.id) else None
-        return None
+def _earlier(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _announced_in(events: Sequence[Event | Failure | Upload], what: object) -> bool:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request
 from slacktide.load.report import Provenance, Report, StreamReport, Timeline
+from slacktide.simulation.core_meter import CoreMeter
 from slacktide.simulation.latencies import Latencies
 
 BINS_MOST = 3_600
@@ -129,9 +130,16 @@ class Scorer:
         provenance: Provenance,
         warnings: tuple[str, ...] = (),
         cores: float | None = None,
+        allocated: CoreMeter | None = None,
     ) -> Report:
         """Everything so far. Streams are sorted by model and application."""
         self._fold()
+        end = self._start + self._duration
+        used = None if allocated is None else allocated.seconds(self._start, end)
+        steps: tuple[float, ...] = ()
+        if allocated is not None:
+            edges = self._start + self._bin_s * np.arange(len(self._timeline) + 1)
+            steps = tuple(allocated.means(np.minimum(edges, end)).tolist())
         arrivals, on_time, refused, other = (tuple(column.tolist()) for column in self._timeline.T)
         return Report(
             kind="simulate",
@@ -147,9 +155,11 @@ class Scorer:
                 for (model, application), stream in sorted(self._streams.items())
             ),
             lateness=None,
-            timeline=Timeline(arrivals, on_time, refused, other, self._bin_s),
+            timeline=Timeline(arrivals, on_time, refused, other, self._bin_s, steps),
             warnings=warnings,
             cores=cores,
+            mean_cores=None if used is None else used / self._duration,
+            core_seconds=used,
         )
 
     def _summed(

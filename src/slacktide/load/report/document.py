@@ -6,7 +6,7 @@ side by side. Times are seconds, rates are per second; a field that ends in `_s`
 Words. *Submitted*: requests that were due and sent inside the scored window (the warm-up is
 left out). *On time*: answered before their deadline, by the client's clock, counted from the
 moment they should have been sent; best-effort answers are always on time. *Goodput*: on time ÷
-submitted. *Refused*: outcome `rejected` or `dropped`.
+submitted. *Violation rate*: the rest ÷ submitted. *Refused*: outcome `rejected` or `dropped`.
 """
 
 from __future__ import annotations
@@ -76,6 +76,11 @@ class StreamReport:
         """On time ÷ submitted, 0 to 1; 0 if nothing was submitted."""
         return self.on_time / self.submitted if self.submitted else 0.0
 
+    @property
+    def violation_rate(self) -> float:
+        """Not on time ÷ submitted, 0 to 1, refused or not; 0 if nothing was submitted."""
+        return 1.0 - self.on_time / self.submitted if self.submitted else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
@@ -88,6 +93,8 @@ class Timeline:
     """Late, failed or cancelled."""
     bin_s: float = 1.0
     """Length of a bin; the last may be cut short by the end of the window."""
+    cores: tuple[float, ...] = ()
+    """Mean cores allocated; empty where the run could not measure it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +135,14 @@ class Report:
     the warm-up too."""
     accuracy: float | None = None
     """Share of right answers, where labels are known."""
+    network: Percentiles | None = None
+    """Of the requests that left: seconds on their link, there and back; None without a link."""
     cores: float | None = None
-    """Mean cores used, where the run could measure it."""
+    """Mean cores busy, where the run could measure it."""
+    mean_cores: float | None = None
+    """Mean cores allocated to models in the window, busy or not; likewise."""
+    core_seconds: float | None = None
+    """That, times the length of the window."""
     schema: int = SCHEMA
 
     @property
@@ -137,7 +150,7 @@ class Report:
         return self.total.goodput
 
     def to_json(self) -> bytes:
-        """The document, indented, with the derived goodput written out for readers."""
+        """The document, indented, with derived goodput and violation rate written out."""
         return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,6 +162,7 @@ class Report:
             (self.total, *self.streams), (document["total"], *document["streams"]), strict=True
         ):
             plain["goodput"] = stream.goodput
+            plain["violation_rate"] = stream.violation_rate
         return document
 
     @classmethod

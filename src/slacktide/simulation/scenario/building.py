@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from pydantic import ValidationError
 
 from slacktide.domain import Deployment, Plan, PoolId, Route
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
@@ -17,6 +20,7 @@ from slacktide.profiles import ProfileError
 from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
 from slacktide.repository.complaints import Path as Place
 from slacktide.repository.schedulers import Section
+from slacktide.scaling import ScaledModel
 from slacktide.scheduling import PoolRecipe
 from slacktide.server.lanes import LaneError, lay_out
 from slacktide.simulation.scenario.journeys import Way
@@ -68,7 +72,8 @@ class _Builder:
         scenario = self._scenario
         found = {name: self._profile(name, model) for name, model in scenario.models.items()}
         wishes = {
-            name: self._wishes(model, found[name][1]) for name, model in scenario.models.items()
+            name: self._wishes(name, model, found[name][1])
+            for name, model in scenario.models.items()
         }
         try:
             layout = lay_out(wishes, range(scenario.cores))
@@ -76,10 +81,12 @@ class _Builder:
             raise self._refuse(("models", error.model), str(error)) from None
         sizes = {lane.name: len(lane.cores) for lane in layout.lanes}
         models: dict[str, ServedModel] = {}
+        limits = {name: lane.limits for lane in layout.scaled for name in lane.models}
         deployments, routes = [], []
         for name in scenario.models:
             cores = min(sizes[lane] for lane in layout.places[name])
-            models[name] = self._model(name, found[name][0], wishes[name], cores)
+            most = limits[name].cores_max if name in limits else cores
+            models[name] = self._model(name, found[name][0], wishes[name], (cores, most))
             pool = PoolId(name, _VERSION)
             routes.append(Route(name, pool))
             for lane in layout.places[name]:
@@ -90,7 +97,22 @@ class _Builder:
         )
         self._all_told(models, streams)
         plan = Plan(layout.lanes, tuple(deployments), tuple(routes))
-        return World(plan, models, streams, scenario.length)
+        scaled = {
+            name: ScaledModel(
+                replace(limits[name], batch_max=models[name].max_batch), *wishes[name].planner
+            )
+            for name in limits
+        }
+        return World(
+            plan,
+            models,
+            streams,
+            scenario.length,
+            tuple(range(scenario.cores)),
+            scaled,
+            scenario.start_s,
+            scenario.resize_s,
+        )
 
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
@@ -108,9 +130,16 @@ class _Builder:
                 return read_profile(self._path(model.profile)), None
         assert model.folder is not None
         with self._named((*place, "folder")):
-            return self._stored(self._path(model.folder), model.cores or self._scenario.cores)
+            return self._stored(self._path(model.folder), self._sizes(model))
 
-    def _stored(self, folder: Path, cores: int) -> tuple[TableProfile, ModelDefinition]:
+    def _sizes(self, model: SimulatedModel) -> list[int]:
+        """How many cores its lane may have, the least and the most."""
+        machine = self._scenario.cores
+        if model.cores is None:
+            return [machine]
+        return sorted({model.cores.min, model.cores.max or machine})
+
+    def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
         """The profile stored in a model's folder, and what the folder says of the model."""
         from slacktide.repository import ProfileStore, Repository
         from slacktide.server.shelf import ProfileShelf
@@ -118,20 +147,29 @@ class _Builder:
         definition = Repository(folder.parent).read(folder.name)[-1]
         known = ProfileShelf(ProfileStore()).find(definition, cores)
         if known is None:
+            sizes = " and ".join(map(str, cores))
             raise ProfileError(
-                f"{folder.name} has no stored profile for {cores} cores of this machine; "
+                f"{folder.name} has no stored profile for {sizes} cores of this machine; "
                 "run slacktide profile first, or name a file with 'profile'"
             )
         return TableProfile(known.record), definition
 
-    def _wishes(self, model: SimulatedModel, definition: ModelDefinition | None) -> ModelSettings:
+    def _wishes(
+        self, name: str, model: SimulatedModel, definition: ModelDefinition | None
+    ) -> ModelSettings:
         """The model's settings: those of its folder, over which the scenario has the last word."""
+        try:
+            ModelSettings(cores=model.cores, replicas=model.replicas, scaling=model.scaling)
+        except ValidationError as error:
+            why = str(error.errors()[0].get("ctx", {}).get("error", error))
+            raise self._refuse(("models", name), why) from None
         folder = definition.settings if definition is not None else None
         changes: dict[str, object] = {
             "device": "cpu",
             "lane": model.lane,
             "replicas": model.replicas,
-            "cores": None,
+            "cores": model.cores,
+            "scaling": model.scaling,
             "scheduler": self._scenario.scheduler,
         }
         if folder is not None and "scheduler" in folder.model_fields_set:
@@ -140,19 +178,22 @@ class _Builder:
             changes["scheduler"] = model.scheduler
         if model.share is not None:
             changes["share"] = model.share
-        settings = (folder or ModelSettings()).model_copy(update=changes)
-        if model.cores is None:
-            return settings
-        lane = ModelSettings.model_validate({"cores": model.cores}).cores
-        return settings.model_copy(update={"cores": lane})
+        return (folder or ModelSettings()).model_copy(update=changes)
 
     def _model(
-        self, name: str, profile: Profile, settings: ModelSettings, cores: int
+        self, name: str, profile: Profile, settings: ModelSettings, sizes: tuple[int, int]
     ) -> ServedModel:
+        """`sizes`: the fewest and the most cores it may run on."""
+        cores = sizes[0]
         stated = self._scenario.models[name].max_batch
         max_batch = stated or profile.largest
-        missing = profile.misses(max_batch, cores)
-        if missing is not None:
+        if cores != sizes[1] and isinstance(profile, PaddedProfile):
+            why = f"{name!r} takes the same time on any cores: expected a number"
+            raise self._refuse(("models", name, "cores"), why)
+        for cores in reversed(sizes):
+            missing = profile.misses(max_batch, cores)
+            if missing is None:
+                continue
             at_cores = profile.misses(1, cores) is not None
             key = "cores" if at_cores else "max_batch"
             raise self._refuse(("models", name, key), f"the profile of {name!r} {missing}")

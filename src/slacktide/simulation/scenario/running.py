@@ -9,7 +9,6 @@ from typing import Any
 
 from slacktide.load.report import Provenance, Report
 from slacktide.load.report.provenance import gather
-from slacktide.simulation.driver import Simulation
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.scenario.building import build
@@ -34,9 +33,7 @@ def run_cell(
     scenario = cell.scenario
     world = world or build(cell)
     scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
-    simulation = Simulation(
-        world.engine(seed), world.plan, world.execution(seed), answered=scorer.answered
-    )
+    simulation = world.simulation(seed, answered=scorer.answered)
     items = world.items(seed)
     simulation.run(items if progress is None else _told(items, world.length, progress))
     return scorer.report(
@@ -44,7 +41,8 @@ def run_cell(
         seed=seed,
         configuration={**cell.document, "seeds": [seed]},
         provenance=_provenance(),
-        cores=simulation.busy_s / max(simulation.now, scenario.length),
+        cores=simulation.hardware.busy_s / max(simulation.now, scenario.length),
+        allocated=simulation.hardware.allocated,
     )
 
 

@@ -19,6 +19,14 @@ from pydantic import (
 )
 
 from slacktide.repository.nearest import shown, suggestion
+from slacktide.repository.scaling import (
+    Cores,
+    ReplicaCount,
+    Scaling,
+    name_to_planner,
+    number_to_cores,
+    number_to_replicas,
+)
 from slacktide.repository.schedulers import (
     SchedulerSettings,
     Section,
@@ -119,11 +127,14 @@ class SimulatedModel(Section):
     """Most rows in one batch; None: the largest size of the profile."""
     scheduler: SimulatedScheduler | None = None
     """None: that of the scenario."""
-    cores: Count | None = None
-    """A lane of its own with so many cores; None: the shared lane."""
+    cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
+    """A lane of its own with so many cores, or as many as a planner decides; None: the shared
+    lane."""
     lane: Name | None = None
     """Name of the lane; models that name the same one share it."""
-    replicas: Annotated[int, Field(ge=1, le=256)] = 1
+    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
+    """The planner, where `cores` or `replicas` have a range; None: the one that suits."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight where several models share a lane; None: 1."""
     predictions: Literal["known", "learned"] = "known"
@@ -251,12 +262,6 @@ def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-def _no_planner(names: tuple[str, ...]) -> tuple[str, ...]:
-    if names:
-        raise ValueError(f"unknown planner {names[0]!r}; there are none yet")
-    return names
-
-
 class Scenario(Section):
     """A world to be simulated."""
 
@@ -277,8 +282,10 @@ class Scenario(Section):
     """Cores of the machine. Models without cores of their own share those that are left."""
     scheduler: SimulatedScheduler = SlackSettings()
     """The policy of every model that does not name its own."""
-    planners: Annotated[tuple[str, ...], Field(strict=False), AfterValidator(_no_planner)] = ()
-    """Kept for planners of replicas, cores and variants; none can be named yet."""
+    start_s: Annotated[Seconds, Field(ge=0)] = 0.0
+    """From the start of a replica until it serves; those of the beginning serve at once."""
+    resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
+    """From the moment a lane is to have other cores until it has them."""
     models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
     applications: Annotated[dict[Name, Application], Field(min_length=1)]
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012

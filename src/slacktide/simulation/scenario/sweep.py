@@ -28,23 +28,29 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of a stream of requests."""
+    """One number of a stream of requests, or of a run as a whole."""
 
     name: str
-    of: Callable[[StreamReport], float | None]
+    of: Callable[[StreamReport], float | None] = lambda stream: None
+    of_run: Callable[[Report], float | None] = lambda report: None
+    """Stands beside the total."""
 
 
 FIGURES = (
     Figure("submitted", lambda stream: float(stream.submitted)),
     Figure("goodput", lambda stream: stream.goodput),
+    Figure("violation_rate", lambda stream: stream.violation_rate),
     Figure("on_time_rps", lambda stream: stream.on_time_rps),
     Figure("refused", lambda stream: _share(stream, stream.refused)),
     Figure("late", lambda stream: _share(stream, stream.outcomes.get("late", 0))),
     Figure("p50_s", lambda stream: None if stream.latency is None else stream.latency.p50),
     Figure("p99_s", lambda stream: None if stream.latency is None else stream.latency.p99),
+    Figure("mean_cores", of_run=lambda report: report.mean_cores),
+    Figure("core_seconds", of_run=lambda report: report.core_seconds),
 )
-"""What a sweep tells of each stream. `refused` and `late` are shares of what was submitted, the
-percentiles those of the answers."""
+"""What a sweep tells of each stream. `violation_rate`, `refused` and `late` are shares of what was
+submitted, the percentiles those of the answers; cores are those allocated, by all models together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,9 @@ class Row:
 
     def figure(self, figure: Figure, stream: str = TOTAL) -> Mean | None:
         """A number of one stream over the seeds in which it has one; None if in none."""
-        found = (figure.of(one) for report in self.reports if (one := _stream(report, stream)))
+        found = [figure.of(one) for report in self.reports if (one := _stream(report, stream))]
+        if stream == TOTAL:
+            found += [figure.of_run(report) for report in self.reports]
         values = [value for value in found if value is not None]
         return mean(values) if values else None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.repository import ModelSettings
+from slacktide.scaling import Autoscaler, ScaledModel
 from slacktide.scheduling import PoolRecipe, SlackOptions
+from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution
 from slacktide.simulation.items import Item
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
@@ -40,6 +42,30 @@ class World:
     streams: tuple[Traffic, ...]
     length: float
     """Seconds of arrivals, warm-up and all."""
+    cores: tuple[int, ...] = ()
+    """Of the machine."""
+    scaled: Mapping[str, ScaledModel] = field(default_factory=dict)
+    """Models whose cores or replicas may change; `plan` is then the base plan."""
+    start_s: float = 0.0
+    resize_s: float = 0.0
+
+    def simulation(self, seed: int, *, answered: Answered | None = None) -> Simulation:
+        """A fresh run; replicas are up when the first request may come."""
+        engine, plan, autoscaler = self.engine(seed), self.plan, None
+        begin = -self.start_s
+        if self.scaled:
+            autoscaler = Autoscaler(engine, self.cores)
+            plan = autoscaler.rebase(plan, self.scaled, now=begin)
+        return Simulation(
+            engine,
+            plan,
+            self.execution(seed),
+            answered=answered,
+            begin=begin,
+            start_s=self.start_s,
+            resize_s=self.resize_s,
+            autoscaler=autoscaler,
+        )
 
     def engine(self, seed: int) -> Engine:
         """A fresh engine, with the pools of the plan."""

@@ -1,0 +1,166 @@
+"""The simulated hardware: carries out commands, and says when what they set off will have happened.
+
+A replica is up some time after its start, a lane has other cores some time after that was asked
+for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized takes
+as much more or less time as predictions say of all of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slacktide.domain import (
+    AbortBatch,
+    Batch,
+    BatchAborted,
+    BatchFinished,
+    Command,
+    LaneResized,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+    ResizeLane,
+    RunBatch,
+    StartReplica,
+    StopReplica,
+)
+from slacktide.engine import Engine
+from slacktide.simulation.core_meter import CoreMeter
+from slacktide.simulation.errors import SimulationError
+from slacktide.simulation.execution import Execution
+from slacktide.simulation.items import Failure
+
+Report = ReplicaUp | ReplicaLost | LaneResized | BatchFinished | BatchAborted
+
+Put = Callable[[float, Report], None]
+"""(absolute seconds, what the engine is to be told then)."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A batch that runs. Absolute seconds."""
+
+    batch: Batch
+    cores: int
+    since: float
+    """When it began to run on these cores."""
+    ends_at: float
+    """Infinite: it hangs."""
+
+
+class Hardware:
+    """Replicas and batches under one engine."""
+
+    def __init__(
+        self, engine: Engine, execution: Execution, put: Put, *, start_s: float, resize_s: float
+    ) -> None:
+        """A replica is up `start_s` seconds after its start; a lane is resized after `resize_s`."""
+        self.batches = 0
+        """Batches that have started."""
+        self.rows = 0
+        """Rows in them."""
+        self.busy_s = 0.0
+        """Core seconds that batches took until they ended, however they ended."""
+        self.allocated = CoreMeter()
+        """Cores that lanes have had, busy or not."""
+        self._engine = engine
+        self._execution = execution
+        self._put = put
+        self._start_s = start_s
+        self._resize_s = resize_s
+        self._replicas: dict[int, Replica] = {}
+        """Started and neither lost nor stopped."""
+        self._running: dict[int, _Running] = {}
+        """By batch id."""
+
+    def carry_out(self, command: Command, *, now: float) -> None:
+        """Do what the engine wants done, answers and slots apart."""
+        match command:
+            case RunBatch():
+                self._run(command.batch, now)
+            case AbortBatch():
+                self._put(now, BatchAborted(command.batch.id))
+            case StartReplica():
+                self._replicas[command.replica.id] = command.replica
+                self._put(now + self._start_s, ReplicaUp(command.replica.id))
+            case StopReplica():
+                if command.kill:
+                    self._put(now, ReplicaLost(command.replica.id, "killed"))
+                else:
+                    del self._replicas[command.replica.id]
+            case ResizeLane():
+                self._put(now + self._resize_s, LaneResized(command.lane, command.cores))
+
+    def happens(self, report: Report, *, now: float) -> bool:
+        """Whether this comes to pass; False if something else has come before it."""
+        match report:
+            case BatchFinished():
+                running = self._running.get(report.batch)
+                # Else its lane was resized, and it ends sooner or later.
+                return running is not None and running.ends_at == now and self._end(running, now)
+            case BatchAborted():
+                running = self._running.get(report.batch)
+                return running is not None and self._end(running, now)
+            case ReplicaLost():
+                return self._gone(report.replica, now)
+            case LaneResized():
+                self._moved(report, now)
+        return True
+
+    def fails(self, failure: Failure, *, now: float) -> ReplicaLost | None:
+        """Have the replica die that `failure` means; None if there is none."""
+        for replica in self._replicas.values():
+            if replica.lane == failure.lane and failure.model in (None, replica.pool.model):
+                lost = ReplicaLost(replica.id, failure.detail, failure.permanent)
+                return lost if self._gone(replica.id, now) else None
+        return None
+
+    def look(self, *, now: float) -> None:
+        """Take down what lanes have, once the engine has been told something."""
+        lanes = self._engine.state.lanes.values()
+        self.allocated.see(sum([len(lane.cores) for lane in lanes]), now=now)
+
+    def _run(self, batch: Batch, now: float) -> None:
+        cores = len(self._engine.state.lanes[batch.replica.lane].cores) or 1
+        seconds = self._execution.seconds(batch, cores)
+        if not seconds >= 0.0:
+            raise SimulationError(f"a batch of {batch.rows} rows takes {seconds} s")
+        self.batches += 1
+        self.rows += batch.rows
+        running = self._running[batch.id] = _Running(batch, cores, now, now + seconds)
+        self._put_end(running)
+
+    def _put_end(self, running: _Running) -> None:
+        if running.ends_at < math.inf:
+            self._put(running.ends_at, BatchFinished(running.batch.id))
+
+    def _moved(self, report: LaneResized, now: float) -> None:
+        """What runs on the lane goes on with other cores."""
+        for running in self._running.values():
+            replica, rows = running.batch.replica, running.batch.rows
+            cores = len(report.cores) or 1
+            if replica.lane != report.lane or cores == running.cores:
+                continue
+            times = self._engine.state.pools[replica.pool].times
+            before, after = times.expected(rows, running.cores), times.expected(rows, cores)
+            if before > 0.0:
+                running.ends_at = now + (running.ends_at - now) * after / before
+            self.busy_s += (now - running.since) * running.cores
+            running.since, running.cores = now, cores
+            self._put_end(running)
+
+    def _end(self, running: _Running, now: float) -> bool:
+        del self._running[running.batch.id]
+        self.busy_s += (now - running.since) * running.cores
+        return True
+
+    def _gone(self, id: int, now: float) -> bool:
+        """Whether replica `id` is lost now; False if it was lost or stopped before."""
+        if self._replicas.pop(id, None) is None:
+            return False
+        for running in tuple(self._running.values()):
+            if running.batch.replica.id == id:
+                self._end(running, now)
+        return True
