@@ -100,7 +100,12 @@ class _Model:
 
     def expected(self, *, now: float) -> Expected:
         arrivals = self.arrivals
-        return Expected(arrivals.rate(now=now), arrivals.budget(now=now), self.arrived)
+        return Expected(
+            arrivals.rate(now=now),
+            arrivals.budget(now=now),
+            self.arrived,
+            arrivals.burst(now=now),
+        )
 
 
 class Autoscaler:

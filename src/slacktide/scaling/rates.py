@@ -2,10 +2,11 @@
 
 Fed with every request once, when it first becomes known. Constant work and memory per request.
 
-The rate is an exponential average over `window` seconds, so a step is followed within that time. A
-second one over `burst_window` sees bursts sooner but is noisy, so it counts only as far as chance
-does not explain it: less `burst_doubt` standard deviations of a Poisson count of that length. The
-larger of the two, raised by the share `margin`, is what is expected.
+The rate is an exponential average over `window` seconds. A second one, over `burst_window`, sees
+sooner what changes but is noisy. Its mean square distance from the first says how far chance, or
+bursts, carry arrivals from the mean: for a Poisson process of rate λ, averaged over τ, that is
+λ / 2τ; what is measured is D · λ / 2τ, so evenly spaced arrivals have a D near 0 and bursts one
+above 1. The short average counts as the rate as far as `doubt` such deviations do not explain it.
 
 The budget is a low quantile of the last ones seen: what a link has just done to one request it
 does to the next, and who plans for the typical budget is late for half of them.
@@ -25,11 +26,13 @@ class RateOptions:
     window: float = 10.0
     """Seconds over which the rate is averaged."""
     margin: float = 0.02
-    """Share added to the rate, for bursts."""
+    """Share added to the rate."""
     burst_window: float = 1.0
-    """Seconds over which a burst is looked for."""
-    burst_doubt: float = 2.0
-    """Standard deviations by which a burst must exceed chance before it counts."""
+    """Seconds over which changes and bursts are looked for."""
+    burst_deviations: float = 1.0
+    """Standard deviations by which arrivals are expected to run ahead of the rate."""
+    doubt: float = 2.0
+    """Standard deviations by which a change must exceed chance before it counts."""
     budget_quantile: float = 0.1
     """Which of the budgets seen last is expected; 0: the shortest."""
     budget_window: float = 2.0
@@ -39,7 +42,7 @@ class RateOptions:
         for name in ("window", "burst_window", "budget_window"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
-        for name in ("margin", "burst_doubt"):
+        for name in ("margin", "burst_deviations", "doubt"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
         if not 0.0 <= self.budget_quantile <= 1.0:
@@ -49,16 +52,25 @@ class RateOptions:
 MOST_BUDGETS = 128
 """Budgets remembered: enough for a quantile, little enough to sort for every plan."""
 
+MOST_SPREAD = 16.0
+"""The most that D is taken to be at any moment: one step in the rate is no burst for ever."""
+SPREAD_WINDOWS = 20.0
+"""Time over which D is averaged, in burst windows."""
+
 
 class ExpectedArrivals:
     """What one model's arrivals so far say of the next ones."""
 
-    __slots__ = ("_budgets", "_burst", "_long", "_options")
+    __slots__ = ("_at", "_budgets", "_long", "_options", "_short", "_spread")
 
     def __init__(self, options: RateOptions | None = None) -> None:
         self._options = options or RateOptions()
         self._long = _Average(self._options.window)
-        self._burst = _Average(self._options.burst_window)
+        self._short = _Average(self._options.burst_window)
+        self._at: float | None = None
+        """When a request was last seen."""
+        self._spread = 1.0
+        """Measured D; as of a Poisson process at first."""
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)
         """(when seen, budget), oldest first."""
 
@@ -68,18 +80,25 @@ class ExpectedArrivals:
         Each request is told of once; `now` never falls. `budget`: its deadline less the moment its
         body is, or will be, here; infinite for best effort.
         """
+        if self._at is not None and now > self._at:
+            self._learn_spread(now - self._at, now)
+        self._at = now
         self._long.add(rows, now=now)
-        self._burst.add(rows, now=now)
+        self._short.add(rows, now=now)
         self._budgets.append((now, budget))
 
     def rate(self, *, now: float) -> float:
-        """Rows per second expected from now on, the margin for bursts included."""
+        """Rows per second expected from now on, with the margin."""
         long = self._long.rate(now=now)
-        burst = self._burst.rate(now=now)
-        # An exponential average over τ of a Poisson process varies by √(rate / 2τ).
-        chance = math.sqrt(burst / (2.0 * self._options.burst_window))
-        expected = max(long, burst - self._options.burst_doubt * chance)
+        short = self._short.rate(now=now)
+        chance = math.sqrt(max(1.0, self._spread) * short / (2.0 * self._options.burst_window))
+        expected = max(long, short - self._options.doubt * chance)
         return expected * (1.0 + self._options.margin)
+
+    def burst(self, *, now: float) -> float:
+        """How far arrivals may run ahead of the rate: within t seconds by so much times √t rows."""
+        variance = self._spread * self._long.rate(now=now)
+        return self._options.burst_deviations * math.sqrt(variance)
 
     def budget(self, *, now: float) -> float:
         """Seconds that an expected arrival will have left when it is ready.
@@ -93,6 +112,16 @@ class ExpectedArrivals:
             return math.inf
         ordered = sorted(budget for _, budget in budgets)
         return ordered[int(self._options.budget_quantile * (len(ordered) - 1))]
+
+    def _learn_spread(self, gap: float, now: float) -> None:
+        """Nothing came for `gap` seconds: how far was the short average from the long one?"""
+        window = self._options.burst_window
+        long = self._long.rate(now=now)
+        # Looked at in the middle of the gap, where it is neither just raised nor most faded.
+        distance = self._short.rate(now=now - gap / 2.0) - long
+        measured = min(2.0 * window * distance * distance / long, MOST_SPREAD)
+        weight = -math.expm1(-gap / (SPREAD_WINDOWS * window))
+        self._spread += weight * (measured - self._spread)
 
 
 class _Average:

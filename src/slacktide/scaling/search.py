@@ -22,7 +22,17 @@ Configuration = tuple[int, int]
 class Search:
     """The configurations of one view's replicas, and what becomes of its requests under each."""
 
-    __slots__ = ("_delta", "_free", "_limits", "_now", "_rate", "_seconds", "_view", "work")
+    __slots__ = (
+        "_delta",
+        "_free",
+        "_largest",
+        "_limits",
+        "_now",
+        "_rate",
+        "_seconds",
+        "_view",
+        "work",
+    )
 
     def __init__(
         self, view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
@@ -37,6 +47,8 @@ class Search:
         )
         self._seconds = SecondsByCores(view.times, most_rows=most_rows, p99=p99)
         self._free: dict[int, tuple[float, ...]] = {}
+        self._largest = max((w.rows for w in view.waiting), default=1)
+        """Rows of the largest request."""
         most_cores = view.limits.cores_max
         self.work = Work(
             view,
@@ -59,12 +71,12 @@ class Search:
         """Seconds per row above which a plan of so many cores need not be walked."""
         for c, b in self._by_cost(cores):
             seconds = self._seconds[c]
-            if self._shortfall(c, b) > 0.0:
+            if self._shortfall(c, b) > 0.0 or self._breaks(c):
                 continue
             free = self._free_at(c)
             if c not in allowed:
                 allowed[c] = self.work.seconds_per_row(free) * (1.0 + 1e-9)
-            if min(seconds[k] / k for k in range(1, b + 1)) > allowed[c] and self._plain(b):
+            if self._largest <= b and min(seconds[k] / k for k in range(1, b + 1)) > allowed[c]:
                 continue
             if self.work.late(free, seconds, b, most=hopeless) <= hopeless:
                 return c, b
@@ -72,7 +84,7 @@ class Search:
 
     def most_saved(self, *, cores: int) -> Configuration:
         """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
-        late, then the least short of the rate, then the fewest cores, then the smallest batch.
+        late, then the least short of the rate, then the fewest cores, then the largest batch.
 
         More cores are taken to save no fewer.
         """
@@ -89,13 +101,14 @@ class Search:
                 low = middle + 1
         return found
 
-    def late(self, cores: int, batch: int) -> int:
-        """How many requests are late under a configuration, those that no plan saves included."""
-        return self.work.late(self._free_at(cores), self._seconds[cores], batch)
+    def late(self, cores: int, batch: int, *, most: float = inf) -> int:
+        """How many requests are late under a configuration, those that no plan saves included.
 
-    def keeps_up(self, cores: int, batch: int) -> bool:
-        """Whether full batches, one after the other, serve the expected rate."""
-        return self._shortfall(cores, batch) <= 0.0
+        Stops counting beyond `most`. A batch that runs counts as one request.
+        """
+        breaks = self._breaks(cores)
+        free, seconds = self._free_at(cores), self._seconds[cores]
+        return breaks + self.work.late(free, seconds, batch, most=most - breaks)
 
     def _by_cost(self, least: int) -> Iterator[Configuration]:
         """Every configuration, the cheapest first."""
@@ -110,11 +123,12 @@ class Search:
     def _best_batch(self, cores: int, most: float) -> tuple[float, float, int]:
         """(late, rows per second short of the rate, batch) with the fewest late, then the least
         short; where more than `most` are late, they are not counted further."""
-        free, seconds = self._free_at(cores), self._seconds[cores]
         best = (inf, inf, 0)
-        for b in range(1, self._limits.batch_max + 1):
-            late = self.work.late(free, seconds, b, most=min(most, best[0]))
-            best = min(best, (late, self._shortfall(cores, b), b))
+        for b in range(self._limits.batch_max, 0, -1):
+            late = self.late(cores, b, most=min(most, best[0]))
+            reached = (late, self._shortfall(cores, b))
+            if reached < best[:2]:
+                best = (*reached, b)
         return best
 
     def _shortfall(self, cores: int, batch: int) -> float:
@@ -122,9 +136,14 @@ class Search:
         served = len(self._view.replicas) * batch / self._seconds[cores][batch]
         return max(0.0, self._rate - served)
 
-    def _plain(self, batch: int) -> bool:
-        """Whether no request is larger than a batch, so that no batch is."""
-        return all(waiting.rows <= batch for waiting in self._view.waiting)
+    def _breaks(self, cores: int) -> int:
+        """How many running batches would then end too late for a member that they keep now."""
+        busy = zip(self._view.replicas, self._free_at(cores), strict=True)
+        return sum(
+            replica.free_at <= replica.due < free
+            for replica, free in busy
+            if replica.free_at > self._now
+        )
 
     def _free_at(self, cores: int) -> Sequence[float]:
         found = self._free.get(cores)

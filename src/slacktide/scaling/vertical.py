@@ -76,6 +76,16 @@ class Vertical:
             reason=reason,
         )
 
+    def misses(self, view: ModelView, *, now: float) -> bool:
+        """See `Watchful`. Replicas are taken to have as many cores as the smallest of them."""
+        if not view.replicas:
+            return False
+        options = self._options
+        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        cores = min(replica.cores for replica in view.replicas)
+        hopeless = search.work.hopeless
+        return search.late(cores, view.batch, most=hopeless) > hopeless
+
     def _held(self, cores: int, most: int, *, now: float) -> int:
         """The largest wish of the last `patience` seconds, `cores` included; at most `most`."""
         wanted = self._wanted

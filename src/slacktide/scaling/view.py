@@ -101,6 +101,9 @@ class ModelView:
     takes rates over longer spans."""
     variants: tuple[VariantView, ...] = ()
     """What the model can run instead, the one that runs included; empty if there is but one."""
+    burst: float = 0.0
+    """How far arrivals may run ahead of the rate by chance: within t seconds by burst · √t rows. 0:
+    they are evenly spaced."""
 
 
 @dataclass(frozen=True, slots=True)

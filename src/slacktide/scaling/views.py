@@ -24,6 +24,7 @@ class Expected:
     rate: float = 0.0
     budget: float = math.inf
     arrived: int = 0
+    burst: float = 0.0
 
 
 def pools_of(engine: Engine, model: str) -> list[Pool]:
@@ -87,6 +88,7 @@ def view_of(
         replace(limits, batch_max=min(limits.batch_max, newest.max_batch)),
         newest.start_time,
         expected.arrived,
+        burst=expected.burst,
     )
 
 

@@ -10,8 +10,9 @@ every plan.
 It is the one judge of all planners: a plan is good if the walk finds nobody late. This goes beyond
 Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortest of their budgets.
 
-Expected arrivals are evenly spaced at the view's rate. Announced requests are the first of them: as
-many as are announced are left out.
+Expected arrivals come at the view's rate, ahead of it by as much as chance may carry them: the k-th
+as soon as rate · t + burst · √t reaches k. Announced requests are the first of them: as many as are
+announced are left out.
 
 Left out of the model: what a policy holds a lane for, the other models of a shared lane, and
 that requests of different shapes cannot share a batch. Best-effort requests are served last.
@@ -20,9 +21,9 @@ that requests of different shapes cannot share a batch. Best-effort requests are
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heapreplace
-from math import inf
+from math import inf, sqrt
 
 import numpy as np
 
@@ -97,15 +98,13 @@ class Work:
             else:
                 ready.append(item)
         order = len(view.waiting)
-        if view.rate > 0.0:
-            last = min(int(view.rate * horizon), announced + MOST_EXPECTED)
-            for k in range(announced + 1, last + 1):
-                at = now + k / view.rate
-                deadline = at + view.budget
-                if deadline < max(earliest, at) + alone[1]:
-                    self.hopeless += 1
-                else:
-                    coming.append((at, (deadline, order + k, 1)))
+        for k, after in _expected(view, beyond=announced, within=horizon):
+            at = now + after
+            deadline = at + view.budget
+            if deadline < max(earliest, at) + alone[1]:
+                self.hopeless += 1
+            else:
+                coming.append((at, (deadline, order + k, 1)))
         ready.sort()
         coming.sort()
         self._ready = ready
@@ -218,6 +217,18 @@ class Work:
             heapreplace(replicas, clock + seconds[rows])
             clock = max(clock, replicas[0])
         return late
+
+
+def _expected(view: ModelView, *, beyond: int, within: float) -> Iterator[tuple[int, float]]:
+    """(k, seconds from now) of each expected row within so many seconds, but for the first few."""
+    rate, burst = view.rate, view.burst
+    if rate <= 0.0:
+        return
+    last = min(int(rate * within + burst * sqrt(within)), beyond + MOST_EXPECTED)
+    for k in range(beyond + 1, last + 1):
+        # rate · t + burst · √t = k, solved for √t.
+        root = (sqrt(burst * burst + 4.0 * rate * k) - burst) / (2.0 * rate)
+        yield k, root * root
 
 
 def _members(available: Sequence[Item], limit: int) -> list[int]:
