@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import pairwise
 
@@ -240,3 +241,84 @@ def test_predictions_that_refuse_everything_are_doubted_until_something_runs():
     assert 300 < refusals < 600
     times.observe(0.010, (), 1, 1)
     assert times.expected(1, 1) < 0.013
+
+
+# Core counts that nobody measured
+
+
+def amdahl_table(cores: tuple[int, ...], factor: float = 1.0) -> LatencyTable:
+    """0.012 · b / c + 0.03 / c + 0.003 · b + 0.005, at batches up to 8."""
+    sizes = (1, 2, 4, 8)
+    grid = [[factor * ((0.012 * b + 0.03) / c + 0.003 * b + 0.005) for c in cores] for b in sizes]
+    return LatencyTable.from_grid(sizes, cores, grid, [[1.2 * s for s in row] for row in grid])
+
+
+def run_on(
+    times: CorrectedTimes, cores: int, factor: float, batches: int = 150, seed: int = 3
+) -> None:
+    """Run batches of all sizes that take `factor` × the law of `amdahl_table`."""
+    law = amdahl_table((cores,), factor)
+    rng = np.random.default_rng(seed)
+    for _ in range(batches):
+        rows = int(rng.choice((1, 2, 4, 8)))
+        seconds = law.expected(rows, cores) * math.exp(0.02 * rng.standard_normal())
+        times.observe(seconds, (), rows, cores)
+
+
+def test_what_runs_on_unmeasured_cores_is_learnt_there_and_hardly_elsewhere() -> None:
+    times = CorrectedTimes(amdahl_table((1, 2)))
+    for seed in range(40):
+        run_on(times, 1, 1.0, batches=5, seed=seed)
+        run_on(times, 4, 1.4, batches=5, seed=seed)
+    law = amdahl_table((1, 2, 4))
+    for rows in (1, 4, 8):
+        assert times.expected(rows, 4) == pytest.approx(1.4 * law.expected(rows, 4), rel=0.12)
+        assert times.expected(rows, 1) == pytest.approx(law.expected(rows, 1), rel=0.12)
+
+
+def test_the_model_follows_live_batches_to_core_counts_that_never_ran() -> None:
+    times = CorrectedTimes(amdahl_table((1, 2)))
+    before = times.expected(4, 8)
+    assert before == times.expected(4, 4)  # out of reach
+    run_on(times, 1, 1.0)
+    run_on(times, 4, 1.0)
+    law = amdahl_table((3, 8))
+    assert times.expected(4, 8) == pytest.approx(law.expected(4, 8), rel=0.1)
+    assert times.expected(4, 8) < before
+    run_on(times, 4, 1.3)  # four cores help less from now on
+    assert times.expected(4, 8) > 1.1 * law.expected(4, 8)
+    assert times.expected(4, 3) > 1.05 * law.expected(4, 3)
+
+
+def test_the_first_batch_on_unmeasured_cores_moves_nothing_by_itself() -> None:
+    times, same = (CorrectedTimes(amdahl_table((1, 2, 8))) for _ in range(2))
+    for each in (times, same):
+        run_on(each, 2, 1.1)
+    times.observe(times.expected(2, 4), (), 2, 4)
+    for cores in (1, 2, 3, 4, 6, 8, 12):
+        for rows in (1, 2, 5, 8):
+            # Within what is too little to publish.
+            assert times.expected(rows, cores) == pytest.approx(
+                same.expected(rows, cores), rel=0.02
+            )
+            assert times.p99(rows, cores) == pytest.approx(same.p99(rows, cores), rel=0.02)
+
+
+def test_columns_that_were_learnt_survive_an_export() -> None:
+    times = CorrectedTimes(amdahl_table((1, 2)))
+    run_on(times, 4, 1.3)
+    run_on(times, 3, 1.1)
+    again = CorrectedTimes(amdahl_table((1, 2)))
+    again.load(json.loads(json.dumps(times.export())))
+    assert again.export() == times.export()
+    assert again.expected(4, 4) == pytest.approx(times.expected(4, 4), rel=0.02)
+    run_on(times, 4, 1.2, batches=20)
+    run_on(again, 4, 1.2, batches=20)
+    assert again.export() == times.export()
+
+
+@pytest.mark.parametrize("cores", [[1], [1, 2, 0], None, [2, 4]])
+def test_columns_that_cannot_be_are_named(cores: object) -> None:
+    data = CorrectedTimes(amdahl_table((1, 2))).export() | {"cores": cores}
+    with pytest.raises(ProfileError, match=r"correction\.cores"):
+        CorrectedTimes(amdahl_table((1, 2))).load(data)

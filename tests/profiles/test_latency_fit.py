@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.profiles import LatencyTable, fit_latency
-from slacktide.profiles.latency_fit import LengthTime
+from slacktide.profiles.latency_fit import LengthTime, latency_on
 
 
 def test_a_linear_profile_is_found_again(resnet: LatencyTable) -> None:
@@ -54,3 +54,22 @@ def test_times_at_other_lengths_are_fitted_too() -> None:
     fit = fit_latency(table, 1, others)
     assert (fit.latency.c0, fit.latency.c1) == pytest.approx((0.2, 0.3))
     assert fit.error == pytest.approx(0.0, abs=1e-9)
+
+
+def test_core_counts_that_were_not_measured_lie_between_their_neighbours() -> None:
+    sizes = (1, 2, 4)
+    grid = [[0.010 + 0.004 / c + size * (0.001 + 0.008 / c) for c in (2, 8)] for size in sizes]
+    table = LatencyTable.from_grid(sizes, (2, 8), grid, grid)
+    latency = fit_latency(table, 4).latency
+    assert latency.c0 == pytest.approx(0.010 + 0.004 / 4)
+    assert latency.c1 == pytest.approx(0.001 + 0.008 / 4)
+    further, furthest = fit_latency(table, 16).latency, fit_latency(table, 99).latency
+    assert further.seconds(4, 1.0) < fit_latency(table, 8).latency.seconds(4, 1.0)
+    assert further == furthest
+
+
+def test_what_was_fitted_on_measured_cores_says_the_same_of_others(resnet: LatencyTable) -> None:
+    others = [LengthTime(1, 1, 4.0, 0.040), LengthTime(1, 2, 4.0, 0.018)]
+    measured = {count: fit_latency(resnet, count, others).latency for count in (1, 2)}
+    for cores in (1, 2, 3, 4, 9):
+        assert latency_on(measured, resnet, cores) == fit_latency(resnet, cores, others).latency

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.profiles import LatencyTable, Peak, ProfileError, batch_sizes
+from slacktide.profiles.amdahl import AmdahlModel
 from slacktide.profiles.surface import Surface, monotone
 
 TOLERANCE = 1 + 1e-12
@@ -69,8 +70,14 @@ def test_between_sizes_linear_beyond_by_the_last_marginal_cost() -> None:
     assert table.expected(1, 1) == 10.0
     assert table.expected(3, 1) == 15.0
     assert table.expected(6, 1) == 25.0
-    assert table.expected(10, 1) == 35.0
-    assert table.p99(10, 1) == pytest.approx(39.0 + 2 * 17.0 / 4)
+    assert table.expected(10, 1) > 35.0  # the model: 3.6 a row, not 2.5 as between 4 and 8
+    assert table.p99(10, 1) > 39.0 + 2 * 17.0 / 4
+
+
+def test_far_beyond_the_largest_size_rows_come_in_batches_of_twice_that() -> None:
+    table = LatencyTable.from_grid((1, 4), (1,), [[4.0], [7.0]], [[4.0], [7.0]])
+    assert table.expected(8, 1) == pytest.approx(11.0)
+    assert table.expected(16, 1) == pytest.approx(22.0)
 
 
 def test_one_size_only_extrapolates_as_batches_in_a_row() -> None:
@@ -79,12 +86,45 @@ def test_one_size_only_extrapolates_as_batches_in_a_row() -> None:
     assert table.expected(6, 1) == 12.0
 
 
-def test_cores_take_the_next_lower_measured_count() -> None:
-    table = LatencyTable.from_grid((1,), (2, 4), [[8.0, 5.0]], [[8.0, 5.0]])
-    assert table.expected(1, 3) == 8.0
-    assert table.expected(1, 4) == 5.0
-    assert table.expected(1, 64) == 5.0
-    assert table.expected(1, 1) == 16.0  # as if two cores had been used perfectly
+def test_cores_between_measured_counts_straight_in_their_inverse() -> None:
+    grid = [[8.0, 5.0], [9.0, 6.0]]
+    table = LatencyTable.from_grid((1, 2), (2, 8), grid, grid)
+    assert table.expected(1, 4) == pytest.approx(6.0)  # 4 + 8 / c
+    assert table.expected(2, 4) == pytest.approx(7.0)
+    assert table.expected(1, 8) == 5.0
+
+
+def test_a_column_that_is_left_out_comes_back() -> None:
+    model = AmdahlModel(0.018, 0.045, 0.004, 0.002)
+    sizes = (1, 2, 4, 8, 16)
+
+    def table(*cores: int) -> LatencyTable:
+        grid = [[model.seconds(size, count) for count in cores] for size in sizes]
+        return LatencyTable.from_grid(sizes, cores, grid, grid)
+
+    for known, asked in (((1, 2, 8, 16), 4), ((1, 2, 4, 8), 16), ((2, 4, 8), 1), ((1, 2), 3)):
+        for rows in (1, 3, 16):
+            found = table(*known).expected(rows, asked)
+            assert found == pytest.approx(model.seconds(rows, asked), rel=1e-6)
+
+
+def test_beyond_twice_the_most_cores_no_more_is_gained() -> None:
+    table = LatencyTable.from_grid((1,), (2, 4), [[8.0, 5.0]], [[8.0, 5.0]])  # 2 + 12 / c
+    assert table.expected(1, 6) == pytest.approx(4.0)
+    assert table.expected(1, 8) == pytest.approx(3.5)
+    assert table.expected(1, 64) == table.expected(1, 8)
+
+
+def test_below_half_the_fewest_cores_they_are_taken_to_have_been_used_perfectly() -> None:
+    table = LatencyTable.from_grid((1,), (4, 8), [[5.0, 3.5]], [[5.0, 3.5]])
+    assert table.expected(1, 2) == pytest.approx(8.0)
+    assert table.expected(1, 1) == pytest.approx(16.0)
+
+
+def test_one_core_count_says_nothing_of_others() -> None:
+    table = LatencyTable.from_grid((1, 2), (2,), [[5.0], [6.0]], [[5.0], [6.0]])
+    assert table.expected(2, 64) == table.expected(2, 3) == 6.0
+    assert table.expected(2, 1) == 12.0
 
 
 def test_steeper_columns_never_cross_further_out() -> None:
@@ -115,7 +155,7 @@ def test_capacity_and_peak() -> None:
 
 def test_flat_is_flat() -> None:
     table = LatencyTable.flat(0.25, 8)
-    assert {table.expected(rows, cores) for rows in (1, 3, 8, 99) for cores in (1, 7)} == {0.25}
+    assert {table.expected(rows, cores) for rows in (1, 3, 8, 16) for cores in (1, 7)} == {0.25}
     assert table.max_batch == 8
     assert all(all(row) for row in table.estimated)
 

@@ -7,20 +7,27 @@ Learning and answering are apart. Every observation changes the correction; the 
 predictions follow only once one of them would move noticeably, and then `revision`
 rises. In between predictions stand still, so callers may build tables from them and this class
 may keep its answers: on a hit `expected` is one dictionary look-up.
+
+A number of cores that nobody measured becomes a column of the table with the first batch that runs
+on it: as predicted until then, and learning from then on. So what the model says of other core
+counts, which it takes from all columns as corrected (`Surface`), follows what runs.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from operator import mul
 
 from slacktide.domain import Request
-from slacktide.profiles.correction import LOWEST_SPREAD, Correction
+from slacktide.profiles import reading
+from slacktide.profiles.correction import LOWEST_SPREAD, Correction, Place
+from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.run_classes import RunClasses
-from slacktide.profiles.surface import Place, Surface
+from slacktide.profiles.surface import Surface, span
 from slacktide.profiles.time_distribution import TimeDistribution
 
 NOTICEABLE = 0.01
@@ -39,6 +46,7 @@ _NOTICEABLE_LOWER = 0.05
 """The spread below the median is a rough figure: publish it in steps of 5 % of itself."""
 _LOWER_SHARE = 0.25
 """First guess: batches fall below the median by a quarter of what they rise above it (log)."""
+_LEAST_RATIO = math.exp(LOWEST_SPREAD)
 _ERROR_GAIN = 0.05
 _WORST_ERROR = 10.0
 _MOST_KEPT = 4096
@@ -53,6 +61,8 @@ class CorrectedTimes:
 
     def __init__(self, table: LatencyTable) -> None:
         self._table = table
+        self._cores = list(table.cores)
+        self._p50 = [list(row) for row in table.p50_s]
         self._spreads = [
             [_spread(p50, p99) for p50, p99 in zip(*row, strict=True)]
             for row in zip(table.p50_s, table.p99_s, strict=True)
@@ -165,12 +175,21 @@ class CorrectedTimes:
         return self._beyond >= DRIFT_BATCHES
 
     def export(self) -> dict[str, object]:
-        """What was learnt of this machine, JSON-ready."""
-        return self._correction.to_dict()
+        """What was learnt of this machine, JSON-ready; `cores` names the columns."""
+        return {"cores": list(self._cores), **self._correction.to_dict()}
 
     def load(self, data: object) -> None:
         """Start from what another one of the same table exported. Raises ProfileError."""
-        self._correction.restore(data)
+        if not isinstance(data, dict):
+            raise ProfileError("correction: expected an object")
+        rest = dict(data)
+        cores = reading.whole_numbers(rest.pop("cores", None), "correction.cores")
+        if min(cores, default=0) < 1 or not set(cores) >= set(self._cores):
+            raise ProfileError(f"correction.cores: expected {self._cores} and perhaps others")
+        for count in cores:
+            if count not in self._cores:
+                self._open(count)
+        self._correction.restore(rest)
         self._publish()
 
     def distribution(self, rows: int, cores: int) -> TimeDistribution:
@@ -184,27 +203,47 @@ class CorrectedTimes:
         if self._surfaces is None:
             self._surfaces = self._corrected()
         median, high = self._surfaces
-        answer = TimeDistribution(
-            median.at(rows, cores), high.at(rows, cores), self._lower, self._spread * self._upper
-        )
+        p50 = median.at(rows, cores)
+        # Beyond what was measured the two may meet.
+        p99 = max(high.at(rows, cores), p50 * _LEAST_RATIO)
+        answer = TimeDistribution(p50, p99, self._lower, self._spread * self._upper)
         if len(self._answers) >= _MOST_KEPT:
             self._answers.clear()
         self._answers[rows, cores] = answer
         return answer
 
     def _profile(self, rows: int, cores: int) -> tuple[Place, float, float]:
-        """(place, ln seconds, ln(p99 / p50)) of the profile as measured."""
+        """(place, ln seconds, ln(p99 / p50)) of the profile as taken."""
         key = (rows, cores)
         known = self._profiled.get(key)
         if known is None:
             table = self._table
             p50 = table.expected(rows, cores)
-            place = table.median_surface.place(rows, cores)
+            if cores not in self._cores:
+                self._open(cores)
+            place = Place(*span(table.batches, rows), self._cores.index(cores))
             known = (place, math.log(p50), _spread(p50, table.p99(rows, cores)))
             if len(self._profiled) >= _MOST_KEPT:
                 self._profiled.clear()
             self._profiled[key] = known
         return known
+
+    def _open(self, cores: int) -> None:
+        """Give a core count a column of its own. What is predicted for it stays as it is."""
+        column = bisect_left(self._cores, cores)
+        sizes = self._table.batches
+        guessed = [self._table.expected(size, cores) for size in sizes]
+        own = [
+            math.log(self.expected(size, cores) / seconds) - self._overall
+            for size, seconds in zip(sizes, guessed, strict=True)
+        ]
+        self._correction.insert(column, own)
+        for row, size, seconds in zip(range(len(sizes)), sizes, guessed, strict=True):
+            self._p50[row].insert(column, seconds)
+            self._spreads[row].insert(column, _spread(seconds, self._table.p99(size, cores)))
+            self._shifts[row].insert(column, self._overall + own[row])
+        self._cores.insert(column, cores)
+        self._profiled.clear()  # columns have moved
 
     def _moved(self, place: Place) -> bool:
         """Whether the last observation, at `place`, has made predictions worth publishing.
@@ -239,13 +278,13 @@ class CorrectedTimes:
         upper = self._upper
         p50 = [
             list(map(mul, seconds, map(math.exp, shifts)))
-            for seconds, shifts in zip(self._table.p50_s, self._shifts, strict=True)
+            for seconds, shifts in zip(self._p50, self._shifts, strict=True)
         ]
         p99 = [
             [a * math.exp(max(b * upper, LOWEST_SPREAD)) for a, b in zip(*row, strict=True)]
             for row in zip(p50, self._spreads, strict=True)
         ]
-        batches, cores = self._table.batches, self._table.cores
+        batches, cores = self._table.batches, tuple(self._cores)
         median = Surface.over(batches, cores, p50)
         return median, Surface.over(batches, cores, p99, above=median)
 

@@ -27,10 +27,11 @@ has moved: until a sign changes the shift learns three times as fast and the spr
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from slacktide.profiles import reading
 from slacktide.profiles.errors import ProfileError
-from slacktide.profiles.surface import Place
 
 BOUND = math.log(10.0)
 """No prediction is moved by more than a factor of ten, either way."""
@@ -50,9 +51,22 @@ _MACHINE_WANDER = 0.002
 _CELL_VARIANCE = 0.1**2
 _CELL_MEMORY = 30.0
 """Batches after which a cell's evidence grows no more, so that it can still be corrected."""
+_UNMEASURED = -0.75
+"""Evidence for a column that was predicted, not measured: its cells may be off by twice as much."""
 _LOW_LEVEL = 0.1
 _LOW_POSITION = -math.log(9.0) / math.log(99.0)
 """Position of the 10 % level in a log-logistic law whose 1 % level is at −1."""
+
+
+class Place(NamedTuple):
+    """Where a batch lies on the grid: between two batch sizes, in one column of cores."""
+
+    low: int
+    high: int
+    """Indices of the batch sizes around its rows; equal at a known size and off either end."""
+    weight: float
+    """Share of `high`; `low` has the rest."""
+    column: int
 
 
 class Correction:
@@ -106,6 +120,12 @@ class Correction:
                 seen = self._evidence[size]
                 seen[column] = min(seen[column] + part, _CELL_MEMORY)
         self.batches += 1
+
+    def insert(self, column: int, own: Sequence[float]) -> None:
+        """Room for a column that nobody measured, with first guesses at its own shifts."""
+        for size, shift in enumerate(own):
+            self.own[size].insert(column, _within(shift, BOUND))
+            self._evidence[size].insert(column, _UNMEASURED)
 
     def to_dict(self) -> dict[str, object]:
         """Everything learnt, JSON-ready."""

@@ -11,11 +11,13 @@ fit).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.surface import between, core_share
 
 LEAST_PART = 1e-3
 """c1 is at least this part of the time of one row: a length must cost something."""
@@ -45,15 +47,45 @@ def fit_latency(table: LatencyTable, cores: int, others: Sequence[LengthTime] = 
     `others` are times at other lengths. With one measured point all of its time is taken to grow
     with the rows.
     """
-    column = table.median_surface.place(1, cores).column
-    # As in `Surface`: never below what more cores were measured to take.
-    fits = [_fit(table, count, others) for count in table.cores[column:]]
-    factor = max(1.0, table.cores[0] / cores)
-    c0 = max(fit[0] for fit in fits) * factor
-    c1 = max(fit[1] for fit in fits) * factor
-    errors = [(c0 + c1 * size) / table.expected(size, cores) - 1.0 for size in table.batches]
+    measured: dict[int, BatchLatency] = {}
+    c0 = c1 = 0.0
+    for count in reversed(table.cores):  # as in `Surface`: never below what more cores take
+        fit = _fit(table, count, others)
+        c0, c1 = max(c0, fit[0]), max(c1, fit[1])
+        measured[count] = BatchLatency(c0, c1)
+    latency = latency_on(measured, table, cores)
+    errors = [
+        latency.seconds(size, 1.0) / table.expected(size, cores) - 1.0 for size in table.batches
+    ]
     error = math.sqrt(sum(e * e for e in errors) / len(errors))
-    return LatencyFit(BatchLatency(c0, c1), error)
+    return LatencyFit(latency, error)
+
+
+def latency_on(
+    measured: Mapping[int, BatchLatency], table: LatencyTable, cores: int
+) -> BatchLatency:
+    """The latency on any number of cores, from those on (at least) each core count of `table`.
+
+    As `Surface` has it: between two counts straight in 1 / cores, further out in proportion to
+    the table's medians (of its batch sizes, the one that gains the least).
+    """
+    known = measured.get(cores)
+    if known is not None:
+        return known
+    counts = table.cores
+    column = bisect_left(counts, cores)
+    if 0 < column < len(counts):
+        most, least = measured[counts[column - 1]], measured[counts[column]]
+        share = core_share(counts[column - 1], cores, counts[column])
+        return BatchLatency(
+            between(most.c0, least.c0, share),
+            between(most.c1, least.c1, share),
+            most.sizes,
+        )
+    edge = counts[0 if column == 0 else -1]
+    factor = max(table.expected(size, cores) / table.expected(size, edge) for size in table.batches)
+    base = measured[edge]
+    return BatchLatency(base.c0 * factor, base.c1 * factor, base.sizes)
 
 
 def _fit(table: LatencyTable, cores: int, others: Sequence[LengthTime]) -> tuple[float, float]:

@@ -170,11 +170,6 @@ class LatencyTable:
         return self._high.at(rows, cores)
 
     @property
-    def median_surface(self) -> Surface:
-        """The p50 grid with its rules between and beyond the measured points."""
-        return self._median
-
-    @property
     def estimated(self) -> tuple[tuple[bool, ...], ...]:
         """True where the p99 is p50 × the pooled ratio (fewer than 200 samples)."""
         return tuple(tuple(count < ENOUGH_SAMPLES for count in row) for row in self.samples)

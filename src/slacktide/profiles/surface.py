@@ -10,15 +10,21 @@ largest that it must not be below:
 That is a running maximum along growing batches followed by one along shrinking cores. The result
 is the smallest table that is monotone in both directions and nowhere below what was measured:
 never optimistic. Isotonic regression would fit closer but may predict less than was seen.
+
+What was measured stands as it is. In the gaps, and a little beyond, `AmdahlModel` says how time
+goes on from there: between two batch sizes straight, between two core counts straight in
+1 / cores, both through the measured values on either side.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from slacktide.profiles.amdahl import REACH, AmdahlModel, fit_grid
 from slacktide.profiles.errors import ProfileError
 
 Grid = tuple[tuple[float, ...], ...]
@@ -49,32 +55,62 @@ def monotone(values: Sequence[Sequence[float]]) -> Grid:
     return tuple(rows)
 
 
-class Place(NamedTuple):
-    """Where (rows, cores) lies on the grid: between two batch sizes, in one column of cores."""
+class Span(NamedTuple):
+    """Where a number of rows lies among the batch sizes."""
 
     low: int
     high: int
-    """Indices of the batch sizes around `rows`; equal at a measured size and off either end."""
+    """Indices of the sizes around it; equal at a measured size and off either end."""
     weight: float
     """Share of `high`; `low` has the rest."""
-    column: int
+
+
+def span(batches: Sequence[int], rows: int) -> Span:
+    """Where `rows` lies among ascending `batches`. Raises ProfileError below 1."""
+    if rows < 1:
+        raise ProfileError(f"rows must be at least 1, got {rows}")
+    high = bisect_left(batches, rows)
+    if high == len(batches):
+        return Span(high - 1, high - 1, 0.0)
+    if high == 0 or batches[high] == rows:
+        return Span(high, high, 0.0)
+    below, over = batches[high - 1], batches[high]
+    return Span(high - 1, high, (rows - below) / (over - below))
+
+
+def core_share(fewer: int, cores: int, more: int) -> float:
+    """How far `cores` is on the way from `fewer` to `more`, straight in 1 / cores; 0 to 1."""
+    return (1.0 / fewer - 1.0 / cores) / (1.0 / fewer - 1.0 / more)
+
+
+def between(start: float, end: float, share: float) -> float:
+    """`share` of the way from one to the other, and outside neither by rounding."""
+    value = start * (1.0 - share) + end * share
+    return min(max(value, min(start, end)), max(start, end))
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
     """Seconds by (rows, cores): non-decreasing in rows, non-increasing in cores (to rounding).
 
-    Between measured batch sizes it is linear; below the smallest it is the smallest's; beyond the
-    largest it goes on with the last marginal cost. Between measured core counts the next lower
-    one counts. Below the lowest, time grows as if cores were used perfectly, which no model does:
-    pessimistic again.
+    Below the smallest batch size time is the smallest's. Beyond the largest a row costs what it
+    cost last, or what the model says if that is more; from `REACH` times the largest on, as much
+    as if rows came in batches of that size one after the other.
+
+    Beyond the most and below the fewest cores, time changes by the ratio that the model gives, up
+    to `REACH` times as many or as few. Then what it is on more cores is what it is there, and on
+    fewer it grows as if cores were used perfectly, which no model does. With one core count
+    measured both hold from there.
     """
 
     batches: tuple[int, ...]
     cores: tuple[int, ...]
     values: Grid
     slopes: tuple[float, ...]
-    """Seconds for each row beyond the largest batch, by column."""
+    """Seconds for each row beyond the largest batch, as measured last, by column."""
+    floor: Surface | None = None
+    """Another one on the same grid that this one never falls below."""
+    _fitted: AmdahlModel | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
     def over(
@@ -98,37 +134,67 @@ class Surface:
             slopes = [(a - b) / step for a, b in zip(last, grid[-2], strict=True)]
         else:
             slopes = [seconds / batches[-1] for seconds in last]
-        if above is not None:
-            slopes = [max(pair) for pair in zip(slopes, above.slopes, strict=True)]
         # A marginal cost that rose with the cores would let two columns cross further out.
         for column in range(len(slopes) - 2, -1, -1):
             slopes[column] = max(slopes[column], slopes[column + 1])
-        return cls(batches, cores, grid, tuple(slopes))
+        return cls(batches, cores, grid, tuple(slopes), above)
 
-    def place(self, rows: int, cores: int) -> Place:
-        """Raises ProfileError unless rows and cores are at least 1."""
-        if rows < 1 or cores < 1:
-            raise ProfileError(f"rows and cores must be at least 1, got {rows} and {cores}")
-        column = max(bisect_right(self.cores, cores) - 1, 0)
-        high = bisect_left(self.batches, rows)
-        if high == len(self.batches):
-            return Place(high - 1, high - 1, 0.0, column)
-        if high == 0 or self.batches[high] == rows:
-            return Place(high, high, 0.0, column)
-        below, over = self.batches[high - 1], self.batches[high]
-        return Place(high - 1, high, (rows - below) / (over - below), column)
+    @property
+    def model(self) -> AmdahlModel:
+        """Fitted to the values, when first asked for."""
+        if self._fitted is None:
+            model = fit_grid(self.batches, self.cores, self.values).model
+            object.__setattr__(self, "_fitted", model)
+            return model
+        return self._fitted
 
     def at(self, rows: int, cores: int) -> float:
         """Seconds. Raises ProfileError unless rows and cores are at least 1."""
-        low, high, weight, column = self.place(rows, cores)
-        seconds = self.values[low][column]
-        if low != high:
-            upper = self.values[high][column]
-            between = seconds * (1.0 - weight) + upper * weight
-            seconds = min(max(between, seconds), upper)
-        beyond = rows - self.batches[-1]
-        if beyond > 0:
-            seconds += self.slopes[column] * beyond
-        if cores < self.cores[0]:
-            seconds *= self.cores[0] / cores
+        if rows < 1 or cores < 1:
+            raise ProfileError(f"rows and cores must be at least 1, got {rows} and {cores}")
+        counts = self.cores
+        column = bisect_left(counts, cores)
+        if column < len(counts) and counts[column] == cores:
+            return self._measured(rows, column)
+        if 0 < column < len(counts):
+            share = core_share(counts[column - 1], cores, counts[column])
+            return between(self._measured(rows, column - 1), self._measured(rows, column), share)
+        return self._outside(rows, cores, 0 if column == 0 else len(counts) - 1)
+
+    def _measured(self, rows: int, column: int) -> float:
+        low, high, weight = span(self.batches, rows)
+        seconds = between(self.values[low][column], self.values[high][column], weight)
+        if rows > self.batches[-1]:
+            slope = max(self.slopes[column], self.model.per_row(self.cores[column]))
+            seconds = _continued(seconds, slope, self.batches[-1], rows)
+            if self.floor is not None:
+                seconds = max(seconds, self.floor._measured(rows, column))
         return seconds
+
+    def _outside(self, rows: int, cores: int, edge: int) -> float:
+        """On more or fewer cores than measured; `edge` is the column next to it."""
+        nearest = self.cores[edge]
+        known = nearest
+        if len(self.cores) > 1:
+            known = min(max(cores, math.ceil(nearest / REACH)), math.floor(nearest * REACH))
+        ratios = [1.0] * len(self.batches)
+        if known != nearest:
+            times = self.model.seconds
+            ratios = [times(size, known) / times(size, nearest) for size in self.batches]
+        column = monotone(
+            [[row[edge] * ratio] for row, ratio in zip(self.values, ratios, strict=True)]
+        )
+        low, high, weight = span(self.batches, rows)
+        seconds = between(column[low][0], column[high][0], weight)
+        if rows > self.batches[-1]:
+            slope = max(self.slopes[edge] * ratios[-1], self.model.per_row(known))
+            seconds = _continued(seconds, slope, self.batches[-1], rows)
+        seconds *= max(1.0, known / cores)
+        return seconds if self.floor is None else max(seconds, self.floor.at(rows, cores))
+
+
+def _continued(seconds: float, slope: float, most: int, rows: int) -> float:
+    """Time of `rows` rows, more than the largest batch of `most` that takes `seconds`."""
+    known = min(rows, math.floor(REACH * most))
+    seconds += slope * (known - most)
+    return seconds + max(slope, seconds / known) * (rows - known)

@@ -12,6 +12,7 @@ from slacktide.profiles import (
     LatencyTable,
     ProfileError,
 )
+from slacktide.profiles.latency_fit import latency_on
 from slacktide.recording.errors import LayoutError
 
 Predictions = CorrectedTimes | ClassedTimes
@@ -48,7 +49,7 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
             latencies = {int(cores): _read(one) for cores, one in data["latency"].items()}
             if not latencies.keys() >= set(table.cores):
                 raise KeyError
-            times = ClassedTimes(table, latency=lambda cores: _at(latencies, table, cores))
+            times = ClassedTimes(table, latency=lambda cores: latency_on(latencies, table, cores))
             times.load(data["lengths"])
             point = times.point
         if data.get("correction") is not None:
@@ -58,16 +59,6 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
     except (TypeError, ValueError, KeyError, AttributeError):
         raise LayoutError("times.latency: expected [c0, c1, sizes] by number of cores") from None
     return times
-
-
-def _at(latencies: Mapping[int, BatchLatency], table: LatencyTable, cores: int) -> BatchLatency:
-    """On any number of cores: a lane may be resized. Between measured ones as `fit_latency`."""
-    known = latencies.get(cores)
-    if known is not None:
-        return known
-    base = latencies[table.cores[table.median_surface.place(1, cores).column]]
-    factor = max(1.0, table.cores[0] / cores)
-    return BatchLatency(base.c0 * factor, base.c1 * factor, base.sizes)
 
 
 def _plain(latency: BatchLatency) -> list[Any]:
