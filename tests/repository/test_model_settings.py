@@ -129,6 +129,9 @@ def test_short_forms() -> None:
             "replicas: {max: 2}\ndevice: cuda\ncores: 1",
             "replicas: expected a number, got min 1 and max 2 on cuda",
         ),
+        ("sessions: one", "sessions: expected 'cores' with min below max beside it"),
+        ("cores: 2\nsessions: one", "sessions: expected 'cores' with min below max"),
+        (f"{RANGE}sessions: two", "sessions: expected"),
         ("scaling: vertical", "scaling: expected 'cores' or 'replicas' with min below max beside"),
         (f"{RANGE}scaling: vertcal", "scaling: unknown planner 'vertcal'; did you mean 'vertical'"),
         (

@@ -43,7 +43,8 @@ def profile(
     from slacktide.executors import ProcessExecutor, available_cores
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.profiles import show
-    from slacktide.repository import ProfileStore, Repository, RepositoryError
+    from slacktide.repository import ModelDefinition, ProfileStore, Repository, RepositoryError
+    from slacktide.server.lanes import lay_out
     from slacktide.server.launching import source_of
     from slacktide.server.shelf import KnownModel, ProfileShelf
 
@@ -66,6 +67,12 @@ def profile(
             fail(f"--version: {version!r} is not served")
     shelf = ProfileShelf(ProfileStore(state_dir))
 
+    def threads_of(definition: ModelDefinition) -> tuple[int, ...]:
+        """Of its sessions if it were served here alone; none if its cores stay as they are."""
+        layout = lay_out({definition.name: definition.settings}, usable, allow_fewer=True)
+        lane = layout.scaled_lane(definition.name)
+        return () if lane is None else lane.threads(definition.settings)
+
     async def measure_all() -> list[tuple[str, KnownModel]]:
         executor = ProcessExecutor()
         try:
@@ -74,7 +81,7 @@ def profile(
                 with progress_bar(shown=not json) as move:
                     known = await shelf.measure(
                         definition,
-                        source_of(definition),
+                        source_of(definition, threads_of(definition)),
                         executor,
                         [usable[:count] for count in counts],
                         budget_s=seconds,

@@ -197,6 +197,8 @@ class ModelSettings(Section):
     is fixed, of `cores` each if it is not."""
     scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
     """Who decides how much of `cores` and `replicas` is used; None: the planner that suits."""
+    sessions: Literal["ladder", "one"] = "ladder"
+    """Where cores have a range: a session for each size, as far as memory goes, or the largest."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Weight of this model where several share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"
@@ -258,6 +260,8 @@ class ModelSettings(Section):
             )
         if self.scaling is not None and not self.scaled:
             raise ValueError("scaling: expected 'cores' or 'replicas' with min below max beside it")
+        if self.sessions == "one" and (self.cores is None or self.cores.fixed):
+            raise ValueError("sessions: expected 'cores' with min below max beside it")
         if self.scaled:
             try:
                 planner_options(*self.planner)

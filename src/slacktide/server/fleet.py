@@ -212,7 +212,7 @@ class Fleet:
 
     async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
         lane = layout.scaled_lane(definition.name)
-        source = source_of(definition, () if lane is None else lane.rungs)
+        source = source_of(definition, () if lane is None else lane.threads(definition.settings))
         executor = executor_for_measuring(self._executors, definition)
         core_sets = layout.core_sets(definition.name)
         known = await self._shelf.known(definition, source, executor, core_sets)

@@ -45,8 +45,12 @@ class ScaledLane:
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Threads of each session that a replica has."""
+        """The sizes for which a ladder has sessions."""
         return rungs(self.limits.cores_min, self.limits.cores_max)
+
+    def threads(self, settings: ModelSettings) -> tuple[int, ...]:
+        """Threads of each session that a replica of a model with these settings has."""
+        return self.rungs if settings.sessions == "ladder" else self.rungs[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Layout:
 
     def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
         """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
-        for which a replica has a session. Empty on an accelerator."""
+        for which a ladder has a session. Empty on an accelerator."""
         lane = self.scaled_lane(model)
         if lane is None:
             place = next(spec for spec in self.lanes if spec.name in self.places[model])
