@@ -79,6 +79,17 @@ class TestGrowing:
         confirm(world, 4)
         assert world.views[POOL].cores == 4
 
+    def test_a_lane_held_for_others_asks_for_no_timer_while_it_grows(self, world):
+        world.schedulers[POOL].wait = 0.03
+        world.submit(1)
+        assert world.engine.next_wakeup() == pytest.approx(world.now + 0.03)
+        resize(world, 4)
+        world.send(TimerFired(), after=0.04)
+        assert world.batches == []
+        assert world.engine.next_wakeup() == pytest.approx(world.now + 0.01)
+        confirm(world, 4, after=0.0)
+        assert len(world.batches) == 1
+
     def test_a_stream_of_plans_does_not_put_a_batch_off_for_ever(self, world):
         world.submit(1)
         world.finish(0.2)

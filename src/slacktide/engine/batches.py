@@ -40,9 +40,11 @@ class Batches:
 
     def dispatch(self, lane: Lane) -> None:
         """Give a free lane the proposal worth most; nothing if it is busy or about to grow."""
-        if lane.running is not None or lane.awaited_until < math.inf:
+        if lane.running is not None:
             return
         lane.wait_until = math.inf
+        if lane.awaited_until < math.inf:
+            return
         offers: list[tuple[Placement, Proposal]] = []
         for placement in lane.placements:
             if not placement.serves:
