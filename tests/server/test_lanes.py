@@ -101,6 +101,14 @@ def test_a_range_of_cores_starts_with_the_least_and_leaves_the_rest_to_grow_into
     (lane,) = layout.scaled
     assert (lane.name, lane.models, lane.limits) == ("a", ("a",), ScalingLimits(1, 3))
     assert layout.spare == (1, 2, 3)
+    assert layout.core_sets("a") == ((1,), (1, 2), (1, 2, 3))
+    assert layout.core_sets("b") == ((0,),)
+
+
+def test_a_model_is_measured_on_as_many_cores_as_it_may_have_whoever_has_them_now():
+    layout = lay_out({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, (4, 5))
+    assert layout.spare == (5,)
+    assert layout.core_sets("a") == ((5,), (5, 4))
 
 
 def test_a_fixed_number_of_replicas_divides_a_range_and_a_range_of_them_does_not():

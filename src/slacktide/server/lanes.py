@@ -63,6 +63,8 @@ class Layout:
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()
     """Processor numbers that the scaled lanes share, those they have in `lanes` included."""
+    others: tuple[int, ...] = ()
+    """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
     """By model: what it wished for beyond the machine, where that is allowed."""
 
@@ -72,12 +74,14 @@ class Layout:
 
     def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
         """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
-        for which a ladder has a session. Empty on an accelerator."""
+        for which a ladder has a session, if need be with cores of others. Empty on an
+        accelerator."""
         lane = self.scaled_lane(model)
         if lane is None:
             place = next(spec for spec in self.lanes if spec.name in self.places[model])
             return (place.cores,)
-        return tuple(self.spare[:size] for size in lane.rungs)
+        cores = (*self.spare, *self.others)
+        return tuple(cores[:size] for size in lane.rungs)
 
 
 def lay_out(
@@ -126,7 +130,8 @@ def lay_out(
                 sharing[0], f"no core is left for it: all {total} are stated by other models"
             )
         places.update(_share(sharing, models, rest, lanes))
-    return Layout(tuple(lanes), places, tuple(scaled), tuple(spare), warnings)
+    others = tuple(core for core in cores if core not in spare)
+    return Layout(tuple(lanes), places, tuple(scaled), tuple(spare), others, warnings)
 
 
 def _shares(settings: ModelSettings) -> bool:
