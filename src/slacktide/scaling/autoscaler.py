@@ -166,7 +166,7 @@ class Autoscaler:
         """What to hand to the engine before `events`: a new plan, or nothing."""
         again: list[_Model] = []
         fresh: dict[str, list[Waiting]] = {}
-        rebased = False
+        rebased = settle = False
         for event in events:
             if isinstance(event, Submitted):
                 self._see(event.request, fresh, now)
@@ -174,18 +174,22 @@ class Autoscaler:
                 self._see(event.notice, fresh, now)
             elif isinstance(event, BatchFinished):
                 self._see_end(event, now)
+                settle = settle or self._short  # a lane that goes may be gone then
             elif isinstance(event, ReplicaUp):
                 again += self._models_of_replica(event.replica)
             elif isinstance(event, LaneResized):
-                self._settle_at = now
+                settle = True
             elif isinstance(event, PlanChanged):
                 rebased = rebased or event.plan == self._plan
         if rebased:
             self._rebasing = False
             return ()
         found = () if self._rebasing else self._look(fresh, now)
-        for model in again:  # the engine is about to be told
+        # The engine is yet to be told of these: they are gone into once it has been.
+        for model in again:
             model.ask_at = min(model.ask_at, now)
+        if settle:
+            self._settle_at = now
         return found
 
     def next_wakeup(self) -> float | None:
@@ -237,8 +241,6 @@ class Autoscaler:
 
     def _see_end(self, event: BatchFinished, now: float) -> None:
         """A batch ends; later than expected, it may have put others in danger."""
-        if self._short:
-            self._settle_at = now  # a lane that goes may be gone now
         running = self._engine.state.running.get(event.batch)
         if running is None or now <= running.expected_end:
             return
@@ -344,6 +346,7 @@ class Autoscaler:
         cores = self._ledger.cores_for(
             {one.lane: given[one.lane] for one in order},
             holdings,
+            preferred={lane.name: lane.cores for lane in self._base.lanes},
             borrowing=[one.lane for one in order if borrowing and one.lane not in holdings],
         )
         for claim in claims:  # a lane is opened with its least or not yet

@@ -82,6 +82,7 @@ class CoreLedger:
         given: Mapping[str, int],
         holdings: Mapping[str, Holding],
         *,
+        preferred: Mapping[str, Sequence[int]] | None = None,
         borrowing: Collection[str] = (),
     ) -> dict[str, tuple[int, ...]]:
         """Processor numbers for each lane of `given`, disjoint, ascending.
@@ -89,10 +90,15 @@ class CoreLedger:
         `holdings` are those of all lanes, also of those that are to go. A lane gets fewer than
         given while others have not let go of theirs, and is left out if it would get none. Lanes
         of `borrowing`, which take longer to start than others to let go, need not wait for that.
-        Earlier lanes are served first.
+        Earlier lanes are served first; of the free cores they take those `preferred` first.
         """
+        promised = {core: lane for lane, one in holdings.items() for core in one.target}
         kept = {
-            lane: _kept(holding, given.get(lane, 0))
+            lane: _kept(
+                [core for core in holding.cores if promised.get(core, lane) == lane],
+                holding.target,
+                given[lane],
+            )
             for lane, holding in holdings.items()
             if lane in given
         }
@@ -104,7 +110,9 @@ class CoreLedger:
         for lane, count in given.items():
             own = kept.get(lane, [])
             wanting = count - len(own)
-            taken, free = free[:wanting], free[wanting:]
+            liked = (preferred or {}).get(lane, ())
+            taken = sorted(free, key=lambda core: core not in liked)[:wanting]
+            free = [core for core in free if core not in taken]
             if lane in borrowing:
                 short = wanting - len(taken)
                 taken, leaving = taken + leaving[:short], leaving[short:]
@@ -113,9 +121,7 @@ class CoreLedger:
         return found
 
 
-def _kept(holding: Holding, count: int) -> list[int]:
+def _kept(confirmed: Sequence[int], target: Sequence[int], count: int) -> list[int]:
     """At most `count` of what a lane holds: what it has confirmed goes before what it is promised,
     low numbers before high ones."""
-    confirmed = sorted(holding.cores)
-    promised = sorted(set(holding.target) - set(confirmed))
-    return (confirmed + promised)[:count]
+    return (sorted(confirmed) + sorted(set(target) - set(confirmed)))[:count]

@@ -1,0 +1,388 @@
+"""When planners are asked, what they see, and what plan comes of what they wish for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import (
+    Announced,
+    BatchFinished,
+    LaneResized,
+    LaneSpec,
+    Notice,
+    PlanChanged,
+    PoolId,
+    ReplicaUp,
+    TimerFired,
+)
+from slacktide.scaling import PlannerError, ScaledModel, ScalingLimits, Waiting, Wish
+
+M = PoolId("m", "1")
+
+
+class TestWhenPlannersAreAsked:
+    def test_as_soon_as_the_pool_is_there_and_then_once_in_a_period(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        planner = scripts["m"]
+        assert {now for now, _ in planner.views} == {0.0}
+        planner.views.clear()
+        assert one.autoscaler.next_wakeup() == 1.0
+        one.tick()
+        one.tick()
+        assert [now for now, _ in planner.views] == [1.0, 2.0]
+
+    def test_at_once_and_before_the_request_if_somebody_would_be_late(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].endangered, scripts["m"].wish = True, Wish(1, 4, 2)
+        one.submit(1, after=0.5)
+        assert one.sizes == {"m": (1, 4)}
+        assert one.batches == [], "it waits for the cores"
+        one.settle()
+        assert len(one.batches[0].batch.replica.cores) == 4
+        assert one.autoscaler.next_wakeup() == pytest.approx(1.5), "a period from that plan"
+
+    def test_nobody_looks_more_often_than_the_interval(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        for id in range(1, 8):
+            one.submit(id, after=0.001)
+        assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.006)]
+        assert one.autoscaler.next_wakeup() == pytest.approx(0.011), "the last are looked at too"
+
+    def test_a_look_in_vain_is_not_soon_followed_by_another(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].endangered = True
+        for id in range(1, 150):
+            one.submit(id, after=0.001)
+        assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.101)]
+
+    def test_a_batch_that_takes_longer_than_expected_is_a_reason_to_look(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.submit(1)
+        one.finish(after=0.1)
+        assert scripts["m"].looks == [0.0]
+        one.submit(2)
+        scripts["m"].looks.clear()
+        one.finish(after=0.2)
+        assert scripts["m"].looks == [pytest.approx(0.3)]
+
+    def test_when_a_replica_has_come_up(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.rebase(base_plan("m"), m=scaled())
+        one.settle()
+        scripts["m"].views.clear()
+        one.send(ReplicaUp(one.starting.pop()), after=0.3)
+        one.tick()
+        (now, view) = scripts["m"].views[-1]
+        assert now == pytest.approx(0.3)
+        assert view.replicas[0].ready_at == now
+
+    def test_a_planner_that_never_changes_its_mind_wants_no_timer(self, driver, base_plan):
+        one = driver()
+        fixed = ScaledModel(ScalingLimits(1, 8, batch_max=8), "static", {"cores": 3})
+        one.serve(base_plan("m"), m=fixed)
+        assert one.sizes == {"m": (3, 3)}
+        assert one.autoscaler.next_wakeup() is None
+
+    def test_unknown_planners_are_refused(self, driver, base_plan):
+        with pytest.raises(PlannerError, match="unknown planner 'verticle'"):
+            driver().rebase(base_plan("m"), m=ScaledModel(ScalingLimits(), "verticle"))
+
+
+class TestWhatPlannersSee:
+    def test_who_waits_who_is_announced_and_who_is_just_coming(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.submit(1, 2, 3)  # the first batch takes all of them
+        one.submit(4, slo=2.0)
+        one.send(Announced(Notice(5, "m", one.now, one.now + 0.9, 100, one.now + 0.4)))
+        one.send(Announced(Notice(6, "m", 0.0, 0.5, 100, 0.2, best_effort=True)))
+        scripts["m"].endangered = True
+        one.submit(7, slo=0.7, after=0.005)
+        now, view = scripts["m"].views[-1]
+        assert view.waiting == (
+            Waiting(now, now + 0.7),
+            Waiting(0.4, 0.9),
+            Waiting(0.0, 2.0),
+            Waiting(0.2, math.inf),
+        )
+        (replica,) = view.replicas
+        assert (replica.cores, replica.ready_at) == (1, now)
+        assert replica.free_at == pytest.approx(0.31, abs=0.02)
+        assert view.arrived == 7
+        assert view.batch == 8
+        assert view.rate > 0.0
+        assert view.limits.batch_max == 8
+
+    def test_a_request_is_counted_once_whether_announced_or_not(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.send(Announced(Notice(1, "m", 0.0, 1.0, 100, 0.3)))
+        one.submit(1, after=0.3)
+        one.tick()
+        assert scripts["m"].views[-1][1].arrived == 1
+
+    def test_what_starts_is_ready_when_it_is_expected_to(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.rebase(base_plan("m"), m=scaled())
+        one.settle()
+        _, view = scripts["m"].views[-1]
+        assert view.replicas[0].ready_at == view.start_time == 0.5
+
+    def test_a_shared_lane_leaves_less_time(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.serve(base_plan("m", "n", lanes=("l", "l")), m=scaled(), n=scaled("n"))
+        for id in range(20):
+            one.submit(id, model="n", after=0.05)
+        one.tick()
+        _, view = scripts["m"].views[-1]
+        rate = one.autoscaler.standings(now=one.now)["n"].rate
+        assert rate > 5.0
+        alone = 0.1 / 4 + 0.01
+        share = 0.8 / 4 + 0.01  # of eight rows of n on four cores
+        assert view.times.expected(1, 4) == pytest.approx(alone / (1 - share * rate / 8))
+        _, other = scripts["n"].views[-1]
+        assert other.times.expected(1, 4) == pytest.approx(alone)
+
+
+class TestWhatComesOfWishes:
+    def test_two_models_that_want_too_much_wait_for_each_others_cores(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver(6)
+        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
+        scripts["m"].wish = Wish(1, 5, 8)
+        one.tick()
+        one.settle()
+        assert one.sizes == {"m": (5, 5), "n": (1, 1)}
+        scripts["n"].wish = Wish(1, 5, 8)
+        one.tick()
+        assert one.sizes == {"m": (5, 3), "n": (1, 1)}, "it has not let go of them"
+        one.settle()
+        assert one.sizes == {"m": (3, 3), "n": (3, 3)}
+        wants = one.autoscaler.standings(now=one.now)["n"].conditions
+        assert wants == ("wants 5 cores a replica, 3 can be had",)
+
+    def test_the_model_under_more_pressure_is_cut_less(self, driver, base_plan, scaled, scripts):
+        one = driver(9)
+        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
+        scripts["m"].wish = scripts["n"].wish = Wish(1, 8, 8)
+        one.submit(1, 2, model="m", slo=0.05)
+        one.submit(3, 4, model="n", slo=0.5)
+        one.tick()
+        one.settle()
+        assert one.sizes["m"][0] > one.sizes["n"][0]
+
+    def test_models_on_one_lane_have_its_size_together_and_caps_of_their_own(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m", "n", lanes=("l", "l")), m=scaled(), n=scaled("n"))
+        scripts["m"].wish, scripts["n"].wish = Wish(1, 2, 3), Wish(1, 4, 5)
+        one.tick()
+        one.tick()
+        one.settle()
+        assert one.sizes == {"l": (4, 4)}
+        pools = one.engine.state.pools
+        caps = {id.model: pool.placements[0].replica.max_batch for id, pool in pools.items()}
+        assert caps == {"m": 3, "n": 5}
+
+    def test_what_is_not_scaled_stays_as_it_is(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.serve(base_plan("m", "fixed", cores=2), m=scaled())
+        scripts["m"].wish = Wish(1, 8, 1)
+        one.tick()
+        one.settle()
+        assert one.sizes == {"fixed": (2, 2), "m": (6, 6)}
+        assert one.engine.state.lanes["fixed"].cores == (2, 3)
+
+    def test_replicas_get_lanes_of_their_own_and_those_that_serve_stay(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled(cores=2, replicas=4))
+        scripts["m"].wish = Wish(3, 2, 4, start_cores=1)
+        one.tick()
+        one.settle()
+        assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (1, 1)}
+        one.send(ReplicaUp(one.starting.pop()))
+        one.settle()
+        assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (2, 2)}
+        scripts["m"].wish = Wish(2, 2, 4)
+        one.tick()
+        one.settle()
+        assert one.sizes == {"m": (2, 2), "m+2": (2, 2)}
+        placements = one.engine.state.pools[M].placements
+        assert [placement.replica.max_batch for placement in placements] == [4, 4]
+
+    def test_there_are_no_more_replicas_than_there_is_room_for(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver(5)
+        one.serve(base_plan("m", cores=2), m=scaled(cores=4, replicas=4, least=2))
+        scripts["m"].wish = Wish(4, 2, 8, needed=6)
+        one.tick()
+        one.settle()
+        assert {name: size for name, (size, _) in one.sizes.items()} == {"m": 3, "m+1": 2} or {
+            name: size for name, (size, _) in one.sizes.items()
+        } == {"m": 2, "m+1": 2}
+        conditions = one.autoscaler.standings(now=one.now)["m"].conditions
+        assert conditions == (
+            "wants 4 replicas, there is room for 2",
+            "needs 6 replicas, 4 are allowed",
+        )
+
+    def test_a_wish_to_restart_starts_the_replica_anew(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].wish = Wish(1, 4, 8, restart=True)
+        one.tick()
+        assert len(one.starting) == 1
+        one.submit(1)
+        assert one.batches == []
+        one.bring_up()
+        one.settle()
+        assert len(one.batches[0].batch.replica.cores) == 4
+        one.tick()
+        assert one.starting == [], "once for each change"
+
+    def test_a_resize_that_nobody_confirms_is_told_of(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].wish = Wish(1, 2, 8)
+        one.tick()
+        standing = one.autoscaler.standings(now=one.now + 0.3)["m"]
+        assert standing.lanes == {"m": (1, 2)}
+        assert standing.conditions == ("lane m: 1 to 2 cores not confirmed for 0.3 s",)
+        one.confirm()
+        assert one.autoscaler.standings(now=one.now)["m"].conditions == ()
+
+
+class TestRebasing:
+    def test_sizes_and_what_planners_know_outlive_a_new_base(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].wish = Wish(1, 8, 3)
+        one.tick()
+        one.settle()
+        planner = scripts["m"]
+        scripts.clear()
+        one.rebase(base_plan("m", "n"), m=scaled(), n=scaled("n"))
+        assert scripts.get("m") is None, "its planner was not made anew"
+        assert one.engine.state.lanes["n"].target, "a new model gets cores that others give up"
+        assert one.sizes["m"] == (8, 7)
+        assert one.engine.state.pools[M].placements[0].replica.max_batch == 3
+        assert planner.views
+
+    def test_nothing_is_planned_between_a_rebase_and_its_plan(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].wish = Wish(1, 4, 8)
+        plan = one.autoscaler.rebase(base_plan("m", "n"), {"m": scaled()}, now=one.now)
+        assert one.autoscaler.next_wakeup() is None
+        one.send(TimerFired(), after=2.0)
+        assert one.sizes == {"m": (1, 1)}
+        one.send(PlanChanged(plan))
+        one.tick()
+        assert one.sizes["m"] == (1, 4)
+
+    def test_a_model_that_goes_is_forgotten(self, driver, base_plan, scaled):
+        one = driver()
+        one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
+        one.rebase(base_plan("n"), n=scaled("n"))
+        assert set(one.autoscaler.standings(now=one.now)) == {"n"}
+        assert set(one.sizes) == {"n"}
+
+    def test_accelerators_are_none_of_its_business(self, driver, base_plan, scaled, scripts):
+        one = driver()
+        base = base_plan("m", "g")
+        gpu = LaneSpec("g", (), "cuda")
+        one.serve(replace(base, lanes=(base.lanes[0], gpu)), m=scaled())
+        scripts["m"].wish = Wish(1, 8, 8)
+        one.tick()
+        one.settle()
+        assert one.sizes == {"g": (0, 0), "m": (8, 8)}
+
+
+WISHES = st.builds(
+    Wish,
+    replicas=st.integers(1, 3),
+    cores=st.integers(1, 8),
+    batch=st.integers(1, 8),
+    start_cores=st.integers(0, 2),
+    restart=st.booleans(),
+)
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(data=st.data())
+def test_whatever_is_wished_and_confirmed_no_core_is_held_twice(data, request):
+    """`Driver.send` checks the cores and the engine after every event."""
+    make = request.getfixturevalue
+    driver, base_plan, scaled = make("driver"), make("base_plan"), make("scaled")
+    scripts = make("scripts")
+    scripts.clear()
+    machine = data.draw(st.integers(3, 9))
+    one = driver(machine)
+    base = base_plan("m", "n", "o", lanes=("m", "n", "n"))
+    models = {key: scaled(key, cores=8, replicas=3) for key in "mno"}
+    one.rebase(base, **models)
+    id = 0
+    for _ in range(25):
+        for planner in scripts.values():
+            planner.wish = data.draw(WISHES)
+            planner.endangered = data.draw(st.booleans())
+        step = data.draw(st.sampled_from(["tick", "submit", "confirm", "up", "finish", "base"]))
+        if step == "tick" and one.autoscaler.next_wakeup() is not None:
+            one.tick()
+        elif step == "submit":
+            id += 1
+            one.submit(id, model=data.draw(st.sampled_from("mno")), after=0.01)
+        elif step == "confirm" and one.resizes:
+            index = data.draw(st.integers(0, len(one.resizes) - 1))
+            resize = one.resizes[index]
+            del one.resizes[: index + 1]
+            lane = one.engine.state.lanes.get(resize.lane)
+            if lane is not None and lane.target == resize.cores:
+                one.send(LaneResized(resize.lane, resize.cores), after=0.001)
+        elif step == "up" and one.starting:
+            one.send(ReplicaUp(one.starting.pop(0)), after=0.1)
+        elif step == "finish":
+            running = list(one.engine.state.running)
+            if running:
+                one.send(BatchFinished(running[0]), after=0.05)
+        elif step == "base":
+            one.rebase(base, **models)
+        total = sum(len(lane.target) for lane in one.engine.state.lanes.values())
+        assert total <= machine
