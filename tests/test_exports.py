@@ -67,8 +67,8 @@ EXPORTS = {
     "slacktide.reports": """
         SCHEMA Bar Comparison Curve Ending Entry Percentiles Provenance Records Report
         ReportError StreamReport Timeline bars comparison_page curves html_document
-        html_list html_table merge page percentiles render render_comparison render_sweep
-        score summary sweep_page timeline
+        html_list html_table merge page percentiles profile_page render
+        render_comparison render_sweep score summary sweep_page timeline
     """,
     "slacktide.repository": """
         Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey

@@ -46,19 +46,36 @@ def test_profile_measures_and_stores_beside_the_model(
     folder = tmp_path / "m" / "mlp"
     done = run("profile", folder, "--budget", "200ms", "--cores", "1", "--json")
     assert done.returncode == 0, done.stderr
-    record = ProfileRecord.from_dict(json.loads(done.stdout)["1"])
+    printed = json.loads(done.stdout)["1"]
+    fit = printed.pop("fit")
+    assert set(fit) == {"p50", "p99"}
+    assert len(fit["p99"]["points"]) == 7
+    record = ProfileRecord.from_dict(printed)
     assert record.table.cores == (1,)
     assert record.table.max_batch == 64
     (stored,) = (folder / "1").glob("profile.*.json")
     assert json.loads(stored.read_text())["profile"]["record"] == record.to_dict()
 
 
-def test_profile_prints_a_table(run: Run, example_models: Path, tmp_path: Path):
+def test_profile_prints_tables_and_draws_a_page(run: Run, example_models: Path, tmp_path: Path):
     shutil.copytree(example_models, tmp_path / "m")
-    done = run("profile", tmp_path / "m" / "mlp", "--budget", "100ms", "--cores", "1")
+    flags = ("--budget", "100ms", "--cores", "1", "--plot", tmp_path / "page.html")
+    done = run("profile", tmp_path / "m" / "mlp", *flags)
     assert done.returncode == 0, done.stderr
     assert "mlp version 1" in done.stdout
     assert "1 core: capacity" in done.stdout
+    assert "p99: l(b, c) = " in done.stdout
+    assert "one core count measured" in done.stdout
+    assert "█" in done.stdout
+    assert (tmp_path / "page.html").read_text().count("<svg") == 2
+
+
+def test_profile_fails_before_it_measures_if_the_page_has_no_place(
+    run: Run, example_models: Path, tmp_path: Path
+):
+    done = run("profile", example_models / "mlp", "--plot", tmp_path / "no" / "page.html")
+    assert done.returncode == 2
+    assert "--plot: no such folder" in done.stderr
 
 
 def test_profile_of_what_is_no_model(run: Run, tmp_path: Path):

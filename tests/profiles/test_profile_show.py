@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from slacktide.profiles import LatencyTable
-from slacktide.profiles.show import duration, headings, lines, summary
+from slacktide.profiles.amdahl import AmdahlModel, Timed, fit_amdahl
+from slacktide.profiles.show import (
+    bar_lengths,
+    duration,
+    fit_lines,
+    fit_summary,
+    formula,
+    headings,
+    lines,
+    summary,
+)
 
 
 def test_cells_marks_and_units() -> None:
@@ -39,3 +49,26 @@ def test_cells_marks_and_units() -> None:
 )
 def test_three_digits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_fit_says_what_it_is_how_good_and_how_far() -> None:
+    model = AmdahlModel(0.020, 0.0, 0.004, 0.002)
+    points = [Timed(b, c, model.seconds(b, c)) for b in (1, 2, 4) for c in (2, 4, 8)]
+    points[4] = points[4]._replace(seconds=2 * points[4].seconds)
+    fit = fit_amdahl(points)
+    assert formula(fit.model) == "l(b, c) = 20.0 ms · b/c + 4.00 ms · b + 2.00 ms"
+    assert fit_lines(fit)[0] == ("1", "2", "16.0 ms", "16.0 ms", "+0.0%")
+    assert fit_lines(fit)[4] == ("2", "4", "40.0 ms", "20.0 ms", "-50.0%!")
+    assert fit_summary(fit) == (
+        "median error 0.0%, worst 50.0% (batch 2 on 4 cores); "
+        "believed from 1 to 16 cores, up to batch 8"
+    )
+    lengths = bar_lengths(fit)
+    assert max(max(pair) for pair in lengths) == pytest.approx(1.0)
+    assert min(min(pair) for pair in lengths) > 0.0
+    assert lengths[4][0] > lengths[4][1]
+
+
+def test_a_fit_to_one_core_count_says_so() -> None:
+    fit = fit_amdahl([Timed(1, 2, 0.3), Timed(2, 2, 0.5)])
+    assert "one core count measured: nothing is known of others, up to batch 4" in fit_summary(fit)

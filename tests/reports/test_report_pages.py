@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from slacktide.profiles import LatencyTable
 from slacktide.reports import (
     Comparison,
     Curve,
@@ -22,6 +23,7 @@ from slacktide.reports import (
     html_document,
     html_list,
     page,
+    profile_page,
     render,
     render_comparison,
 )
@@ -183,3 +185,16 @@ def test_curves_draw_every_line_and_escape_its_name():
     assert "x (ms)" in parsed.text
     assert "<i>" in parsed.text
     assert curves(lines, x_label="", y_label="", log="xy").startswith("<svg")
+
+
+def test_a_profile_page_draws_both_ways_and_escapes_names() -> None:
+    tables = {
+        "1": LatencyTable.linear(0.010, 0.002, 8, cores=(1, 2, 4), spread=1.3),
+        "2": LatencyTable.linear(0.010, 0.002, 8, spread=1.3),
+    }
+    text = profile_page(HOSTILE, tables)
+    read = check(text)
+    assert text.count("<svg") == 4
+    assert HOSTILE in read.text
+    assert "l(b, c) = 2.60 ms · b/c + 13.0 ms / c" in read.text
+    assert "one core count measured" in read.text

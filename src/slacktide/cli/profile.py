@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar
+from slacktide.cli.output import (
+    FELL_SHORT,
+    console,
+    fail,
+    print_json,
+    progress_bar,
+    require_plots,
+)
 from slacktide.repository.units import parse_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from slacktide.profiles import LatencyTable
 
 
 def profile(
@@ -32,17 +44,20 @@ def profile(
             envvar="SLACKTIDE_STATE_DIR",
         ),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw latency by cores and batch, measured and modelled, on this page."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measure a model's latency by batch size and cores, and store it beside the model.
 
-    Example: slacktide profile models/residual --budget 20s
+    Example: slacktide profile models/residual --budget 20s --plot profile.html
     """
-    from rich.table import Table
-
     from slacktide.executors import ProcessExecutor, available_cores
     from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.profiles import show
+    from slacktide.profiles.amdahl import fit_grid
+    from slacktide.reports import ReportError, profile_page
     from slacktide.repository import ModelDefinition, ProfileStore, Repository, RepositoryError
     from slacktide.server.lanes import lay_out
     from slacktide.server.launching import source_of
@@ -52,6 +67,10 @@ def profile(
         seconds = parse_seconds(budget)
     except ValueError as error:
         fail(f"--budget: {error}")
+    if plot is not None:
+        require_plots("--plot")
+        if not plot.parent.is_dir():
+            fail(f"--plot: no such folder: {plot.parent}")
     folder = model.resolve()
     usable = tuple(available_cores())
     counts = sorted(set(cores)) if cores else _doubling(len(usable))
@@ -97,17 +116,49 @@ def profile(
         found = asyncio.run(measure_all())
     except MeasuringError as error:
         fail(str(error), FELL_SHORT)
+    tables = {number: known.record.table for number, known in found}
+    if plot is not None:
+        try:
+            plot.write_text(profile_page(folder.name, tables), encoding="utf-8")
+        except (OSError, ReportError) as error:
+            fail(f"--plot: {error}", FELL_SHORT)
     if json:
-        print_json({number: known.record.to_dict() for number, known in found})
+        fits = {
+            number: {
+                "p99": fit_grid(table.batches, table.cores, table.p99_s).to_dict(),
+                "p50": fit_grid(table.batches, table.cores, table.p50_s).to_dict(),
+            }
+            for number, table in tables.items()
+        }
+        print_json(
+            {number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found}
+        )
         return
-    out = console()
-    for number, known in found:
-        table = Table(*show.headings(known.record.table), title=f"{folder.name} version {number}")
-        for row in show.lines(known.record.table):
-            table.add_row(*row)
-        out.print(table)
-        for line in [*show.summary(known.record.table), show.FOOTNOTE]:
-            out.print(line)
+    for number, table in tables.items():
+        _print(console(), f"{folder.name} version {number}", table)
+
+
+def _print(out: Console, title: str, table: LatencyTable) -> None:
+    from rich.bar import Bar
+    from rich.table import Table
+
+    from slacktide.profiles import show
+    from slacktide.profiles.amdahl import fit_grid
+
+    measured = Table(*show.headings(table), title=title)
+    for row in show.lines(table):
+        measured.add_row(*row)
+    out.print(measured)
+    for line in [*show.summary(table), show.FOOTNOTE]:
+        out.print(line)
+    for name, grid in (("p50", table.p50_s), ("p99", table.p99_s)):
+        fit = fit_grid(table.batches, table.cores, grid)
+        out.print(f"\n{name}: {show.formula(fit.model)}\n{show.fit_summary(fit)}")
+    bars = Table(*show.FIT_HEADINGS, "measured (log)", "model (log)", title="p99 and its model")
+    for cells, (length, modelled) in zip(show.fit_lines(fit), show.bar_lengths(fit), strict=True):
+        bars.add_row(*cells, *(Bar(1.0, 0.0, part, width=16) for part in (length, modelled)))
+    out.print(bars)
+    out.print(show.FIT_FOOTNOTE)
 
 
 def _doubling(most: int) -> list[int]:

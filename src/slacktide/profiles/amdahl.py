@@ -133,6 +133,28 @@ class AmdahlFit:
         """The largest of them."""
         return max(abs(point.error) for point in self.points)
 
+    def to_dict(self) -> dict[str, object]:
+        """JSON-ready; docs/profiles.md explains each field."""
+        model = self.model
+        return {
+            "gamma_s": model.gamma,
+            "epsilon_s": model.epsilon,
+            "delta_s": model.delta,
+            "eta_s": model.eta,
+            "median_error": self.median_error,
+            "worst_error": self.worst_error,
+            "points": [
+                {
+                    "batch": point.batch,
+                    "cores": point.cores,
+                    "measured_s": point.measured,
+                    "predicted_s": point.predicted,
+                    "weight": point.weight,
+                }
+                for point in self.points
+            ],
+        }
+
     def seconds(self, batch: int, cores: int) -> float:
         """Time by the model alone. Raises ProfileError further than `REACH` from the points."""
         if not 1 <= batch <= REACH * self.batch_most:

@@ -1,7 +1,13 @@
-"""A table for people: what a terminal shows of a `LatencyTable`. Data only; the CLI draws it."""
+"""A table for people: what a terminal shows of a `LatencyTable` and of the model fitted to it.
+
+Data only; the CLI draws it.
+"""
 
 from __future__ import annotations
 
+import math
+
+from slacktide.profiles.amdahl import REACH, AmdahlFit, AmdahlModel
 from slacktide.profiles.latency_table import LatencyTable
 
 FOOTNOTE = "~ estimated: p50 × the pooled p99/p50 ratio (fewer than 200 samples)"
@@ -11,7 +17,7 @@ def headings(table: LatencyTable) -> tuple[str, ...]:
     """Column titles: `batch`, then three columns for each core count."""
     titles = ["batch"]
     for cores in table.cores:
-        where = f"{cores} core" if cores == 1 else f"{cores} cores"
+        where = _on(cores)
         titles += [f"p50, {where}", "p99", "rows/s"]
     return tuple(titles)
 
@@ -39,12 +45,68 @@ def summary(table: LatencyTable) -> list[str]:
     sentences = []
     for cores in table.cores:
         peak, capacity = table.peak(cores), table.capacity(cores)
-        where = f"{cores} core" if cores == 1 else f"{cores} cores"
+        where = _on(cores)
         sentences.append(
             f"{where}: capacity {capacity:,.0f} rows/s, peak {peak.rows_per_s:,.0f} rows/s "
             f"at batch {peak.batch} ({peak.rows_per_s / capacity:.1f} ×)"
         )
     return sentences
+
+
+FIT_HEADINGS = ("batch", "cores", "measured", "model", "error")
+FIT_FOOTNOTE = "! too far off to count"
+
+
+def fit_lines(fit: AmdahlFit) -> list[tuple[str, ...]]:
+    """One row of cells for each point, as wide as `FIT_HEADINGS`."""
+    return [
+        (
+            str(point.batch),
+            str(point.cores),
+            duration(point.measured),
+            duration(point.predicted),
+            f"{point.error:+.1%}{'' if point.weight > 0.0 else '!'}",
+        )
+        for point in fit.points
+    ]
+
+
+def bar_lengths(fit: AmdahlFit) -> list[tuple[float, float]]:
+    """Lengths of two bars for each point, measured and predicted, up to 1; logarithmic."""
+    times = [(point.measured, point.predicted) for point in fit.points]
+    least = min(map(min, times)) / 1.5
+    span = math.log(max(map(max, times)) / least)
+    return [(math.log(a / least) / span, math.log(b / least) / span) for a, b in times]
+
+
+def formula(model: AmdahlModel) -> str:
+    """The model with its coefficients, such as `l(b, c) = 18.0 ms · b/c + 4.00 ms · b`."""
+    terms = (
+        (model.gamma, " · b/c"),
+        (model.epsilon, " / c"),
+        (model.delta, " · b"),
+        (model.eta, ""),
+    )
+    return "l(b, c) = " + " + ".join(duration(value) + text for value, text in terms if value > 0.0)
+
+
+def fit_summary(fit: AmdahlFit) -> str:
+    """How good it is and how far it is believed, in a sentence."""
+    worst = max(fit.points, key=lambda point: abs(point.error))
+    most = math.floor(REACH * fit.batch_most)
+    if fit.cores_least == fit.cores_most:
+        reach = "one core count measured: nothing is known of others"
+    else:
+        least = math.ceil(fit.cores_least / REACH)
+        reach = f"believed from {least} to {math.floor(REACH * fit.cores_most)} cores"
+    return (
+        f"median error {fit.median_error:.1%}, worst {fit.worst_error:.1%} "
+        f"(batch {worst.batch} on {_on(worst.cores)}); {reach}, up to batch {most}"
+    )
+
+
+def _on(cores: int) -> str:
+    return "1 core" if cores == 1 else f"{cores} cores"
 
 
 def duration(seconds: float) -> str:

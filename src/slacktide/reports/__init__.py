@@ -22,6 +22,7 @@ from slacktide.load.report import (
 from slacktide.reports.comparison import Comparison, Entry
 from slacktide.reports.html import comparison_page, html_document, html_list, html_table, page
 from slacktide.reports.plots import Bar, Curve, bars, curves
+from slacktide.reports.profile_page import profile_page
 from slacktide.reports.sweep import render_sweep, sweep_page
 from slacktide.reports.table import render, render_comparison, summary
 
@@ -48,6 +49,7 @@ __all__ = [
     "merge",
     "page",
     "percentiles",
+    "profile_page",
     "render",
     "render_comparison",
     "render_sweep",

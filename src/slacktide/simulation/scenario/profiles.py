@@ -193,4 +193,6 @@ def read_profile(path: Path) -> TableProfile:
         document = document["profile"].get("record")
     elif isinstance(document, dict) and document and all(key.isdecimal() for key in document):
         document = document[max(document, key=int)]
+        if isinstance(document, dict):
+            document.pop("fit", None)  # follows from the table
     return TableProfile(ProfileRecord.from_dict(document))
