@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import numpy as np
 import pytest
 import trustme
 import uvloop
@@ -26,7 +27,7 @@ from slacktide.wire.proto.messages import (
     ModelMetadataRequest,
     ModelMetadataResponse,
 )
-from slacktide.workloads import Fixed
+from slacktide.workloads import ConstantLink, Fixed
 
 Kit = Any
 Script = Callable[[int, InferCall, grpc.aio.ServicerContext], Awaitable[None]]
@@ -215,6 +216,32 @@ def test_several_channels_and_a_token(kit: Kit) -> None:
     assert {metadata["authorization"] for metadata in server.metadata} == {"Bearer hush"}
 
 
+def test_over_a_link_each_message_is_announced(kit: Kit) -> None:
+    async def main() -> tuple[Report, Any, FakeGrpcServer]:
+        async with FakeGrpcServer() as server:
+            link = ConstantLink(200_000.0, rtt=0.01)
+            spec = kit.spec(
+                server.target, link=link, application="cam", version="3", deadlines=Fixed(3.0)
+            )
+            report, ledger = await kit.run(spec)
+            return report, ledger, server
+
+    report, ledger, server = uvloop.run(main())
+    assert report.total.reasons == {"on_time": 10}
+    assert report.network is not None
+    assert report.network.p50 >= 0.01
+    for call, metadata in zip(server.calls, server.metadata, strict=True):
+        timeout = call.parameters["timeout"]
+        assert isinstance(timeout, int)
+        assert 0 < timeout <= 2_990_000
+        assert float(metadata["x-request-timeout-seconds"]) * 1e6 == pytest.approx(timeout, abs=2)
+        assert metadata["slacktide-model"] == "m"
+        assert metadata["slacktide-model-version"] == "3"
+        assert metadata["slacktide-application"] == "cam"
+        assert 50 < int(metadata["slacktide-bytes"]) < 500
+    assert np.all(ledger.latency() >= 0.01)
+
+
 def test_tls(kit: Kit, tmp_path: Path) -> None:
     authority = trustme.CA()
     own = authority.issue_cert("127.0.0.1")
@@ -227,6 +254,8 @@ def test_tls(kit: Kit, tmp_path: Path) -> None:
         async with FakeGrpcServer(tls=tls) as server:
             target = Target(Transport.GRPC, "127.0.0.1", server.port, tls=True)
             report, _ = await kit.run(kit.spec(replace(target, ca_file=ca_file)))
+            over_link = kit.spec(replace(target, ca_file=ca_file), link=ConstantLink(1e6))
+            assert (await kit.run(over_link))[0].goodput == 1.0
             with pytest.raises(TargetError, match="cannot read"):
                 await run_whole(kit.spec(replace(target, ca_file=tmp_path / "absent")))
             return report

@@ -10,6 +10,7 @@ import pytest
 
 from slacktide.load import FilePayload, LoadSpec, build_spec
 from slacktide.load.results import ENDINGS
+from slacktide.workloads import ConstantLink, TraceLink
 
 PAGE = (Path(__file__).parents[2] / "docs" / "load.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("slacktide load ")]
@@ -28,7 +29,8 @@ def parse(command: str) -> LoadSpec:
             assert isinstance(values, list)
             values.append(value)
         else:
-            flags[name] = int(value) if isinstance(default, int) else value
+            whole = FLAGS[name].annotation in ("int", "int | None")
+            flags[name] = int(value) if whole else value
     return build_spec(target, **flags)  # type: ignore[arg-type]  # texts, as a command line has
 
 
@@ -38,6 +40,7 @@ def test_examples_can_be_built(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("time_s,rate_rps\n0,10\n")
+    Path("bus.csv").write_text("time_s,bandwidth_mbps\n0,8\n")
     spec = parse(command)
     assert spec.streams[0].arrivals.mean_rate(1.0) > 0.0
 
@@ -47,10 +50,16 @@ def test_the_examples_show_what_they_mean_to_show(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("day.csv").write_text("time_s\n0\n")
-    _, _, text, trace, slow, several, two = map(parse, COMMANDS)
+    Path("bus.csv").write_text("time_s,bandwidth_mbps\n0,8\n")
+    _, _, text, trace, slow, constant, drawn, recorded, several, two = map(parse, COMMANDS)
     assert text.streams[0].shapes["mask"] == ((16,), (64,), (256,))
     assert trace.streams[0].payload == FilePayload((Path("inputs.npz"),))
     assert slow.upload == 0.004
+    assert constant.link == ConstantLink(625_000.0, 0.04)
+    assert isinstance(drawn.link, TraceLink)
+    assert drawn.link.trace.source == "5g"
+    assert isinstance(recorded.link, TraceLink)
+    assert (recorded.link.offset, recorded.connections) == (30.0, 8)
     assert [stream.label for stream in several.streams] == ["mlp/ads", "text"]
     assert several.streams[1].priority == 1
     assert [stream.label for stream in two.streams] == ["text/notes", "text/essays"]

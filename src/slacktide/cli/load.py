@@ -161,6 +161,28 @@ def load(
             rich_help_panel=_WIRE,
         ),
     ] = "0s",
+    link: Annotated[
+        str,
+        typer.Option(
+            metavar="LINK",
+            help="What requests travel over: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g "
+            "or 5g (drawn).",
+            rich_help_panel=_WIRE,
+            show_default=False,
+        ),
+    ] = "",
+    rtt: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Its round trip.", rich_help_panel=_WIRE),
+    ] = "0s",
+    shared_link: Annotated[
+        bool,
+        typer.Option(
+            "--shared-link",
+            help="All connections queue for one link; else each has its own.",
+            rich_help_panel=_WIRE,
+        ),
+    ] = False,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with the bearer token.", rich_help_panel=_WIRE),
@@ -221,6 +243,8 @@ def load(
     Example: slacktide load grpc://127.0.0.1:8001 --duration 30s --deadline 100ms
     --stream 'model=residual arrivals=gamma:40:cv=3' --stream 'model=dense arrivals=poisson:300'
 
+    Example: slacktide load 127.0.0.1:8000 --model mlp --deadline 1s --link trace.csv --rtt 40ms
+
     Example: slacktide load 127.0.0.1:8000 --model text --deadline 60ms --stream
     'application=notes arrivals=poisson:90 shape=input_ids=8..24 shape=attention_mask=8..24'
     --stream 'application=essays arrivals=poisson:9 shape=input_ids=200 shape=attention_mask=200'
@@ -247,6 +271,9 @@ def load(
             connections=connections,
             patience=patience,
             upload=upload,
+            link=link,
+            rtt=rtt,
+            shared_link=shared_link,
             send_deadlines=send_deadlines,
             spin=spin,
             lateness_warning=lateness_warning,

@@ -27,12 +27,15 @@ from slacktide.load.spec import (
     Target,
     Transport,
 )
-from slacktide.load.traces import read_trace
+from slacktide.load.traces import read_bandwidths, read_trace
 from slacktide.wire.calls import Parameter
 from slacktide.workloads import (
+    ConstantLink,
+    TraceLink,
     WorkloadError,
     parse_arrivals,
     parse_deadlines,
+    parse_link,
     parse_number,
     parse_seconds,
 )
@@ -81,6 +84,9 @@ def build_spec(
     connections: int | None = None,
     patience: str = "10s",
     upload: str = "0s",
+    link: str = "",
+    rtt: str = "0s",
+    shared_link: bool = False,
     send_deadlines: bool = True,
     spin: bool = False,
     lateness_warning: str = "5ms",
@@ -92,7 +98,8 @@ def build_spec(
 
     `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64`, `ids=8..24` or
     `image=3x32x32`), a `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a
-    `parameter` is NAME=VALUE. Raises LoadSpecError naming the flag.
+    `parameter` is NAME=VALUE, a `link` is as `parse_link` reads it. Raises LoadSpecError naming the
+    flag.
     """
     defaults = {
         "model": [model],
@@ -125,6 +132,8 @@ def build_spec(
             connections=connections,
             patience=parse_seconds(patience, "patience"),
             upload=parse_seconds(upload, "upload"),
+            link=_link(link, parse_seconds(rtt, "rtt")),
+            shared_link=shared_link,
             send_deadlines=send_deadlines,
             spin=spin,
             lateness_warning=parse_seconds(lateness_warning, "lateness-warning"),
@@ -166,6 +175,15 @@ def _port(parts: SplitResult, text: str) -> int | None:
         return parts.port
     except ValueError:
         raise LoadSpecError("TARGET", f"expected a port from 1 to 65535 in {text!r}") from None
+
+
+def _link(text: str, rtt: float) -> ConstantLink | TraceLink | None:
+    if not text:
+        if rtt:
+            raise LoadSpecError("rtt", "of which link? name one with --link")
+        return None
+    with _renamed("link"):
+        return parse_link(text, rtt=rtt, read_bandwidths=read_bandwidths)
 
 
 def _stream(values: Mapping[str, list[str]]) -> Stream:

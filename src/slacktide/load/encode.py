@@ -21,7 +21,15 @@ from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import RawPayload, Stream, Target
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, Parameter
-from slacktide.wire.parameters import PARAMETER_HEADERS, TIMEOUT_HEADERS
+from slacktide.wire.parameters import (
+    BYTES_HEADER,
+    MODEL_KEY,
+    PARAMETER_HEADERS,
+    TIMEOUT_HEADERS,
+    VERSION_KEY,
+)
+
+Metadata = tuple[tuple[str, str], ...]
 
 _WIDTH = 12
 """Digits kept for the timeout: 10¹² µs are eleven days."""
@@ -44,6 +52,11 @@ class HttpRequest:
     body_at: int
     """Where in `head` the body begins."""
     application: bytes = b""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire, but for the few of a notice."""
+        return len(self.head) + len(self.tail) + (_WIDTH if self.tail else 0)
 
     def parts(self, timeout_us: int | None) -> Sequence[bytes]:
         """The buffers to send; no timeout is sent as 0, which servers take as none."""
@@ -75,6 +88,27 @@ class GrpcRequest:
 
     message: bytes
     rows: int
+    model: str = ""
+    version: str = ""
+    application: str = ""
+    """In ASCII, or empty: metadata carry no other."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the message, but for the timeout."""
+        return len(self.message)
+
+    def notice(self, nbytes: int, timeout_us: int | None) -> Metadata:
+        """Metadata that say ahead of a message of `nbytes` what a server can use before it is
+        complete: which model, how long there is, and for whom."""
+        said = [(BYTES_HEADER, str(nbytes)), (MODEL_KEY, self.model)]
+        if self.version:
+            said.append((VERSION_KEY, self.version))
+        if timeout_us is not None:
+            said.append((_TIMEOUT_HEADER.decode(), f"{min(timeout_us, _LONGEST) / 1e6:.6f}"))
+        if self.application:
+            said.append((_APPLICATION_HEADER.decode(), self.application))
+        return tuple(said)
 
 
 def http_tensors(target: Target, stream: Stream, tensors: Tensors) -> HttpRequest:
@@ -129,7 +163,13 @@ def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:
         inputs=list(tensors.inputs),
         parameters=dict(_parameters(stream)),
     )
-    return GrpcRequest(encode_call(call), tensors.rows)
+    return GrpcRequest(
+        encode_call(call),
+        tensors.rows,
+        stream.model,
+        stream.version or "",
+        _for_headers(stream.application).decode(),
+    )
 
 
 def grpc_timeout() -> Callable[[int], bytes]:
@@ -194,10 +234,14 @@ def _http(
         }
     tail = after + (binary or b"")
     head = _head(target, infer_path(stream), len(before) + _WIDTH + len(tail), headers)
-    # A name that no header can carry stays in the body.
-    plain = stream.application.isascii() and stream.application.isprintable()
-    application = stream.application.encode() if plain else b""
+    application = _for_headers(stream.application)
     return HttpRequest(head + before, tail, rows, len(head), application)
+
+
+def _for_headers(application: str) -> bytes:
+    """A name that no header can carry stays in the body."""
+    plain = application.isascii() and application.isprintable()
+    return application.encode() if plain else b""
 
 
 def _head(target: Target, path: str, length: int, headers: Mapping[str, str]) -> bytes:

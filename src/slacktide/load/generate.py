@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 
 from slacktide.load.encode import GrpcRequest, HttpRequest
 from slacktide.load.http_sender import HttpSender
 from slacktide.load.ledger import Ledger
+from slacktide.load.link_process import LinkProcess
 from slacktide.load.outcome import make_report
 from slacktide.load.prepare import Prepared, prepare
 from slacktide.load.report import Report
 from slacktide.load.report.provenance import gather
+from slacktide.load.road import Road
 from slacktide.load.run import Observer, StartClock, drive
 from slacktide.load.sender import Sender
-from slacktide.load.spec import LoadSpec, Transport
+from slacktide.load.spec import LoadSpec, Target, Transport
 
 
 async def run_load(
@@ -62,27 +66,47 @@ async def carry_out(
     """Run what was prepared. The ledger holds every single request."""
     spec = prepared.spec
     provenance = await asyncio.to_thread(gather, _packages(spec))
-    ledger = Ledger(prepared.schedule, send_deadlines=spec.send_deadlines)
+    road = Road.of(spec, [request.nbytes for request in prepared.requests])
+    ledger = Ledger(prepared.schedule, send_deadlines=spec.send_deadlines, road=road)
     clock = StartClock()
-    sender = _sender(prepared, ledger, clock)
-    try:
-        end = await drive(spec, ledger, sender, clock, progress, stop)
-    finally:
-        await sender.close()
+    async with _link(spec) as link:
+        target = spec.target
+        if link is not None:
+            target = replace(target, via=("127.0.0.1", link.port))
+        sender = _sender(prepared, target, ledger, clock)
+        try:
+            clock.restart()
+            if link is not None:
+                link.begin(clock.origin)
+            end = await drive(spec, ledger, sender, clock, progress, stop)
+        finally:
+            await sender.close()
+    warnings = sender.warnings()
+    if link is not None:
+        warnings += link.warnings(spec.lateness_warning)
     rows = [request.rows for request in prepared.requests]
-    report = make_report(spec, prepared.schedule, ledger, rows, end, provenance, sender.warnings())
+    report = make_report(spec, prepared.schedule, ledger, rows, end, provenance, warnings)
     return report, ledger
 
 
-def _sender(prepared: Prepared, ledger: Ledger, clock: StartClock) -> Sender:
-    spec = prepared.spec
-    if spec.target.transport is Transport.HTTP:
+def _link(spec: LoadSpec) -> AbstractAsyncContextManager[LinkProcess | None]:
+    """What carries the requests of a run; None: nothing stands between."""
+    if spec.link is None:
+        return nullcontext()
+    return LinkProcess(spec.link, spec.target.host, spec.target.port, shared=spec.shared_link)
+
+
+def _sender(prepared: Prepared, target: Target, ledger: Ledger, clock: StartClock) -> Sender:
+    spec, over_link = prepared.spec, prepared.spec.link is not None
+    if target.transport is Transport.HTTP:
         http = [one for one in prepared.requests if isinstance(one, HttpRequest)]
-        return HttpSender(spec.target, http, ledger, clock, spec.connections, spec.upload)
+        return HttpSender(
+            target, http, ledger, clock, spec.connections, spec.upload, over_link=over_link
+        )
     from slacktide.load.grpc_sender import GrpcSender
 
     grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]
-    return GrpcSender(spec.target, grpc, ledger, clock, spec.connections)
+    return GrpcSender(target, grpc, ledger, clock, spec.connections, over_link=over_link)
 
 
 def _packages(spec: LoadSpec) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import grpc
 import grpc.aio
 
-from slacktide.load.encode import GrpcRequest, grpc_timeout
+from slacktide.load.encode import GrpcRequest, Metadata, grpc_timeout
 from slacktide.load.grpc_channel import SERVICE, open_channel
 from slacktide.load.ledger import Ledger
 from slacktide.load.results import Result, of_grpc
@@ -38,7 +38,8 @@ servers do, and no other sign tells the two apart."""
 class GrpcSender:
     """A `Sender`. `clock` gives seconds from the start of the run.
 
-    No gRPC deadline is set, so that only the parameter `timeout` tells the server of one.
+    No gRPC deadline is set, so that only the parameter `timeout` tells the server of one. Over a
+    link, metadata announce each message.
     """
 
     def __init__(
@@ -48,12 +49,17 @@ class GrpcSender:
         ledger: Ledger,
         clock: Callable[[], float],
         channels: int | None = None,
+        *,
+        over_link: bool = False,
     ) -> None:
         self._channels = [open_channel(target) for _ in range(channels or 1)]
         self._methods: list[grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]] = [
             channel.unary_unary(f"/{SERVICE}/ModelInfer") for channel in self._channels
         ]
-        self._metadata = (("authorization", f"Bearer {target.token}"),) if target.token else None
+        self._metadata: Metadata = ()
+        if target.token:
+            self._metadata = (("authorization", f"Bearer {target.token}"),)
+        self._over_link = over_link
         self._requests = requests
         self._ledger = ledger
         self._clock = clock
@@ -82,14 +88,17 @@ class GrpcSender:
             await channel.close(None)
 
     async def _one(self, index: int) -> None:
-        message = self._requests[self._ledger.payload[index]].message
+        request = self._requests[self._ledger.payload[index]]
+        message, metadata = request.message, self._metadata
         timeout_us = self._ledger.departed(index, now=self._clock())
         if timeout_us is not None:
             message += self._timeout(timeout_us)
+        if self._over_link:
+            metadata += request.notice(len(message), timeout_us)
         method = self._methods[index % len(self._methods)]
         result, detail = Result.ANSWERED, ""
         try:
-            await method(message, metadata=self._metadata)
+            await method(message, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             result, detail = _read(error)
         self._ledger.ended(index, result, now=self._clock(), detail=detail)

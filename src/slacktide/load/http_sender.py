@@ -6,7 +6,8 @@ cap it waits for an answer to free a connection: that shows as lateness of the g
 report warns. A request is never sent twice: what breaks is a transport error, and counted.
 
 With `upload`, bodies follow their headers so many seconds later (uplink.py). A request that is
-answered before, as by a refusal, sends none, and its connection is closed.
+answered before, as by a refusal, sends none, and its connection is closed. Over a link, headers
+say ahead what they would say then; the link does the rest.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class HttpSender:
         clock: Callable[[], float],
         connections: int | None = None,
         upload: float = 0.0,
+        *,
+        over_link: bool = False,
     ) -> None:
         self._target = target
         self._tls = tls_context(target)
@@ -47,6 +50,7 @@ class HttpSender:
         self._ledger = ledger
         self._clock = clock
         self._cap = connections or DEFAULT_CONNECTIONS
+        self._over_link = over_link
         self._uplink = Uplink(upload, self._send_body) if upload > 0.0 else None
         self._idle: list[Connection] = []
         self._busy: dict[int, Connection] = {}
@@ -123,7 +127,9 @@ class HttpSender:
         self._busy[index] = connection
         timeout_us = self._ledger.departed(index, now=self._clock())
         request = self._requests[self._ledger.payload[index]]
-        if self._uplink is None:
+        if self._over_link:
+            connection.send(index, (*request.notice(timeout_us), *request.body(timeout_us)))
+        elif self._uplink is None:
             connection.send(index, request.parts(timeout_us))
         else:
             connection.send_headers(index, request.notice(timeout_us))
@@ -159,7 +165,10 @@ class HttpSender:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self), self._target.host, self._target.port, ssl=self._tls
+                    lambda: Connection(self),
+                    *self._target.address,
+                    ssl=self._tls,
+                    server_hostname=self._target.host if self._tls else None,
                 )
         except (OSError, TimeoutError) as error:
             index = self._next_in_line()

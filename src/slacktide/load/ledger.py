@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.load.results import ENDING_OF, Result
+from slacktide.load.road import Road
 from slacktide.load.schedule import Schedule
 
 _MAX_COMPLAINTS = 20
@@ -22,7 +23,9 @@ _MAX_DETAIL = 200
 class Ledger:
     """Every request goes `submit` → (`departed`) → `ended`, each at most once."""
 
-    def __init__(self, schedule: Schedule, *, send_deadlines: bool = True) -> None:
+    def __init__(
+        self, schedule: Schedule, *, send_deadlines: bool = True, road: Road | None = None
+    ) -> None:
         count = len(schedule)
         self.due: list[float] = schedule.due.tolist()
         self.allowance: list[float] = schedule.allowance.tolist()
@@ -33,6 +36,8 @@ class Ledger:
         """Those of them without an end, in the order they were due."""
         self.on_time = 0
         self._send_deadlines = send_deadlines
+        self._road = road
+        self._on_the_way: list[float] = [float("nan")] * count
         self._departed: list[float | None] = [None] * count
         self._ended: list[float] = [0.0] * count
         self._result: list[Result | None] = [None] * count
@@ -54,12 +59,17 @@ class Ledger:
 
     def departed(self, index: int, *, now: float) -> int | None:
         """The request leaves. What it may tell the server: the microseconds left until its
-        deadline (at least 1), or None if nothing."""
+        deadline (at least 1), or None if nothing. What the link takes of them is taken off."""
         self._departed[index] = now
-        if not self._send_deadlines:
-            return None
         left = self.due[index] + self.allowance[index] - now
-        return None if left == float("inf") else max(1, int(left * 1e6))
+        if self._road is not None:
+            trip = self._road.trip(index, self.payload[index], now=now)
+            self._on_the_way[index] = trip.whole
+            if left != float("inf"):
+                left -= trip.unseen
+        if not self._send_deadlines or left == float("inf"):
+            return None
+        return int(max(1.0, left * 1e6))
 
     def ended(self, index: int, result: Result, *, now: float, detail: str = "") -> bool:
         """The request ended; False, changing nothing, if it had ended before."""
@@ -94,6 +104,11 @@ class Ledger:
         left = np.array([end if sent is None else sent for sent, end in pairs], dtype=np.float64)
         late: NDArray[np.float64] = left - np.array(self.due[: self.submitted], dtype=np.float64)
         return np.maximum(late, 0.0)
+
+    def network(self) -> NDArray[np.float64]:
+        """Seconds that the link took, there and back, of every submitted request; NaN of those that
+        never left, and without a link."""
+        return np.array(self._on_the_way[: self.submitted], dtype=np.float64)
 
     def latency(self) -> NDArray[np.float64]:
         """End minus intended send of every submitted request."""

@@ -40,6 +40,8 @@ def make_report(
     parts = [part.between(start, stop) for part in _records(spec, schedule, ledger, rows)]
     every = merge("total", parts)
     lateness = percentiles(every.lateness)
+    due = schedule.due[: ledger.submitted]
+    network = ledger.network()[(due >= start) & (due < stop)]
     return Report(
         kind="load",
         title=spec.title or f"load on {spec.target.url}",
@@ -51,6 +53,7 @@ def make_report(
         total=score(every, stop - start),
         streams=tuple(score(part, stop - start) for part in parts),
         lateness=lateness,
+        network=percentiles(network[np.isfinite(network)]),
         timeline=timeline(every, start, stop),
         interrupted=end.interrupted,
         warnings=(*_lateness_warning(spec, lateness), *warnings),

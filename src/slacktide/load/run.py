@@ -82,7 +82,6 @@ async def drive(
     Setting `stop` ends the sending; what is under way gets a second more than its deadline.
     """
     run = _Run(spec, ledger, sender, clock, observer)
-    clock.restart()
     return await run.carry_out(stop or asyncio.Event())
 
 

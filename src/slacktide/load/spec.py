@@ -11,7 +11,7 @@ from typing import Any
 
 from slacktide.load.errors import LoadSpecError
 from slacktide.wire.calls import Parameter
-from slacktide.workloads import Arrivals, Deadlines
+from slacktide.workloads import Arrivals, ConstantLink, Deadlines, TraceLink
 
 Shape = tuple[int, ...]
 
@@ -36,6 +36,13 @@ class Target:
     token: str | None = field(default=None, repr=False)
     """Bearer token."""
     ca_file: Path | None = None
+    via: tuple[str, int] | None = None
+    """Where to connect instead, as to a proxy; requests and certificates name the server still."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where to connect."""
+        return self.via or (self.host, self.port)
 
     @property
     def authority(self) -> str:
@@ -159,6 +166,11 @@ class LoadSpec:
     upload: float = 0.0
     """Seconds after its headers at which each body leaves, as over a slow uplink; HTTP only. The
     deadline counts from the headers."""
+    link: ConstantLink | TraceLink | None = None
+    """The way to the server, which requests are held to by a proxy; its time 0 is the start of the
+    run. Deadlines are end to end: the server is told what the link leaves of them."""
+    shared_link: bool = False
+    """True: all connections queue for one link. Else each has one of its own."""
     send_deadlines: bool = True
     """False: the server is not told the deadline; the client judges by it all the same."""
     spin: bool = False
@@ -181,6 +193,10 @@ class LoadSpec:
         ):
             if not least <= value < float("inf"):
                 raise LoadSpecError(name, f"must be at least {least:g} s, got {value!r}")
+        if self.link is not None and self.upload > 0.0:
+            raise LoadSpecError("upload", "a link says by itself when bodies are there")
+        if self.link is None and self.shared_link:
+            raise LoadSpecError("shared-link", "which link? name one")
         if self.seed < 0:
             raise LoadSpecError("seed", f"must not be negative, got {self.seed}")
         if self.connections is not None and self.connections < 1:
@@ -208,6 +224,8 @@ def describe(spec: LoadSpec) -> dict[str, Any]:
         "connections": spec.connections,
         "patience_s": spec.patience,
         "upload_s": spec.upload,
+        "link": None if spec.link is None else spec.link.describe(),
+        "shared_link": spec.shared_link,
         "send_deadlines": spec.send_deadlines,
         "spin": spec.spin,
         "lateness_warning_s": spec.lateness_warning,

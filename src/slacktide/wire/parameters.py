@@ -41,6 +41,9 @@ TIMEOUT_HEADERS: Mapping[str, float] = {
 
 BYTES_HEADER = "slacktide-bytes"
 """gRPC metadata that announces the length of the message (HTTP has Content-Length)."""
+MODEL_KEY = "slacktide-model"
+VERSION_KEY = "slacktide-model-version"
+"""gRPC metadata that name the model of such a message, and its version (HTTP has the path)."""
 
 
 @dataclass(frozen=True, slots=True)

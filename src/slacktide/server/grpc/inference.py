@@ -21,15 +21,15 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.parameters import (
     BYTES_HEADER,
+    MODEL_KEY,
     PARAMETER_HEADERS,
     TIMEOUT_HEADERS,
+    VERSION_KEY,
     parse_length,
     read_headers,
 )
 from slacktide.wire.status import status_of
 
-MODEL_KEY = "slacktide-model"
-VERSION_KEY = "slacktide-model-version"
 REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: the label of its reason."""
 

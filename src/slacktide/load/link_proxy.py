@@ -1,0 +1,148 @@
+"""A proxy that carries connections as a link would: real bytes, at the trace's rate.
+
+What a client sends waits in a `Line` until the link has moved it, and then half a round trip more;
+what the server sends waits half a round trip, whatever its size. Bytes are passed on as they are,
+so HTTP, gRPC and TLS alike go through. To the client a connection is there at once: handshakes of
+TCP take no time on this link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+
+from slacktide.load.agenda import Agenda
+from slacktide.load.link_carrier import Carrier, ClientEnd, ServerEnd
+from slacktide.load.link_line import Line
+from slacktide.workloads import TraceLink
+
+_LATENESS_KEPT = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a proxy has done so far."""
+
+    connections: int
+    unreachable: int
+    """Connections that the server did not accept."""
+    bytes_there: int
+    bytes_back: int
+    lateness_p99: float
+    """Seconds after its time at which a piece was passed on, of the last 100,000 pieces."""
+
+
+class LinkProxy:
+    """Carries every connection to its `port` on to the server at `host`, `to_port`.
+
+    Each connection has `link` to itself unless it is `shared`. The link's time 0 is what `begin`
+    says, and nothing is read before. Use it as an async context manager.
+    """
+
+    def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
+        self._link = link
+        self._host, self._to_port = host, to_port
+        self._common: Line[Carrier] | None = Line(link) if shared else None
+        self._origin: float | None = None
+        self._lines: dict[Carrier, Line[Carrier]] = {}
+        """Of the connections that there are."""
+        self._connections = self._unreachable = 0
+        self._there = self._back = 0
+        self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
+
+    async def __aenter__(self) -> LinkProxy:
+        """Listen on a free port of the loopback."""
+        self._agenda = Agenda()
+        self._server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
+        self.port: int = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Break every connection."""
+        self._server.close()
+        for carrier in tuple(self._lines):
+            carrier.abort()
+        while self._lines:  # every abort is followed by its loss
+            await asyncio.sleep(0)
+        await self._agenda.close()
+
+    def begin(self, origin: float) -> None:
+        """The link's time 0 is this instant of `time.monotonic()`."""
+        self._origin = origin
+        for carrier in self._lines:
+            carrier.see_to_reading()
+
+    def carried(self) -> Carried:
+        """What has been done so far."""
+        late = sorted(self._lateness)
+        p99 = late[int(0.99 * len(late))] if late else 0.0
+        return Carried(self._connections, self._unreachable, self._there, self._back, p99)
+
+    # What carriers ask and tell.
+
+    @property
+    def begun(self) -> bool:
+        return self._origin is not None
+
+    @property
+    def half_trip(self) -> float:
+        return self._link.way_back
+
+    def at(self, instant: float, call: Callable[[], None]) -> None:
+        self._agenda.at(instant, call)
+
+    async def reach(self, carrier: Carrier) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(lambda: ServerEnd(carrier), self._host, self._to_port)
+        except OSError:
+            self._unreachable += 1
+            carrier.abort()
+
+    def offer(self, carrier: Carrier, data: memoryview) -> None:
+        assert self._origin is not None, "nothing is read before the link begins"
+        line = self._lines[carrier]
+        idle = line.next_at is None
+        line.offer(carrier, data, now=time.monotonic() - self._origin)
+        if idle:
+            self._wait_for(line)
+
+    def came_back(self, count: int) -> None:
+        self._back += count
+
+    def lost(self, carrier: Carrier) -> None:
+        line = self._lines.pop(carrier, None)
+        if line is not None:
+            line.drop(carrier)
+
+    # The lines.
+
+    def _accept(self) -> ClientEnd:
+        self._connections += 1
+        carrier = Carrier(self)
+        self._lines[carrier] = self._common or Line(self._link)
+        return ClientEnd(carrier)
+
+    def _wait_for(self, line: Line[Carrier]) -> None:
+        """Look at `line` when its next piece has left."""
+        if line.next_at is not None and self._origin is not None:
+            self._agenda.at(self._origin + line.next_at, lambda: self._advance(line))
+
+    def _advance(self, line: Line[Carrier]) -> None:
+        assert self._origin is not None
+        now = time.monotonic()
+        for piece in line.take(now=now - self._origin):
+            left_at = self._origin + piece.left_at
+            self._lateness.append(now - left_at)
+            self._there += len(piece.data)
+            piece.flow.passed(piece, left_at)
+        self._wait_for(line)
