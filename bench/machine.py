@@ -54,6 +54,11 @@ def pinned(core: int, command: list[str]) -> list[str]:
     return ["taskset", "--cpu-list", str(core), *command]
 
 
+def spread(command: list[str]) -> list[str]:
+    """The command, on every core that this process could use at its start."""
+    return ["taskset", "--cpu-list", ",".join(map(str, _ALL)), *command]
+
+
 def cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

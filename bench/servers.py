@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from bench import peers
-from bench.machine import CACHE, ROOT, cores, pinned
+from bench.machine import CACHE, ROOT, cores, pinned, spread
 
 _START_LIMIT = 120.0
 """Seconds; loading without a stored profile measures first."""
@@ -42,6 +42,7 @@ class Serving:
     seconds_to_ready: float = 0.0
     pid: int = 0
     """Of the process that was started; the others are its children."""
+    metrics_port: int = 0
 
     def url(self, model: str) -> str:
         return f"http://127.0.0.1:{self.port}{self.path_of(model)}"
@@ -66,15 +67,21 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def slacktide(
-    repository: Path, *flags: str, module: str = "slacktide.cli.main"
+    repository: Path, *flags: str, module: str = "slacktide.cli.main", everywhere: bool = False
 ) -> Iterator[Serving]:
-    """`slacktide serve` as users start it; `module` is what runs it."""
+    """`slacktide serve` as users start it; `module` is what runs it. On the servers' core, or
+    `everywhere`."""
     http, grpc, metrics = free_ports(3)
     code = f"from {module} import main; main()"
     command = [sys.executable, "-c", code, "serve", str(repository)]
     command += ["--http-port", str(http), "--grpc-port", str(grpc), "--metrics-port", str(metrics)]
-    with process("slacktide", [*command, *flags], http, "/v2/health/ready") as up:
-        yield Serving("slacktide", http, "/v2/models/{model}/infer", grpc, up.seconds, up.pid)
+    command += flags
+    if everywhere:
+        command = spread(command)
+    with process("slacktide", command, http, "/v2/health/ready") as up:
+        yield Serving(
+            "slacktide", http, "/v2/models/{model}/infer", grpc, up.seconds, up.pid, metrics
+        )
 
 
 @contextlib.contextmanager

@@ -1,0 +1,45 @@
+"""`slacktide serve`, with one more planner: `flip`, whose mind changes with every plan.
+
+It wishes for the most cores and the fewest in turn, `period` seconds each, whatever is needed: the
+machinery of a resize runs as often as one likes, and nothing else is different.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slacktide.cli.main import main as serve
+from slacktide.scaling import planners
+from slacktide.scaling.view import ModelView, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class FlipOptions:
+    """Seconds between two plans."""
+
+    period: float = 0.05
+
+
+class Flip:
+    """A planner."""
+
+    def __init__(self, options: FlipOptions) -> None:
+        self._options = options
+        self._most = False
+
+    @property
+    def period(self) -> float:
+        return self._options.period
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        self._most = not self._most
+        limits = view.limits
+        cores = limits.cores_max if self._most else limits.cores_min
+        return Wish(limits.replicas_min, cores, limits.batch_max, reason="flip")
+
+
+def main() -> None:
+    """Run the command line with it among the planners."""
+    kind = planners.PlannerKind("flip", FlipOptions, Flip)
+    planners.PLANNERS = {**planners.PLANNERS, "flip": kind}  # the one seam
+    serve()
