@@ -28,7 +28,6 @@ from slacktide.domain import (
     Replica,
     Request,
     Route,
-    RunBatch,
     Submitted,
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
@@ -245,15 +244,15 @@ def batch_of(id: int, rows: int, application: str = "", hint: float | None = Non
     return Batch(id, Replica(0, POOL, "lane", (0,), 8), (member,), rows, float(id), 1e9)
 
 
-def taught_by(batches: list[tuple[Batch, float]]) -> Taught:
+def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> Taught:
     """An execution that has seen these batches take so many times what is expected of them."""
     times = CorrectedTimes(TABLE)
     lessons = Lessons()
-    engine = SimpleNamespace(state=SimpleNamespace(lanes={"lane": SimpleNamespace(size=1)}))
     for batch, ratio in batches:
         ends = batch.started + ratio * times.expected(batch.rows, 1)
-        lessons.after(Call(batch.started, ()), engine, [RunBatch(batch, 0)])  # type: ignore[arg-type]
-        lessons.after(Call(ends, (BatchFinished(batch.id),)), engine, [])  # type: ignore[arg-type]
+        running = {batch.id: SimpleNamespace(batch=batch, cores=1, steady=steady)}
+        engine = SimpleNamespace(state=SimpleNamespace(running=running))
+        lessons.before(Call(ends, (BatchFinished(batch.id),)), engine)  # type: ignore[arg-type]
     return Taught({POOL: times}, lessons, np.random.default_rng(0))
 
 
@@ -282,6 +281,12 @@ def test_only_the_latest_batches_teach() -> None:
     seen = [(batch_of(i, 1), 3.0) for i in range(100)]
     seen += [(batch_of(100 + i, 1), 1.0) for i in range(LATEST)]
     assert ratios(taught_by(seen), batch_of(1, 1)) == {1.0}
+
+
+def test_batches_whose_lane_was_resized_teach_nothing() -> None:
+    seen = [(batch_of(i, 1), 3.0) for i in range(100)]
+    drawn = [taught_by(seen, steady=False).seconds(batch_of(1, 1), 1) for _ in range(20)]
+    assert max(drawn) < 3.0 * TABLE.expected(1, 1)
 
 
 def test_without_enough_batches_times_are_drawn_from_the_predictions() -> None:

@@ -110,6 +110,7 @@ def _run(
         # A plan that was in force already has its replicas up by the time requests come.
         begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
         start_s=found.start_s,
+        resize_s=found.resize_s,
     )
     simulation.run(found.items)
 

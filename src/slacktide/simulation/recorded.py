@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from statistics import median
 
 from slacktide.domain import (
     Announced,
     Cancelled,
     Event,
+    LaneResized,
     Notice,
     Outcome,
     Plan,
@@ -30,7 +32,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.recording import Call, PoolOpened, Record
-from slacktide.recording.records import answers, started
+from slacktide.recording.records import answers, of_type, started
 from slacktide.simulation.items import Failure, Happening, Item, Upload
 
 
@@ -67,6 +69,8 @@ class Outside:
     """Requests without an outcome, as the recording ended; neither fed nor scored."""
     start_s: float = 0.0
     """What the first replica took to come up, seconds."""
+    resize_s: float = 0.0
+    """What lanes took to be resized, the median in seconds; 0 if none was."""
 
 
 def outside(records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None) -> Outside:
@@ -94,6 +98,9 @@ class _Reader:
         self._starting: dict[int, tuple[float, Replica]] = {}
         """Every replica that was started, and when, by id."""
         self._took: float | None = None
+        self._resizing: dict[str, float] = {}
+        """When each lane was last to be resized."""
+        self._resizes: list[float] = []
 
     def call(self, call: Call) -> None:
         found = self.found
@@ -107,6 +114,10 @@ class _Reader:
                 found.plan = event.plan
             if isinstance(event, ReplicaUp) and event.replica in self._starting:
                 self._took = self._took or call.now - self._starting[event.replica][0]
+            if isinstance(event, LaneResized) and event.lane in self._resizing:
+                self._resizes.append(call.now - self._resizing.pop(event.lane))
+        for _, lane, *_rest in of_type(call, "ResizeLane"):
+            self._resizing[lane] = call.now
         for replica in started(call):
             self._starting[replica.id] = (call.now, replica)
         for id, outcome in answers(call):
@@ -142,6 +153,7 @@ class _Reader:
     def finish(self) -> Outside:
         found = self.found
         found.start_s = self._took or 0.0
+        found.resize_s = median(self._resizes) if self._resizes else 0.0
         requests = (known.request for known in self._known.values())
         likely = {request.model: request for request in requests if request is not None}
         for id, known in self._known.items():

@@ -139,7 +139,7 @@ class Scorer:
         steps: tuple[float, ...] = ()
         if allocated is not None:
             edges = self._start + self._bin_s * np.arange(len(self._timeline) + 1)
-            steps = tuple(allocated.means(np.minimum(edges, end)).tolist())
+            steps = allocated.means(np.minimum(edges, end).tolist())
         arrivals, on_time, refused, other = (tuple(column.tolist()) for column in self._timeline.T)
         return Report(
             kind="simulate",

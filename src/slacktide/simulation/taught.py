@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import Batch, BatchFinished, Command, PoolId, RunBatch
+from slacktide.domain import Batch, BatchFinished, PoolId
 from slacktide.engine import BatchTimes, Engine
 from slacktide.engine.ports import Forecast
 from slacktide.recording import Call, Watcher
@@ -40,23 +40,21 @@ Kind: TypeAlias = tuple[object, ...]
 
 
 class Lessons(Watcher):
-    """The latest batches of a replay that finished: what they were, and what they took."""
+    """The latest batches of a replay that finished on as many cores as they began with: what they
+    were, and what they took."""
 
     def __init__(self) -> None:
         self._batches: dict[PoolId, deque[Lesson]] = {}
-        self._running: dict[int, tuple[Batch, int]] = {}
 
-    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+    def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
-            if isinstance(event, BatchFinished) and event.batch in self._running:
-                batch, cores = self._running.pop(event.batch)
-                pool = batch.replica.pool
-                kept = self._batches.setdefault(pool, deque(maxlen=LATEST))
-                kept.append((batch, cores, call.now - batch.started))
-        for command in commands:
-            if isinstance(command, RunBatch):
-                lane = engine.state.lanes[command.batch.replica.lane]
-                self._running[command.batch.id] = (command.batch, lane.size)
+            running = None
+            if isinstance(event, BatchFinished):
+                running = engine.state.running.get(event.batch)
+            if running is not None and running.steady:
+                batch = running.batch
+                kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))
+                kept.append((batch, running.cores, call.now - batch.started))
 
     def of(self, pool: PoolId) -> Iterable[Lesson]:
         """Those of one pool, oldest first."""
