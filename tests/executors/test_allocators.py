@@ -159,12 +159,29 @@ def test_shares_must_make_sense(share: float) -> None:
         QuotaAllocator(Path(), unified=True, share=share)
 
 
-def test_a_real_group_where_one_can_be_made(sleeper: int) -> None:
+def test_a_real_group_where_one_can_be_made() -> None:
     try:
         allocator = QuotaAllocator.found(share=0.5)
     except QuotaUnavailableError as error:
         pytest.skip(str(error))
-    assert granted(allocator, sleeper, ONE) == Grant(ONE, 0.5)
-    groups = Path(f"/proc/{sleeper}/cgroup").read_text()
-    assert f"slacktide-{os.getpid()}-{sleeper}" in groups
-    assert granted(allocator, sleeper, ALL) == Grant(ALL, 0.5 * len(ALL))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        pid = process.pid
+        assert granted(allocator, pid, ONE) == Grant(ONE, 0.5)
+        name = f"slacktide-{os.getpid()}-{pid}"
+        assert name in Path(f"/proc/{pid}/cgroup").read_text()
+        assert granted(allocator, pid, ALL) == Grant(ALL, 0.5 * len(ALL))
+        process.kill()
+    assert allocator._groups[pid].exists()
+    allocator.forget(pid)
+    assert not [*allocator._folder.glob(f"slacktide-{os.getpid()}-*")]
+
+
+def test_groups_that_a_killed_server_left_are_removed(tmp_path: Path) -> None:
+    own = fake_root(tmp_path, unified=False)
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    left, alive = own / f"slacktide-{ended.pid}-7", own / f"slacktide-{os.getppid()}-7"
+    for group in (left, alive):
+        group.mkdir()
+    QuotaAllocator.found(share=1.0, root=tmp_path)
+    assert (left.exists(), alive.exists()) == (False, True)

@@ -58,6 +58,7 @@ class QuotaAllocator:
         if group is None:
             raise QuotaUnavailableError("there is no control group for CPU time")
         made = cls(group.folder, unified=group.unified, share=share)
+        _remove_leftovers(group.folder)
         try:
             if group.unified:
                 _enable(group.folder)
@@ -178,6 +179,14 @@ def _is_ours(pid: int) -> bool:
         status = read_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
         pid = int(status[1]) if len(status) > 1 else 0
     return pid == os.getpid()
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Groups of servers that were killed."""
+    for group in folder.glob("slacktide-*-*"):
+        owner = group.name.split("-")[1]
+        if not Path("/proc", owner).exists():
+            _remove(group)
 
 
 def _remove(group: Path) -> None:
