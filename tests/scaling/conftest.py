@@ -160,9 +160,12 @@ class Driver:
             self.tick()
         raise AssertionError("it never settles")
 
-    def submit(self, *ids: int, model: str = "m", slo: float = 1.0, after: float = 0.0) -> None:
+    def submit(
+        self, *ids: int, model: str = "m", slo: float = 1.0, rows: int = 1, after: float = 0.0
+    ) -> None:
         self.now += after
-        self.send(*[Submitted(Request(id, model, self.now, self.now + slo)) for id in ids])
+        due = self.now + slo
+        self.send(*[Submitted(Request(id, model, self.now, due, rows=rows)) for id in ids])
 
     def finish(self, after: float = 0.01) -> None:
         """The latest batch ends."""

@@ -143,6 +143,21 @@ class TestWhatPlannersSee:
         one.tick()
         assert scripts["m"].views[-1][1].arrived == 1
 
+    def test_the_body_tells_what_its_notice_could_not(self, driver, base_plan, scaled, scripts):
+        """Headers name neither rows nor, mostly, a deadline; before the engine hears of the body,
+        the planner has."""
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.submit(1, slo=9.0)  # the lane is busy: what comes next is looked at, not run
+        one.send(Announced(Notice(2, "m", one.now, math.inf, 100, 0.3, best_effort=True)))
+        scripts["m"].endangered = True
+        one.submit(2, slo=0.2, rows=4, after=0.3)
+        now, view = scripts["m"].views[-1]
+        assert now == 0.3
+        assert view.waiting == (Waiting(0.3, 0.5, rows=4),)
+        assert view.arrived == 5
+        assert view.budget == pytest.approx(0.2)
+
     def test_what_starts_is_ready_when_it_is_expected_to(self, driver, base_plan, scaled, scripts):
         one = driver()
         one.rebase(base_plan("m"), m=scaled())

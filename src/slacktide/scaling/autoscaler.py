@@ -165,7 +165,7 @@ class Autoscaler:
     def before(self, events: Sequence[Event], *, now: float) -> Sequence[Event]:
         """What to hand to the engine before `events`: a new plan, or nothing."""
         again: list[_Model] = []
-        fresh: dict[str, list[Waiting]] = {}
+        fresh: dict[str, dict[int, Waiting]] = {}
         rebased = settle = False
         for event in events:
             if isinstance(event, Submitted):
@@ -227,16 +227,25 @@ class Autoscaler:
 
     # ── what is seen ─────────────────────────────────────────────────────────────────────────
 
-    def _see(self, request: Request | Notice, fresh: dict[str, list[Waiting]], now: float) -> None:
+    def _see(
+        self, request: Request | Notice, fresh: dict[str, dict[int, Waiting]], now: float
+    ) -> None:
         """A request is announced, or submitted."""
         model = self._models.get(request.model)
         if model is None:
             return
         one = coming(request)
-        if request.id not in self._engine.state.ledger.entries:
+        budget = one.deadline - max(now, one.ready_at)
+        coming_now = fresh.setdefault(request.model, {})
+        if request.id in self._engine.state.ledger.entries or request.id in coming_now:
+            # It was announced, and taken for one row.
+            model.arrived += one.rows - 1
+            model.arrivals.here(one.rows - 1, budget, now=now)
+        else:
+            told = isinstance(request, Request) or request.planned_due is not None
             model.arrived += one.rows
-            model.arrivals.seen(one.rows, one.deadline - max(now, one.ready_at), now=now)
-            fresh.setdefault(request.model, []).append(one)
+            model.arrivals.seen(one.rows, budget if told else None, now=now)
+        coming_now[request.id] = one
         model.check_at = min(model.check_at, max(now, model.checked_until))
 
     def _see_end(self, event: BatchFinished, now: float) -> None:
@@ -258,7 +267,7 @@ class Autoscaler:
 
     # ── what is decided ──────────────────────────────────────────────────────────────────────
 
-    def _look(self, fresh: Mapping[str, Sequence[Waiting]], now: float) -> tuple[Event, ...]:
+    def _look(self, fresh: Mapping[str, Mapping[int, Waiting]], now: float) -> tuple[Event, ...]:
         asked = False
         for group in self._groups:
             for name in group.models:
@@ -266,7 +275,7 @@ class Autoscaler:
                 due = model.ask_at <= now
                 if not due and model.check_at > now:
                     continue
-                view = self._view(group, name, fresh.get(name, ()), now)
+                view = self._view(group, name, fresh.get(name, {}), now)
                 if view is None:
                     continue
                 if due or self._missed(model, view, now):
@@ -283,7 +292,7 @@ class Autoscaler:
         return (PlanChanged(plan),)
 
     def _view(
-        self, group: Group, name: str, fresh: Sequence[Waiting], now: float
+        self, group: Group, name: str, fresh: Mapping[int, Waiting], now: float
     ) -> ModelView | None:
         model = self._models[name]
         beside = {

@@ -74,17 +74,25 @@ class ExpectedArrivals:
         self._budgets: deque[tuple[float, float]] = deque(maxlen=MOST_BUDGETS)
         """(when seen, budget), oldest first."""
 
-    def seen(self, rows: int, budget: float, *, now: float) -> None:
+    def seen(self, rows: int, budget: float | None, *, now: float) -> None:
         """A request of `rows` rows is known: announced, or submitted without a notice.
 
         Each request is told of once; `now` never falls. `budget`: its deadline less the moment its
-        body is, or will be, here; infinite for best effort.
+        body is, or will be, here; infinite for best effort, None where only the body knows.
         """
         if self._at is not None and now > self._at:
             self._learn_spread(now - self._at, now)
         self._at = now
         self._long.add(rows, now=now)
         self._short.add(rows, now=now)
+        if budget is not None:
+            self._budgets.append((now, budget))
+
+    def here(self, further: int, budget: float, *, now: float) -> None:
+        """The body of a request that was announced is here: so many rows more than it was taken
+        for, and the budget as it is."""
+        self._long.add(further, now=now)
+        self._short.add(further, now=now)
         self._budgets.append((now, budget))
 
     def rate(self, *, now: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slacktide.domain import Notice, Request
@@ -43,21 +43,22 @@ def view_of(
     limits: ScalingLimits,
     expected: Expected,
     *,
-    fresh: Iterable[Waiting] = (),
+    fresh: Mapping[int, Waiting],
     beside: Mapping[str, Expected],
     now: float,
 ) -> ModelView | None:
     """`model` on its `lanes`; None if no pool of it is deployed.
 
-    `fresh`: requests that the engine is about to be told of. `beside`: the other models on these
-    lanes; their share of the lanes' time makes this one's batches take the longer.
+    `fresh`: requests that the engine is about to be told of, by id, announced before or not.
+    `beside`: the other models on these lanes; their share of the lanes' time makes this one's
+    batches take the longer.
     """
     pools = pools_of(engine, model)
     if not pools:
         return None
     newest = pools[-1]
     state = engine.state
-    waiting = [*fresh]
+    waiting = [*fresh.values()]
     for pool in pools:
         waiting += [_waiting(request) for request in pool.scheduler.pending()]
         waiting += [_waiting(request) for request in pool.suspects]
@@ -68,6 +69,7 @@ def view_of(
             if entry.state is State.ANNOUNCED
             and entry.pool.id.model == model
             and isinstance(entry.request, Notice)
+            and entry.request.id not in fresh
         ]
     waiting.sort(key=lambda one: one.deadline)
     placed = {
