@@ -125,11 +125,13 @@ class ExpectedArrivals:
         """Nothing came for `gap` seconds: how far was the short average from the long one?"""
         window = self._options.burst_window
         long = self._long.rate(now=now)
-        # Looked at in the middle of the gap, where it is neither just raised nor most faded.
-        distance = self._short.rate(now=now - gap / 2.0) - long
-        measured = min(2.0 * window * distance * distance / long, MOST_SPREAD)
+        start = self._short.rate(now=now - gap)
+        # The mean over the gap of (start · exp(−t / window) − long)².
+        once, twice = -math.expm1(-gap / window), -math.expm1(-2.0 * gap / window)
+        square = start * start * twice / 2.0 - 2.0 * start * long * once
+        measured = 2.0 * window * (square * window / gap + long * long) / long
         weight = -math.expm1(-gap / (SPREAD_WINDOWS * window))
-        self._spread += weight * (measured - self._spread)
+        self._spread += weight * (min(max(measured, 0.0), MOST_SPREAD) - self._spread)
 
 
 class _Average:
