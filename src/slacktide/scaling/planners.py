@@ -11,6 +11,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slacktide.scaling.baselines import Fa2, Fa2Options, Static, StaticOptions, Vpa, VpaOptions
+from slacktide.scaling.horizontal import Horizontal, HorizontalOptions
+from slacktide.scaling.joint import Joint, JointOptions
+from slacktide.scaling.octopinf import OctopInf, OctopInfOptions
+from slacktide.scaling.paper import Paper, PaperOptions
 from slacktide.scaling.vertical import Vertical, VerticalOptions
 from slacktide.scaling.view import ScalingPlanner
 from slacktide.scheduling.options import checked_options, entry_named
@@ -33,6 +37,10 @@ PLANNERS: Mapping[str, PlannerKind] = {
     kind.name: kind
     for kind in (
         PlannerKind("fa2", Fa2Options, Fa2),
+        PlannerKind("horizontal", HorizontalOptions, Horizontal),
+        PlannerKind("joint", JointOptions, Joint),
+        PlannerKind("octopinf", OctopInfOptions, OctopInf),
+        PlannerKind("paper", PaperOptions, Paper),
         PlannerKind("static", StaticOptions, Static),
         PlannerKind("vertical", VerticalOptions, Vertical),
         PlannerKind("vpa", VpaOptions, Vpa),
