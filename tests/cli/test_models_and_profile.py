@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def test_profile_prints_tables_and_draws_a_page(run: Run, example_models: Path, 
     assert "p99: l(b, c) = " in done.stdout
     assert "one core count measured" in done.stdout
     assert "█" in done.stdout
+    assert re.search(r"memory of a replica's sessions: \d+ MiB \(threads: 1\)", done.stdout)
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
 
 

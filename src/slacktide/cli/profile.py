@@ -19,8 +19,11 @@ from slacktide.cli.output import (
 from slacktide.repository.units import parse_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
+    from slacktide.executors import SessionSize
     from slacktide.profiles import LatencyTable
 
 
@@ -134,8 +137,9 @@ def profile(
             {number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found}
         )
         return
-    for number, table in tables.items():
-        _print(console(), f"{folder.name} version {number}", table)
+    for number, known in found:
+        _print(console(), f"{folder.name} version {number}", known.record.table)
+        console().print(_sessions_line(known.sessions))
 
 
 def _print(out: Console, title: str, table: LatencyTable) -> None:
@@ -169,3 +173,9 @@ def _doubling(most: int) -> list[int]:
         counts.append(count)
         count *= 2
     return [*counts, most]
+
+
+def _sessions_line(sessions: Sequence[SessionSize]) -> str:
+    """What a replica keeps open, in the order it was opened."""
+    told = [f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})" for size in sessions]
+    return f"memory of a replica's sessions: {', '.join(told)}"

@@ -16,7 +16,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.interface import DEFAULT_MAX_BATCH
 from slacktide.executors.measuring import measure
-from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.profiles import ProfileError, ProfileRecord
 from slacktide.repository import (
     ModelDefinition,
@@ -40,6 +40,8 @@ class KnownModel:
     interface: ModelInterface
     measured: bool = False
     """Measured just now, not found."""
+    sessions: tuple[SessionSize, ...] = ()
+    """What the replica had that it was measured on."""
 
 
 class ProfileShelf:
@@ -127,7 +129,8 @@ class ProfileShelf:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
-        return KnownModel(record, _limited(measured.interface, definition), measured=True)
+        interface = _limited(measured.interface, definition)
+        return KnownModel(record, interface, measured=True, sessions=measured.sessions)
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:
