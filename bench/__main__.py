@@ -34,6 +34,7 @@ BENCHMARKS = {
     "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
+    "shaped_link": "cores that follow a network: violations beside one core, cost beside two",
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",
 }
 """Modules of this package with a `run`, in the order they run, and what they measure."""

@@ -1,0 +1,288 @@
+"""A live resize, watched: cores follow a network that comes and goes. Takes about a minute.
+
+    .venv/bin/python examples/live_resize.py
+
+Street frames go to the example classifier over a link whose bandwidth falls every few seconds, so
+that the frames arrive with little time left: one core is then too slow, two are not. The same load
+meets the model on one core, on two, and with `cores: {min: 1, max: 2}`: that grows when
+frames come late, and gives the second core back when they no longer do.
+
+Everything is done with the command line, and what the server does is read from its metrics, as you
+would: `slacktide profile`, `serve` and `load --link`, and GET /metrics. Deadline and link are
+derived from what the profile says of this machine. `--json` prints figures for other programs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from slacktide.examples import make_repository
+
+MODEL = "residual"
+ROWS = 8
+"""Frames in one request."""
+REQUEST_BYTES = ROWS * 3 * 96 * 96
+CALM_S, DIP_S = 4.0, 1.5
+"""How long the link is good, and then bad."""
+CALM_SHARE = 0.25
+"""Of the deadline, that a request spends on a good link."""
+BUSY = 0.5
+"""Of one core's time, that the load takes."""
+VARIANTS = {
+    "1 core": "cores: 1\n",
+    "2 cores": "cores: 2\n",
+    "1 to 2": "cores: {min: 1, max: 2}\nscaling: {name: vertical, patience: 1s}\n",
+}
+SLACKTIDE = (sys.executable, "-m", "slacktide")
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What every variant meets. Seconds, and requests per second."""
+
+    deadline: float
+    left_in_dips: float
+    """Of the deadline, when the request is there."""
+    rate: float
+    one_core: float
+    """p99 of a request on one core."""
+    two_cores: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one variant."""
+
+    variant: str
+    requests: int
+    violations: int
+    """Requests not answered in time."""
+    core_seconds: float
+    mean_cores: float
+    resizes: int
+    timeline: list[int]
+    """Cores, four times a second."""
+    reasons: dict[str, int]
+    """Looks at each reason of a plan."""
+
+
+def main() -> int:
+    """Run it; 0 if two cores at times beat one core in answers and two in cost, else 1."""
+    parser = argparse.ArgumentParser(description="Watch cores follow a network.")
+    parser.add_argument("--seconds", type=float, default=11.0, help="of load for each variant")
+    parser.add_argument("--json", action="store_true", help="print figures as JSON")
+    arguments = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        print("needs two cores to choose between", file=sys.stderr)
+        return 2
+
+    def tell(text: str) -> None:
+        if not arguments.json:
+            print(text, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="slacktide-live-resize-") as place:
+        folder = Path(place)
+        tell("Measuring the model on one core and on two …")
+        scene = prepare(folder)
+        tell(
+            f"A request of {ROWS} frames takes {scene.one_core * 1e3:.0f} ms on one core, "
+            f"{scene.two_cores * 1e3:.0f} ms on two (p99).\n"
+            f"Deadline {scene.deadline * 1e3:.0f} ms from the send, {scene.rate:.1f} requests/s. "
+            f"While the link is bad, {scene.left_in_dips * 1e3:.0f} ms of it are left on arrival.\n"
+        )
+        found = []
+        for variant, settings in VARIANTS.items():
+            (folder / "models" / MODEL / "slacktide.yaml").write_text(f"max_batch: 8\n{settings}")
+            outcome = run(variant, scene, folder, arguments.seconds)
+            found.append(outcome)
+            tell(line_of(outcome))
+    one, two, scaled = found
+    if arguments.json:
+        rows = [asdict(outcome) for outcome in found]
+        print(json.dumps({"scene": asdict(scene), "outcomes": rows}))
+    tell(
+        f"\nCores of '1 to 2', four times a second (bad link: _):\n"
+        f"{''.join(map(str, scaled.timeline))}\n{phases(len(scaled.timeline))}\n"
+        f"Reasons of its plans: {', '.join(sorted(scaled.reasons)) or 'none'}"
+    )
+    better = scaled.violations < one.violations and scaled.core_seconds < two.core_seconds
+    return 0 if better else 1
+
+
+def line_of(outcome: Outcome) -> str:
+    return (
+        f"{outcome.variant:>8}: {outcome.violations:3d} of {outcome.requests} not in time, "
+        f"{outcome.core_seconds:5.1f} core-seconds ({outcome.mean_cores:.2f} cores), "
+        f"{outcome.resizes} resizes"
+    )
+
+
+def phases(count: int) -> str:
+    """Under the timeline: where the link was bad."""
+    cycle = CALM_S + DIP_S
+    return "".join("_" if (i / 4) % cycle >= CALM_S else " " for i in range(count))
+
+
+def prepare(folder: Path) -> Scene:
+    """Make the model, measure it, and write a link under which two cores matter."""
+    repository = folder / "models"
+    make_repository(repository, models=[MODEL])
+    counts = ("--cores", "1", "--cores", "2", "--budget", "5s")
+    document = command("profile", str(repository / MODEL), *counts, "--json")
+    table = json.loads(document)["1"]["table"]
+    at = table["batches"].index(ROWS)
+    one, two = (table["p99_s"][at][table["cores"].index(count)] for count in (1, 2))
+    left = math.sqrt(one * two)
+    deadline = 6.0 * one
+    good = REQUEST_BYTES * 8e-6 / (CALM_SHARE * deadline)
+    bad = REQUEST_BYTES * 8e-6 / (deadline - left)
+    lines = ["time_s,bandwidth_mbps"]
+    cycle = CALM_S + DIP_S
+    for number in range(60):
+        lines.append(f"{number * cycle:g},{good:.3f}")
+        lines.append(f"{number * cycle + CALM_S:g},{bad:.3f}")
+    (folder / "link.csv").write_text("\n".join(lines) + "\n")
+    return Scene(deadline, left, BUSY / one, one, two)
+
+
+def run(variant: str, scene: Scene, folder: Path, seconds: float) -> Outcome:
+    """Serve the model as its settings say now, and send it the load."""
+    with serving(folder / "models") as server:
+        load = subprocess.Popen(
+            [
+                *(*SLACKTIDE, "load", f"127.0.0.1:{server.http}", "--model", MODEL, "--json"),
+                *("--arrivals", f"constant:{scene.rate:.3f}", "--duration", f"{seconds}s"),
+                *("--rows", str(ROWS), "--deadline", f"{scene.deadline * 1e3:.3f}ms"),
+                *("--link", str(folder / "link.csv"), "--patience", "2s"),
+            ],
+            stdout=subprocess.PIPE,
+        )
+        watched = watch(server, load)
+        output, _ = load.communicate()
+    report = json.loads(output)
+    total = report["total"]
+    submitted = total["submitted"]
+    return Outcome(
+        variant,
+        submitted,
+        submitted - total["outcomes"].get("served", 0),
+        watched.core_seconds,
+        watched.core_seconds / watched.seconds,
+        watched.resizes,
+        watched.cores,
+        watched.reasons,
+    )
+
+
+@dataclass
+class Watched:
+    """What the metrics said while the load ran."""
+
+    cores: list[int]
+    reasons: dict[str, int]
+    core_seconds: float = 0.0
+    seconds: float = 0.0
+    resizes: int = 0
+
+
+def watch(server: Server, load: subprocess.Popen[bytes]) -> Watched:
+    """Look at the metrics four times a second until the load is over."""
+    watched = Watched([], {})
+    begin, first = time.monotonic(), server.metrics()
+    latest, at = first, begin
+    while load.poll() is None:
+        time.sleep(max(0.0, begin + 0.25 * (len(watched.cores) + 1) - time.monotonic()))
+        latest, at = server.metrics(), time.monotonic()
+        watched.cores.append(round(value(latest, "slacktide_lane_cores")))
+        for reason in re.findall(r'slacktide_plan_reason\{.*reason="(\w+)"', latest):
+            watched.reasons[reason] = watched.reasons.get(reason, 0) + 1
+    used = "slacktide_lane_core_seconds_total"
+    watched.core_seconds = value(latest, used) - value(first, used)
+    watched.seconds = at - begin
+    confirmed = 'slacktide_resizes_total{outcome="confirmed"}'
+    watched.resizes = round(value(latest, confirmed) - value(first, confirmed))
+    return watched
+
+
+def value(page: str, name: str) -> float:
+    """Sum of all samples of a family, or one sample if `name` has labels."""
+    pattern = rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$"
+    return sum(float(number) for number in re.findall(pattern, page, re.MULTILINE))
+
+
+@dataclass
+class Server:
+    """One that is up."""
+
+    http: int
+    metrics_port: int
+
+    def metrics(self) -> str:
+        return fetch(f"http://127.0.0.1:{self.metrics_port}/metrics")
+
+
+@contextlib.contextmanager
+def serving(repository: Path) -> Iterator[Server]:
+    """`slacktide serve`, until the end of the block."""
+    ports = [*free_ports(2)]
+    flags = ["--http-port", str(ports[0]), "--metrics-port", str(ports[1]), "--grpc-port", "-1"]
+    flags += ["--log-level", "warning"]
+    process = subprocess.Popen([*SLACKTIDE, "serve", str(repository), *flags])
+    try:
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise SystemExit("the server did not come up")
+            with contextlib.suppress(OSError, urllib.error.URLError):
+                fetch(f"http://127.0.0.1:{ports[0]}/v2/health/ready")
+                break
+            time.sleep(0.05)
+        yield Server(*ports)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+
+def free_ports(count: int) -> Iterator[int]:
+    import socket
+
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        yield from [each.getsockname()[1] for each in sockets]
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5.0) as answer:
+        body: Any = answer.read()
+        return str(body, "utf-8")
+
+
+def command(*words: str) -> str:
+    """A `slacktide` command that must succeed; what it printed."""
+    done = subprocess.run([*SLACKTIDE, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"slacktide {' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())
