@@ -128,6 +128,13 @@ class TestGrowing:
         resize(world, 2)
         assert world.batches[0].replica.cores == (0, 1)
 
+    def test_cores_that_were_promised_are_held_until_the_last_resize_is_confirmed(self, world):
+        resize(world, 4)
+        resize(world, 2)
+        assert (lane_of(world).target, lane_of(world).held) == ((0, 1), (0, 1, 2, 3))
+        confirm(world, 2)
+        assert lane_of(world).held == (0, 1)
+
 
 class TestShrinking:
     def test_nothing_waits_and_the_smaller_size_counts_at_once(self, world):

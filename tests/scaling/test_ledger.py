@@ -18,6 +18,10 @@ def claims_of(sizes):
     ]
 
 
+def holding(cores, target):
+    return Holding(cores, target, tuple({*cores, *target}))
+
+
 CLAIMS = st.lists(
     st.tuples(st.integers(1, 4), st.integers(0, 12), st.floats(0.0, 1.0)), min_size=1, max_size=4
 ).map(claims_of)
@@ -60,28 +64,33 @@ class TestShares:
 class TestCores:
     def test_a_lane_grows_and_shrinks_where_it_is(self):
         ledger = CoreLedger(range(8))
-        holdings = {"a": Holding((2, 5), (2, 5)), "b": Holding((0,), (0,))}
+        holdings = {"a": holding((2, 5), (2, 5)), "b": holding((0,), (0,))}
         assert ledger.cores_for({"a": 4, "b": 1}, holdings) == {"a": (1, 2, 3, 5), "b": (0,)}
         assert ledger.cores_for({"a": 1, "b": 1}, holdings) == {"a": (2,), "b": (0,)}
 
     def test_cores_of_a_shrinking_lane_are_given_on_once_it_is_confirmed(self):
         ledger = CoreLedger(range(4))
         given = {"a": 1, "b": 3}
-        before = {"a": Holding((0, 1, 2), (0, 1, 2)), "b": Holding((3,), (3,))}
+        before = {"a": holding((0, 1, 2), (0, 1, 2)), "b": holding((3,), (3,))}
         assert ledger.cores_for(given, before) == {"a": (0,), "b": (3,)}
-        shrinking = {**before, "a": Holding((0, 1, 2), (0,))}
+        shrinking = {**before, "a": holding((0, 1, 2), (0,))}
         assert ledger.cores_for(given, shrinking) == {"a": (0,), "b": (3,)}
-        confirmed = {**before, "a": Holding((0,), (0,))}
+        confirmed = {**before, "a": holding((0,), (0,))}
         assert ledger.cores_for(given, confirmed) == {"a": (0,), "b": (1, 2, 3)}
 
     def test_a_lane_takes_back_what_it_has_not_let_go(self):
         ledger = CoreLedger(range(4))
-        holdings = {"a": Holding((0, 1, 2, 3), (0,))}
+        holdings = {"a": holding((0, 1, 2, 3), (0,))}
         assert ledger.cores_for({"a": 4}, holdings) == {"a": (0, 1, 2, 3)}
+
+    def test_a_core_that_was_promised_is_held_until_all_is_settled(self):
+        ledger = CoreLedger(range(3))
+        holdings = {"a": Holding((0,), (0,), (0, 1)), "b": holding((2,), (2,))}
+        assert ledger.cores_for({"a": 1, "b": 2}, holdings) == {"a": (0,), "b": (2,)}
 
     def test_a_lane_that_goes_holds_its_cores_until_it_is_gone(self):
         ledger = CoreLedger(range(2))
-        holdings = {"old": Holding((0, 1), (0, 1))}
+        holdings = {"old": holding((0, 1), (0, 1))}
         assert ledger.cores_for({"new": 2}, holdings) == {}
         assert ledger.cores_for({"new": 2}, holdings, borrowing={"new"}) == {"new": (0, 1)}
 
@@ -114,12 +123,12 @@ class TestCores:
             for lane in LANES:
                 if lane in found:
                     now = holdings[lane].cores if lane in holdings else found[lane]
-                    holdings[lane] = Holding(now, found[lane])
+                    holdings[lane] = holding(now, found[lane])
                 elif lane in holdings and data.draw(st.booleans()):
                     del holdings[lane]  # its last batch is done
             for lane in tuple(holdings):
                 if data.draw(st.booleans()):
-                    holdings[lane] = Holding(holdings[lane].target, holdings[lane].target)
+                    holdings[lane] = holding(holdings[lane].target, holdings[lane].target)
             held = [core for one in holdings.values() for core in {*one.cores, *one.target}]
             assert len(held) == len(set(held))
             assert set(held) <= set(range(machine))

@@ -96,6 +96,15 @@ class TestPlansThatResize:
         assert world.outcomes[1].at == pytest.approx(1.0 + 0.25 + 0.5)
         assert world.outcomes[2].at == pytest.approx(11.0)
 
+    def test_what_is_superseded_never_comes_to_pass(self, make: Any) -> None:
+        world = self.world(make)
+        world.run(
+            Happening(1.0, sized(make, 3)), Happening(1.125, sized(make, 2)), make.request(1, 9.0)
+        )
+        resized = [now for now, names in world.events if names == "LaneResized"]
+        assert resized == [1.375]
+        assert world.simulation.hardware.allocated.seconds(0.0, 2.0) == 1.375 + 2 * 0.625
+
     def test_cores_count_from_their_confirmation_busy_or_not(self, make: Any) -> None:
         world = self.world(make).run(
             Happening(1.0, sized(make, 3)), Happening(2.0, sized(make, 1)), make.request(1, 9.0)

@@ -115,6 +115,7 @@ def _lanes(engine: Engine) -> None:
     for lane in state.lanes.values():
         grows = len(lane.target) > len(lane.cores)
         _require(grows or lane.awaited_until == math.inf, f"{lane.name} awaits what it has")
+        _require({*lane.cores, *lane.target} <= {*lane.held}, f"{lane.name} has what it holds not")
         least = min(len(lane.target), len(lane.cores)) or 1
         _require(lane.size == least, f"{lane.name} counts on {lane.size} cores, not {least}")
         _require(

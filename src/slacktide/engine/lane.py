@@ -144,6 +144,7 @@ class Lane:
         "awaited_until",
         "cores",
         "device",
+        "held",
         "name",
         "placements",
         "planned",
@@ -164,6 +165,8 @@ class Lane:
         """What it has, as last confirmed."""
         self.target = spec.cores
         """What it is to have; other than `cores` while a resize is under way."""
+        self.held = spec.cores
+        """All that it may run on just now: besides these two what it was told to have meanwhile."""
         self.awaited_until = math.inf
         """No batch starts before more cores are confirmed, or this; inf: none are awaited."""
         self.resize_began = -math.inf

@@ -8,6 +8,8 @@ A plan states what a lane is to have (`Lane.target`); `LaneResized` confirms wha
 - On shrinking nothing waits, and everything counts with the smaller size at once.
 
 A batch that runs meanwhile ends sooner or later; its time teaches nothing about either size.
+
+Of several resizes of one lane only the last may be confirmed: what was superseded is not reported.
 """
 
 from __future__ import annotations
@@ -31,13 +33,14 @@ class Resizing:
             return
         state = self._state
         lane.target = cores
+        lane.held = _union(lane.held, cores)
         if lane.placements:
             replicas = tuple(placement.replica for placement in lane.placements)
             state.commands.append(ResizeLane(lane.name, cores, replicas, state.cause))
             if lane.awaited_until == math.inf:
                 lane.resize_began = state.now
         else:
-            lane.cores = cores
+            lane.cores = lane.held = cores
         self._settle(lane, patient=True)
 
     def resized(self, event: LaneResized) -> None:
@@ -50,6 +53,8 @@ class Resizing:
         elif event.cores == lane.target:
             lane.resize_time = state.now - lane.resize_began
         lane.cores = event.cores
+        settled = lane.cores == lane.target
+        lane.held = lane.cores if settled else _union(lane.held, lane.cores)
         self._settle(lane, patient=False)
         state.mark(lane)
 
@@ -77,3 +82,7 @@ class Resizing:
             placement.pool.count_lanes()
         if lane.running is not None:
             lane.running.moved(lane.size, now=self._state.now, settings=self._state.settings)
+
+
+def _union(some: tuple[int, ...], more: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({*some, *more}))

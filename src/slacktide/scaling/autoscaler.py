@@ -348,7 +348,7 @@ class Autoscaler:
         given = shares(claims, len(self._ledger))
         order = sorted((one for one in claims if one.lane in given), key=lambda one: -one.pressure)
         holdings = {
-            lane.name: Holding(lane.cores, lane.target)
+            lane.name: Holding(lane.cores, lane.target, lane.held)
             for lane in state.lanes.values()
             if lane.device == "cpu"
         }

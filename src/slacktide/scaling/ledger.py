@@ -8,8 +8,9 @@ core lies idle that somebody wants.
 
 **Which** (`cores_for`). A lane keeps the cores it has as far as it may; it gives up its highest
 numbers and takes the lowest free ones. A core is free once nobody holds it, and a lane holds what
-it has until less is confirmed, and what it is to have from the moment that is decided. So two lanes
-never run on one core, however long a resize takes.
+it has until less is confirmed, and what it is to have from the moment that is decided, even if it
+is decided otherwise before it has it. So two lanes never run on one core, however long a resize
+takes.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ class Holding:
 
     cores: tuple[int, ...]
     target: tuple[int, ...]
+    held: tuple[int, ...]
+    """Both, and whatever it was told to have meanwhile."""
 
 
 class CoreLedger:
@@ -102,7 +105,7 @@ class CoreLedger:
             for lane, holding in holdings.items()
             if lane in given
         }
-        held = {core for one in holdings.values() for core in (*one.cores, *one.target)}
+        held = {core for one in holdings.values() for core in one.held}
         staying = {core for cores in kept.values() for core in cores}
         free = [core for core in self._cores if core not in held]
         leaving = [core for core in self._cores if core in held and core not in staying]

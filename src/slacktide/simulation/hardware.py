@@ -1,8 +1,8 @@
 """The simulated hardware: carries out commands, and says when what they set off will have happened.
 
-A replica is up some time after its start, a lane has other cores some time after that was asked
-for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized takes
-as much more or less time as predictions say of all of it.
+A replica is up some time after its start, a lane has other cores some time after they were last
+asked for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized
+takes as much more or less time as predictions say of all of it.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Hardware:
         """Started and neither lost nor stopped."""
         self._running: dict[int, _Running] = {}
         """By batch id."""
+        self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}
+        """The last that was asked for each lane and is under way: when it is done, and what."""
 
     def carry_out(self, command: Command, *, now: float) -> None:
         """Do what the engine wants done, answers and slots apart."""
@@ -91,6 +93,7 @@ class Hardware:
                 else:
                     del self._replicas[command.replica.id]
             case ResizeLane():
+                self._resizes[command.lane] = (now + self._resize_s, command.cores)
                 self._put(now + self._resize_s, LaneResized(command.lane, command.cores))
 
     def happens(self, report: Report, *, now: float) -> bool:
@@ -106,6 +109,10 @@ class Hardware:
             case ReplicaLost():
                 return self._gone(report.replica, now)
             case LaneResized():
+                under_way = self._resizes.get(report.lane)
+                if under_way is not None and under_way != (now, report.cores):
+                    return False  # something else was asked for meanwhile
+                self._resizes.pop(report.lane, None)
                 self._moved(report, now)
         return True
 
