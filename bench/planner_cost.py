@@ -1,0 +1,133 @@
+"""How long planners take to decide. Pure, no server.
+
+Milliseconds, medians of many calls. Goal: `vertical` ≤ 5 ms with 500 requests queued, 16 cores and
+batches up to 16, whatever the queue: easily served, only just, or not at all. `joint` ≤ 50 ms with
+as many queued, up to 8 replicas of up to 64 cores, and 4 variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+
+import numpy as np
+
+from bench.machine import cores, pin
+from bench.measurement import Figure, Goal, Options, Result, at_most
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, VariantView, Waiting
+from slacktide.scaling.joint import Joint, JointOptions
+from slacktide.scaling.vertical import Vertical, VerticalOptions
+
+QUEUED = 500
+CORES, BATCH = 16, 16
+LIMITS = ScalingLimits(cores_max=CORES, batch_max=BATCH)
+SPANS = {"easy": 40.0, "tight": 3.6, "hopeless": 2.0}
+"""Seconds within which the deadlines of the queue lie. All of it takes 3.1 s on 16 cores."""
+JOINT_SPANS = {"easy": 5.0, "tight": 0.8, "hopeless": 0.1}
+"""The same; eight replicas of 64 cores are faster."""
+JOINT_LIMITS = ScalingLimits(cores_max=64, replicas_max=8, batch_max=BATCH)
+VARIANTS = 4
+
+
+def seconds(rows: int, cores: int) -> float:
+    """The fit of Sponge's published latencies (Sponge Eq. 2)."""
+    return (25.626 * rows / cores + 3.579 * rows + 11.303 / cores + 5.9) / 1e3
+
+
+def times(cores: tuple[int, ...] = (1, 2, 4, 8, 16), factor: float = 1.0) -> CorrectedTimes:
+    """A profile, as a server has it: p99 a tenth above the median."""
+    sizes = (1, 2, 4, 8, 16)
+    grid = [[factor * seconds(rows, each) for each in cores] for rows in sizes]
+    slow = [[1.1 * each for each in row] for row in grid]
+    return CorrectedTimes(
+        LatencyTable.from_grid(sizes, cores, tuple(map(tuple, grid)), tuple(map(tuple, slow)))
+    )
+
+
+def view(span: float, profile: CorrectedTimes, *, rows: int = 1) -> ModelView:
+    """A long queue with deadlines within `span` seconds, and 20 arrivals a second to come."""
+    deadlines = np.sort(0.1 + np.random.default_rng(1).random(QUEUED) * span).tolist()
+    return ModelView(
+        "m",
+        tuple(Waiting(0.0, deadline, 1 + k % rows) for k, deadline in enumerate(deadlines)),
+        (ReplicaView(4, 0.0, 0.05, due=0.2),),
+        20.0,
+        0.5,
+        BATCH,
+        profile,
+        LIMITS,
+        burst=4.5,
+    )
+
+
+def joint_view(span: float) -> ModelView:
+    """The same before eight replicas, with variants each 1.5 times as slow as the one before."""
+    sizes = (1, 2, 4, 8, 16, 32, 64)
+    variants = tuple(
+        VariantView(f"v{k}", float(k), times(sizes, factor=1.5**k)) for k in range(VARIANTS)
+    )
+    return replace(
+        view(span, variants[0].times),
+        replicas=(ReplicaView(4, 0.0, 0.05, due=0.2),) * JOINT_LIMITS.replicas_max,
+        limits=JOINT_LIMITS,
+        rate=400.0,
+        variants=variants,
+        start_time=10.0,
+    )
+
+
+def ms(call: Callable[[], object], repeats: int) -> float:
+    """Median time of one call."""
+    call()
+    samples = []
+    for _ in range(repeats):
+        start = perf_counter()
+        call()
+        samples.append(perf_counter() - start)
+    return median(samples) * 1e3
+
+
+def measure(quick: bool) -> dict[str, float]:
+    """Every figure of this file, by name, in ms."""
+    repeats = 20 if quick else 200
+    profile = times()
+    planner = Vertical(VerticalOptions())
+    found: dict[str, float] = {}
+    for name, span in SPANS.items():
+        queue = view(span, profile)
+        found[f"vertical, {QUEUED} queued, {name}"] = ms(
+            lambda queue=queue: planner.decide(queue, now=0.0), repeats
+        )
+        found[f"vertical looks for misses, {QUEUED} queued, {name}"] = ms(
+            lambda queue=queue: planner.misses(queue, now=0.0), repeats
+        )
+    unequal = view(SPANS["tight"], profile, rows=4)
+    found[f"vertical, {QUEUED} queued of 1 to 4 rows, tight"] = ms(
+        lambda: planner.decide(unequal, now=0.0), repeats
+    )
+    for name, span in JOINT_SPANS.items():
+        queue = joint_view(span)
+        found[f"joint, {QUEUED} queued, {VARIANTS} variants, {name}"] = ms(
+            lambda queue=queue: Joint(JointOptions()).decide(queue, now=0.0), max(5, repeats // 10)
+        )
+    return found
+
+
+def run(options: Options) -> Result:
+    """Every figure once, itself a median; ten times fewer repeats when quick."""
+    pin(cores().server)
+    result = Result("planner_cost")
+    for name, value in measure(options.quick).items():
+        if options.wants(name):
+            result.figures.append(Figure(name, value, "ms", goal_of(name)))
+    return result
+
+
+def goal_of(name: str) -> Goal | None:
+    """What a figure of `measure` should be."""
+    if name.startswith("joint, "):
+        return at_most(50.0)
+    return at_most(5.0) if name.startswith("vertical, ") else None
