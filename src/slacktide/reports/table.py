@@ -89,7 +89,7 @@ def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
         if stream.refusal_latency is not None:
             rows.append((f"{stream.name}: refusals", stream.refusal_latency))
     if report.network is not None:
-        rows.append(("on the link, there and back", report.network))
+        rows.append(("on the link", report.network))
     if report.lateness is not None:
         rows.append(("lateness of the generator", report.lateness))
     return rows
