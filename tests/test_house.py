@@ -19,6 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("recording",),
     ("repository",),
     ("executors",),
+    ("cluster",),
     ("wire",),
     ("server", "load"),
     ("simulation",),

@@ -122,7 +122,8 @@ def serve(
         _flag(
             "CPU_ALLOCATOR",
             _MODELS,
-            "How workers get their cores: affinity, or cgroup (a quota on top, where writable).",
+            "How workers get their cores: affinity, cgroup (a quota on top, where writable) or "
+            "kubernetes (our own pod is resized first).",
             metavar="NAME",
         ),
     ] = "affinity",
@@ -135,6 +136,15 @@ def serve(
             metavar="PERCENT",
         ),
     ] = "100%",
+    pod_overhead: Annotated[
+        int,
+        _flag(
+            "POD_OVERHEAD",
+            _MODELS,
+            "With --cpu-allocator kubernetes: CPU of the pod for the server's own loop.",
+            metavar="MILLICORES",
+        ),
+    ] = 500,
     scheduler: Annotated[
         str | None,
         _flag(
@@ -324,6 +334,7 @@ def serve(
             allow_fewer_cores=allow_fewer_cores,
             cpu_allocator=cpu_allocator,  # type: ignore[arg-type]  # checked there
             core_share=_percent(core_share, "core-share"),
+            pod_overhead=pod_overhead,
             scheduler=scheduler,
             scheduler_options=_options(scheduler_option or []),
             state_dir=state_dir,

@@ -12,6 +12,7 @@ import signal
 from pathlib import Path
 
 from slacktide.cli.output import fail
+from slacktide.cluster import PodError
 from slacktide.recording import RecordingError
 from slacktide.repository.errors import RepositoryError
 from slacktide.server.security import SecurityError
@@ -98,6 +99,13 @@ def run(repository: Path, settings: ServerSettings) -> int:
         uvloop.run(main())
     except RepositoryError as error:
         fail(f"{repository}: {error}")
-    except (OSError, RecordingError, SecurityError, TracingUnavailable, ValueError) as error:
+    except (
+        OSError,
+        PodError,
+        RecordingError,
+        SecurityError,
+        TracingUnavailable,
+        ValueError,
+    ) as error:
         fail(str(error))
     return 0

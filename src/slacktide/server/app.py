@@ -15,11 +15,9 @@ from pathlib import Path
 
 from slacktide.engine import Engine, EngineSettings
 from slacktide.executors.budget import MemoryBudget
-from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.quota import choose_allocator
 from slacktide.recording import Recorder
 from slacktide.repository import ProfileStore, Repository, Staging
 from slacktide.server.access import AccessLogger
@@ -29,6 +27,7 @@ from slacktide.server.driver import Driver
 from slacktide.server.fleet import Fleet, FleetSettings
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.launching import Launching
+from slacktide.server.machine_cores import open_cores
 from slacktide.server.metrics import Metrics
 from slacktide.server.observers import Observers
 from slacktide.server.pools import Pools
@@ -64,8 +63,9 @@ class App:
         """Listen, then load the models. Returns when they serve or have failed to.
 
         Raises OSError if a port or the state folder cannot be had, RecordingError if the recording
-        cannot, SecurityError for certificates and RepositoryError for a repository that cannot be
-        used; then nothing is left running. If it is cancelled, `close` is still to be called.
+        cannot, PodError if the pod is to be resized and cannot be read, SecurityError for
+        certificates and RepositoryError for a repository that cannot be used; then nothing is left
+        running. If it is cancelled, `close` is still to be called.
         """
         settings = self.settings
         if settings.state_dir is not None:
@@ -73,8 +73,9 @@ class App:
         limit = settings.memory_limit
         budget = MemoryBudget(limit, settings.client_memory_limit or limit // 2)
         self.catalog = Catalog()
-        share = settings.core_share if settings.cpu_allocator == "cgroup" else None
-        process = ProcessExecutor(choose_allocator(share))
+        found = await asyncio.to_thread(open_cores, settings)
+        self._pod = found.pod
+        process = ProcessExecutor(found.allocator)
         self._executors: Mapping[str, Executor] = {
             "worker": process,
             "in_process": InProcessExecutor(),
@@ -92,13 +93,12 @@ class App:
             recorder=self.recorder,
         )
         self.engine = Engine(pools.parts, engine_settings)
-        cores = tuple(available_cores()[: settings.cores])
-        self.scaling = Scaling(self.engine, cores)
+        self.scaling = Scaling(self.engine, found.numbers)
         launching = Launching(self.catalog, self._executors, self.engine)
         self.driver = Driver(self.engine, launching, scaling=self.scaling, recorder=self.recorder)
         self.fleet = Fleet(
             FleetSettings(
-                cores=cores,
+                cores=found.numbers,
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
             ),
@@ -131,6 +131,7 @@ class App:
             self.scaling,
             self.driver.replicas.resizing,
             process_executor=process,
+            pod=found.pod,
             recorder=self.recorder,
         )
         access = AccessLogger() if settings.access_log else None
@@ -182,6 +183,8 @@ class App:
             await asyncio.to_thread(self.recorder.close)
         for executor in self._executors.values():
             await executor.close()
+        if self._pod is not None:
+            await self._pod.close()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown)
         self._folder.close()

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from slacktide.server.security import TlsFiles
 from slacktide.server.sizes import MIB
 
-CpuAllocatorName = Literal["affinity", "cgroup"]
+CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,12 @@ class ServerSettings:
     allow_fewer_cores: bool = False
     """Whether a model that wishes for more cores than that is served with those; else it is not."""
     cpu_allocator: CpuAllocatorName = "affinity"
-    """How workers get their cores: by affinity alone, or with a control group's quota on top."""
+    """How workers get their cores: by affinity alone, with a control group's quota on top, or by
+    having our own pod resized first."""
     core_share: float = 1.0
     """Part of the time of each of its cores that a worker gets under `cgroup`, 0.1 to 1."""
+    pod_overhead: int = 500
+    """Millicores of the pod that are the server's own loop's, under `kubernetes`."""
     scheduler: str | None = None
     """One policy for every model, whatever their settings say; None: theirs."""
     scheduler_options: Mapping[str, object] = field(default_factory=dict)
@@ -95,6 +98,8 @@ class ServerSettings:
             raise ValueError(f"core_share: expected 10% to 100%, got {self.core_share:.0%}")
         if self.core_share < 1.0 and self.cpu_allocator != "cgroup":
             raise ValueError("core_share: needs cpu_allocator 'cgroup'")
+        if self.pod_overhead < 0:
+            raise ValueError(f"pod_overhead: expected 0 or more, got {self.pod_overhead}")
         if self.record_limit < MIB:
             raise ValueError(f"record_limit: expected 1MiB or more, got {self.record_limit}")
         if self.allow_uploads and not self.allow_control:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from itertools import chain
 
+from slacktide.cluster import PodAllocator
 from slacktide.engine import Engine
 from slacktide.executors.budget import MemoryBudget
 from slacktide.recording import Recorder
@@ -15,7 +16,7 @@ from slacktide.server.metrics.machine import Machine
 from slacktide.server.metrics.nvml import Nvml, open_nvml
 from slacktide.server.metrics.own import recording_families, server_families, version_families
 from slacktide.server.metrics.process import process_families
-from slacktide.server.metrics.scaling import scaling_families, session_families
+from slacktide.server.metrics.scaling import pod_families, scaling_families, session_families
 from slacktide.server.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.server.metrics.view import look
 from slacktide.server.metrics.workers import Workers, usage_of
@@ -38,6 +39,7 @@ class Metrics:
         resizing: Resizing,
         *,
         process_executor: Workers | None = None,
+        pod: PodAllocator | None = None,
         machine: Machine | None = None,
         nvml: Nvml | None = None,
         recorder: Recorder | None = None,
@@ -52,6 +54,7 @@ class Metrics:
         self._recorder = recorder
         self._scaling = scaling
         self._resizing = resizing
+        self._pod = pod
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
@@ -65,6 +68,7 @@ class Metrics:
                 version_families(views, self._catalog),
                 session_families(views),
                 scaling_families(self._engine, self._scaling, self._resizing, now=time.monotonic()),
+                () if self._pod is None else pod_families(self._pod),
                 server_families(self._engine, self._budget, usage_of(self._workers)),
                 recording_families(self._recorder),
                 process_families(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from slacktide.cluster import Hindrance, PodAllocator
 from slacktide.engine import Engine
 from slacktide.scaling.autoscaler import ScaledModel, Standing
 from slacktide.server.metrics.exposition import Family
@@ -53,6 +54,24 @@ def session_families(views: Sequence[VersionView]) -> Iterable[Family]:
                 threads=str(session.threads),
             )
     yield family
+
+
+def pod_families(pod: PodAllocator) -> Iterable[Family]:
+    """The CPU of our own pod, where it is resized."""
+    limit = math.inf if pod.limit is None else pod.limit / 1000
+    yield Family.single("slacktide_pod_cpu_limit_cores", "gauge", "CPU limit in force", limit)
+    yield Family.single(
+        "slacktide_pod_cpu_needed_cores",
+        "gauge",
+        "What models and the server's loop are to have together",
+        pod.needed / 1000,
+    )
+    condition = Family(
+        "slacktide_pod_condition", "gauge", "1 for what keeps the pod from what is wished for"
+    )
+    for each in Hindrance:
+        condition.add(int(pod.hindrance is each), condition=each.value)
+    yield condition
 
 
 def _lanes(engine: Engine, scaling: Scaling, now: float) -> Iterable[Family]:

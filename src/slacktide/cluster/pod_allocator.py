@@ -1,0 +1,269 @@
+"""`PodAllocator`: has the pod itself resized in place, and moves threads once it is.
+
+In a pod, affinity alone gives a worker no more time than the container's limit. So more cores begin
+with the `resize` subresource: threads are moved, and the cores confirmed, once the kubelet reports
+the new limit. Fewer cores need nobody's leave: threads move at once, and the limit follows some
+seconds later, so that a wish that comes back at once costs no call.
+
+    more    PATCH resize → poll the pod's status → settled: bind, confirm
+    fewer   bind, confirm → after `LOWER_AFTER` seconds PATCH resize
+
+Where the resize is infeasible, refused or the API server cannot be reached, or it is still deferred
+after `PATIENCE` seconds, the grant is settled with as many cores as the present limit has room for
+(local means), and `condition` says why until a resize succeeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from slacktide.cluster.pod_cpu import PodCpu, PodError, ResizeState
+from slacktide.executors.allocator import Confirm, Grant, bind
+
+log = logging.getLogger("slacktide.cores")
+
+POLL_S = 0.2
+"""Seconds between two looks at a resize that is under way; a deferred one is looked at ten times as
+seldom."""
+PATIENCE_S = 30.0
+"""Seconds after which a deferred resize counts as not to be had for now. Kubernetes goes on trying;
+should it succeed, the next wish finds the room there."""
+LOWER_AFTER_S = 10.0
+"""Seconds for which less must have been enough before the limit is lowered."""
+AGAIN_AFTER_S = 10.0
+"""Seconds after a failure until the API server is asked for more again."""
+
+
+class Pod(Protocol):
+    """What is needed of `PodClient`. Calls block and raise PodError."""
+
+    def read(self) -> PodCpu: ...
+
+    def resize(self, millicores: int) -> PodCpu: ...
+
+
+class Hindrance(Enum):
+    """What keeps a pod from the CPU that is wished for."""
+
+    DEFERRED = "deferred"
+    INFEASIBLE = "infeasible"
+    IN_PROGRESS = "in_progress"
+    """Accepted, and not in force when patience ended."""
+    REFUSED = "refused"
+    """By the API server, or it cannot be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """The constants above, for tests; seconds."""
+
+    poll: float = POLL_S
+    patience: float = PATIENCE_S
+    lower_after: float = LOWER_AFTER_S
+    again_after: float = AGAIN_AFTER_S
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A grant that waits for room."""
+
+    cores: tuple[int, ...]
+    confirm: Confirm
+
+
+class PodAllocator:
+    """The CPU of one pod, shared by the processes in it. Belongs to one event loop."""
+
+    def __init__(self, pod: Pod, *, overhead: int = 500, times: Times | None = None) -> None:
+        """`overhead`: millicores that the server's own loop is to have beside the workers.
+
+        Raises ValueError if it is negative.
+        """
+        if overhead < 0:
+            raise ValueError(f"overhead: expected 0 or more millicores, got {overhead}")
+        self._pod = pod
+        self._overhead = overhead
+        self._times = times or Times()
+        self._cores: dict[int, tuple[int, ...]] = {}
+        """Cores of each process, as bound."""
+        self._pending: dict[int, _Pending] = {}
+        self._limit: int | None = 0
+        """Millicores that the pod has, as last read; None: no limit. Unknown until `start`."""
+        self._stated = 0
+        """Millicores that its specification asks for: Kubernetes goes on trying to give them."""
+        self._asking: asyncio.Task[None] | None = None
+        self._lowering: asyncio.TimerHandle | None = None
+        self._not_before = 0.0
+        self.hindrance: Hindrance | None = None
+        """What keeps the pod from the CPU that is wished for, if anything does."""
+        self.condition = ""
+        """The same in words; empty if nothing does."""
+
+    def start(self) -> None:
+        """Read what the pod has. Blocks for one call; raises PodError."""
+        self._note(self._pod.read())
+
+    # CpuAllocator
+
+    def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
+        """See CpuAllocator."""
+        self._pending.pop(pid, None)
+        if self._fits(pid, len(cores)) or len(cores) <= len(self._cores.get(pid, ())):
+            self._bind(pid, cores, confirm)
+        elif asyncio.get_running_loop().time() < self._not_before:
+            self._make_do(pid, _Pending(cores, confirm))
+        else:
+            self._pending[pid] = _Pending(cores, confirm)
+        self._pursue()
+
+    def forget(self, pid: int) -> None:
+        """See CpuAllocator."""
+        self._cores.pop(pid, None)
+        self._pending.pop(pid, None)
+        self._pursue()
+
+    async def close(self) -> None:
+        """Ask for nothing more; returns once no call is under way."""
+        if self._lowering is not None:
+            self._lowering.cancel()
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+
+    # What is there, what is needed
+
+    @property
+    def limit(self) -> int | None:
+        """Millicores that the pod had when last looked at; None: no limit."""
+        return self._limit
+
+    @property
+    def needed(self) -> int:
+        """Millicores for everything that is bound or waits to be."""
+        wanted = {**self._cores, **{pid: each.cores for pid, each in self._pending.items()}}
+        return self._overhead + 1000 * sum(map(len, wanted.values()))
+
+    def _room(self, pid: int) -> int | None:
+        """Cores that the present limit has for `pid`; None: as many as there are."""
+        if self._limit is None:
+            return None
+        others = sum(len(cores) for other, cores in self._cores.items() if other != pid)
+        return max(0, self._limit - self._overhead - 1000 * others) // 1000
+
+    def _fits(self, pid: int, count: int) -> bool:
+        room = self._room(pid)
+        return room is None or count <= room
+
+    def _bind(self, pid: int, cores: tuple[int, ...], confirm: Confirm, why: str = "") -> None:
+        """Move threads and settle the grant. Raises ProcessLookupError."""
+        try:
+            found, detail = bind(pid, cores)
+        except ProcessLookupError:
+            self._cores.pop(pid, None)
+            raise
+        self._cores[pid] = found
+        confirm(Grant(found, float(len(found)), detail or why))
+
+    def _make_do(self, pid: int, wish: _Pending) -> None:
+        """Settle a grant with what the present limit has room for: no fewer than it has."""
+        room = self._room(pid)
+        has = len(self._cores.get(pid, ()))
+        count = max(1, has, len(wish.cores) if room is None else min(room, len(wish.cores)))
+        self._bind(pid, wish.cores[:count], wish.confirm, self.condition or "no room in the pod")
+
+    # Asking for it
+
+    def _pursue(self) -> None:
+        """Have the pod made larger now, or smaller after a while, if it is not what is needed."""
+        loop = asyncio.get_running_loop()
+        if self._pending and self._asking is None:
+            self._asking = loop.create_task(self._raise_limit())
+            self._asking.add_done_callback(self._asked)
+        elif self._lowering is None and not self._pending and self._too_large():
+            self._lowering = loop.call_later(self._times.lower_after, self._lower)
+
+    def _too_large(self) -> bool:
+        if self._limit is None or not self._cores:
+            return False
+        return max(self._limit, self._stated) > self.needed
+
+    def _lower(self) -> None:
+        self._lowering = None
+        if self._asking is None and not self._pending and self._too_large():
+            loop = asyncio.get_running_loop()
+            self._asking = loop.create_task(self._settle(self.needed))
+            self._asking.add_done_callback(self._asked)
+
+    def _asked(self, task: asyncio.Task[None]) -> None:
+        self._asking = None
+        if not task.cancelled():
+            task.result()
+            self._pursue()
+
+    async def _raise_limit(self) -> None:
+        """Ask for what is needed, until nobody waits for room."""
+        while self._pending:
+            needed = self.needed
+            await self._settle(needed)
+            # Else more is wished for meanwhile, and what does not fit now may do so after that.
+            final = self.needed <= needed
+            for pid, wish in tuple(self._pending.items()):
+                fits = self._fits(pid, len(wish.cores))
+                if fits or final:
+                    del self._pending[pid]
+                    with contextlib.suppress(ProcessLookupError):  # whoever asked learns of it
+                        if fits:
+                            self._bind(pid, wish.cores, wish.confirm)
+                        else:
+                            self._make_do(pid, wish)
+
+    async def _settle(self, millicores: int) -> None:
+        """Ask for a limit and wait until it is in force, or known not to come for now."""
+        loop, times = asyncio.get_running_loop(), self._times
+        deadline = loop.time() + times.patience
+        try:
+            cpu = await asyncio.to_thread(self._pod.resize, millicores)
+            while True:
+                self._note(cpu)
+                if cpu.state is ResizeState.SETTLED:
+                    self._unhindered()
+                    return
+                if cpu.state is ResizeState.INFEASIBLE:
+                    self._hindered(Hindrance.INFEASIBLE, cpu.message)
+                    break
+                deferred = cpu.state is ResizeState.DEFERRED
+                if deferred:
+                    self._hindered(Hindrance.DEFERRED, cpu.message)
+                if loop.time() >= deadline:
+                    if not deferred:
+                        self._hindered(Hindrance.IN_PROGRESS, cpu.message)
+                    break
+                await asyncio.sleep(times.poll * (10.0 if deferred else 1.0))
+                cpu = await asyncio.to_thread(self._pod.read)
+        except PodError as error:
+            self._hindered(Hindrance.REFUSED, str(error))
+        self._not_before = loop.time() + times.again_after
+
+    def _note(self, cpu: PodCpu) -> None:
+        self._limit, self._stated = cpu.limit, cpu.wanted or 0
+
+    def _hindered(self, by: Hindrance, message: str) -> None:
+        """Say once what is in the way."""
+        self.hindrance = by
+        why = f"{by.value.replace('_', ' ')}: {message}"
+        if why != self.condition:
+            self.condition = why
+            log.warning("the pod's CPU is not what is wished for, %s", why)
+
+    def _unhindered(self) -> None:
+        if self.hindrance is not None:
+            self.hindrance, self.condition = None, ""
+            log.info("the pod has the CPU that is wished for again")
+
+
+__all__ = ["Hindrance", "PodAllocator", "Times"]
