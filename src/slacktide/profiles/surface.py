@@ -18,6 +18,7 @@ goes on from there: between two batch sizes straight, between two core counts st
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -29,6 +30,11 @@ from slacktide.profiles.errors import ProfileError
 
 Grid = tuple[tuple[float, ...], ...]
 """Seconds, shape (n_batches, n_cores)."""
+
+
+_Side = tuple[int, float, tuple[float, ...]]
+"""For a core count beyond those measured: the one that the model is asked for instead, the ratio
+of the largest batch's time there to that at the edge, and the times of all batch sizes there."""
 
 
 def batch_sizes(max_batch: int) -> tuple[int, ...]:
@@ -111,6 +117,7 @@ class Surface:
     floor: Surface | None = None
     """Another one on the same grid that this one never falls below."""
     _fitted: AmdahlModel | None = field(default=None, init=False, repr=False, compare=False)
+    _sides: dict[int, _Side] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def over(
@@ -173,6 +180,16 @@ class Surface:
 
     def _outside(self, rows: int, cores: int, edge: int) -> float:
         """On more or fewer cores than measured; `edge` is the column next to it."""
+        known, ratio, column = self._sides.get(cores) or self._side(cores, edge)
+        low, high, weight = span(self.batches, rows)
+        seconds = between(column[low], column[high], weight)
+        if rows > self.batches[-1]:
+            slope = max(self.slopes[edge] * ratio, self.model.per_row(known))
+            seconds = _continued(seconds, slope, self.batches[-1], rows)
+        seconds *= max(1.0, known / cores)
+        return seconds if self.floor is None else max(seconds, self.floor.at(rows, cores))
+
+    def _side(self, cores: int, edge: int) -> _Side:
         nearest = self.cores[edge]
         known = nearest
         if len(self.cores) > 1:
@@ -181,16 +198,9 @@ class Surface:
         if known != nearest:
             times = self.model.seconds
             ratios = [times(size, known) / times(size, nearest) for size in self.batches]
-        column = monotone(
-            [[row[edge] * ratio] for row, ratio in zip(self.values, ratios, strict=True)]
-        )
-        low, high, weight = span(self.batches, rows)
-        seconds = between(column[low][0], column[high][0], weight)
-        if rows > self.batches[-1]:
-            slope = max(self.slopes[edge] * ratios[-1], self.model.per_row(known))
-            seconds = _continued(seconds, slope, self.batches[-1], rows)
-        seconds *= max(1.0, known / cores)
-        return seconds if self.floor is None else max(seconds, self.floor.at(rows, cores))
+        column = [row[edge] * ratio for row, ratio in zip(self.values, ratios, strict=True)]
+        side = self._sides[cores] = (known, ratios[-1], tuple(itertools.accumulate(column, max)))
+        return side
 
 
 def _continued(seconds: float, slope: float, most: int, rows: int) -> float:
