@@ -1,4 +1,4 @@
-"""`slacktide reproduce orloj` as a user has it."""
+"""`slacktide reproduce` as a user has it."""
 
 from __future__ import annotations
 
@@ -99,3 +99,18 @@ def test_the_program_knows_the_verb(run: Any):
     assert done.returncode == 0
     assert "figure-14" in done.stdout
     assert verb.__doc__
+
+
+def test_sponge_has_figures_that_need_no_run(tiny: Path):
+    page = tiny / "page.html"
+    arguments = ["reproduce", "sponge", "figure-1", "table-1", "--quick", "--html", str(page)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "500 KB" in done.output
+    assert page.read_text().count("<svg") == 2
+
+
+def test_a_slip_with_sponge_is_named(tiny: Path):
+    done = CliRunner().invoke(app, ["reproduce", "sponge", "figure-9"])
+    assert done.exit_code == 2
+    assert "unknown experiment 'figure-9'" in done.output

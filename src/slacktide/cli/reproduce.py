@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.cli.output import fail, progress_bar
+from slacktide.cli.reproducing import Wanted
 
 reproduce = typer.Typer(
     name="reproduce",
@@ -32,6 +33,58 @@ class Settings(StrEnum):
     @property
     def names(self) -> tuple[str, ...]:
         return ("P", "Q") if self is Settings.BOTH else (self.value,)
+
+
+_Jobs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Processes; default: one for each core.",
+        rich_help_panel=_WHAT,
+        show_default=False,
+    ),
+]
+_State = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Where every run is kept as soon as it is done, and taken from the next time; "
+        "default: in the user's cache folder.",
+        rich_help_panel=_WHAT,
+        show_default=False,
+    ),
+]
+_Fresh = Annotated[
+    bool,
+    typer.Option("--fresh", help="Forget what the state file has.", rich_help_panel=_WHAT),
+]
+_Check = Annotated[
+    bool,
+    typer.Option("--check", help="Exit 1 if a goal is missed.", rich_help_panel=_REPORT),
+]
+_Json = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write everything as JSON; - for stdout, instead of the tables.",
+        rich_help_panel=_REPORT,
+        allow_dash=True,
+    ),
+]
+_Csv = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write the rows as CSV; - for stdout, instead of the tables.",
+        rich_help_panel=_REPORT,
+        allow_dash=True,
+    ),
+]
+_Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a page with plots.", rich_help_panel=_REPORT),
+]
 
 
 @reproduce.command()
@@ -81,56 +134,13 @@ def orloj(
             show_default=False,
         ),
     ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Processes; default: one for each core.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Where every run is kept as soon as it is done, and taken from the next time; "
-            "default: in the user's cache folder.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Forget what the state file has.", rich_help_panel=_WHAT),
-    ] = False,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Exit 1 if a goal is missed.", rich_help_panel=_REPORT),
-    ] = False,
-    json: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write everything as JSON; - for stdout, instead of the tables.",
-            rich_help_panel=_REPORT,
-            allow_dash=True,
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write the rows as CSV; - for stdout, instead of the tables.",
-            rich_help_panel=_REPORT,
-            allow_dash=True,
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a page with plots.", rich_help_panel=_REPORT),
-    ] = None,
+    jobs: _Jobs = None,
+    state: _State = None,
+    fresh: _Fresh = False,
+    check: _Check = False,
+    json: _Json = None,
+    csv: _Csv = None,
+    html: _Html = None,
 ) -> None:
     """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the engine that serves.
 
@@ -141,7 +151,6 @@ def orloj(
     Example: slacktide reproduce orloj table-2 table-3 --setting P --csv rows.csv --html page.html
     """
     from slacktide.load.report.provenance import gather
-    from slacktide.reports import ReportError
     from slacktide.reproduce.errors import ReproduceError
     from slacktide.reproduce.orloj.experiments import QUICK, Scope
     from slacktide.reproduce.orloj.page import page
@@ -151,14 +160,7 @@ def orloj(
     from slacktide.reproduce.orloj.traces import azure_counts
     from slacktide.reproduce.state import Results, fingerprint
 
-    if html is not None:
-        require_plots("--html")
-    for flag, path in (("--json", json), ("--csv", csv), ("--html", html)):
-        if path is not None and not path.parent.is_dir():
-            fail(f"{flag}: no such folder: {path.parent}")
-    to_stdout = [flag for flag, path in (("--json", json), ("--csv", csv)) if path == Path("-")]
-    if len(to_stdout) > 1:
-        fail("--json - and --csv - cannot both go to stdout")
+    wanted = Wanted(json, csv, html, check=check)
     scope = replace(QUICK if quick else Scope(), settings=setting.names)
     if seeds is not None:
         scope = replace(scope, seeds=seeds)
@@ -166,7 +168,7 @@ def orloj(
         if data is not None:
             scope = replace(scope, trace=azure_counts(data))
         experiments = chosen(experiment or ())
-        results = Results(state or _default_state(), fingerprint(CODE), fresh=fresh)
+        results = Results(state or _default_state("orloj"), fingerprint(CODE), fresh=fresh)
         with progress_bar() as move:
             result = run(
                 experiments,
@@ -178,32 +180,94 @@ def orloj(
             )
     except ReproduceError as error:
         fail(str(error))
+    wanted.deliver(result, render=render, page=page)
+
+
+@reproduce.command()
+def sponge(
+    experiment: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[EXPERIMENT]...",
+            help="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
+            show_default=False,
+        ),
+    ] = None,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick",
+            help="One seed, 200 seconds, every other static size: under a minute.",
+            rich_help_panel=_WHAT,
+        ),
+    ] = False,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Runs of each row whose arrivals are drawn; default: 3.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
+            "from a seed, and no Figure 3.",
+            rich_help_panel=_WHAT,
+            show_default=False,
+        ),
+    ] = None,
+    jobs: _Jobs = None,
+    state: _State = None,
+    fresh: _Fresh = False,
+    check: _Check = False,
+    json: _Json = None,
+    csv: _Csv = None,
+    html: _Html = None,
+) -> None:
+    """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
+    engine and the planners that serve.
+
+    Example: slacktide reproduce sponge --quick
+
+    Example: slacktide reproduce sponge figure-4 --data traces --json figure-4.json --html page.html
+    """
+    from slacktide.load.report.provenance import gather
+    from slacktide.reproduce.errors import ReproduceError
+    from slacktide.reproduce.sponge.experiments import QUICK, Scope
+    from slacktide.reproduce.sponge.page import page
+    from slacktide.reproduce.sponge.run import CODE, chosen
+    from slacktide.reproduce.sponge.run import reproduce as run
+    from slacktide.reproduce.sponge.show import render
+    from slacktide.reproduce.state import Results, fingerprint
+
+    wanted = Wanted(json, csv, html, check=check)
+    scope = replace(QUICK if quick else Scope(), folder=data)
+    if seeds is not None:
+        scope = replace(scope, seeds=seeds)
     try:
-        if json is not None:
-            if json == Path("-"):
-                print_json(result.to_dict())
-            else:
-                json.write_bytes(result.to_json())
-        if csv is not None:
-            if csv == Path("-"):
-                typer.echo(result.to_csv(), nl=False)
-            else:
-                csv.write_text(result.to_csv(), encoding="utf-8")
-        if html is not None:
-            html.write_text(page(result), encoding="utf-8")
-    except OSError as error:
-        fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
-    except ReportError as error:
-        fail(f"--html: {error}", FELL_SHORT)
-    if not to_stdout:
-        console().print(render(result))
-    if check and result.falls_short:
-        missed = sum(not goal.met for goal in result.goals)
-        fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
+        experiments = chosen(experiment or ())
+        results = Results(state or _default_state("sponge"), fingerprint(CODE), fresh=fresh)
+        with progress_bar() as move:
+            result = run(
+                experiments,
+                scope,
+                results,
+                provenance=gather(),
+                jobs=jobs or len(os.sched_getaffinity(0)),
+                moved=move,
+            )
+    except ReproduceError as error:
+        fail(str(error))
+    wanted.deliver(result, render=render, page=page)
 
 
-def _default_state() -> Path:
+def _default_state(paper: str) -> Path:
     """In the user's cache folder (XDG Base Directory Specification)."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache else Path.home() / ".cache"
-    return folder / "slacktide" / "reproduce-orloj.jsonl"
+    return folder / "slacktide" / f"reproduce-{paper}.jsonl"

@@ -93,6 +93,13 @@ def test_bounds_lie_in_order_and_close_in():
     assert early[0] <= late[0] <= late[1] <= late[2] <= early[2]
 
 
+def test_idling_before_the_first_work_is_no_history():
+    vpa = Vpa(VpaOptions(sample=1.0))
+    for second in range(100):
+        assert not vpa.decide(_view(second, 16, busy=False), now=float(second)).restart
+    assert not _run(vpa, 16, 1.0, 20.0, begin=100.0).restart
+
+
 def test_while_the_instance_starts_nothing_is_seen():
     vpa = Vpa(VpaOptions(sample=1.0))
     vpa.decide(_view(0.0, 2, busy=False), now=0.0)

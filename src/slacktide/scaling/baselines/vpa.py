@@ -65,12 +65,13 @@ class Vpa:
         """What there is, or a restart with the target."""
         cores = view.replicas[0].cores if view.replicas else view.limits.cores_max
         keep = Wish(view.limits.replicas_min, cores, view.limits.batch_max, reason="within bounds")
-        if self._begin is None:
-            self._begin, self._sample_due = now, now + self._options.sample
         up = [replica for replica in view.replicas if replica.ready_at <= now]
         if not up:
             return keep
-        self._looks.append(_usage(view, cores) if up[0].free_at > now else 0.0)
+        busy = up[0].free_at > now
+        if self._begin is None and busy:  # idling before the first work is no history
+            self._begin, self._sample_due = now, now + self._options.sample
+        self._looks.append(_usage(view, cores) if busy else 0.0)
         if now < self._sample_due:
             return keep
         self._histogram.add(sum(self._looks) / len(self._looks), cores, now=now)

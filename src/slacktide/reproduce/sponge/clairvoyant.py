@@ -1,0 +1,299 @@
+"""The fewest cores, a number for each whole second, with which nothing avoidable is late.
+
+A yardstick: it knows every arrival and the network beforehand, and changes its cores only where a
+second begins, at no cost. One lane, one batch at a time; a batch that runs on into the next second
+goes on at the new size, at which what is left of it takes its share of the new time.
+
+It is exact for requests that become ready in the order of their deadlines, as those of one link and
+one SLO do. Then some best schedule runs them in that order, in batches of neighbours (two that are
+out of order, or a gap in a batch, can be exchanged at no loss). So a state is: how many are done,
+which batch runs, what share of it is left, what was spent; the same with less left is never worse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+BatchSeconds = Callable[[int, int], float]
+"""(rows, cores) -> seconds of a batch."""
+
+State = tuple[int, int]
+"""(requests done, rows in the batch that runs or 0)."""
+
+SPREAD = 48
+"""Core seconds that a state may have cost more than the cheapest of its second, and still be kept.
+Much more than it takes to make up for any backlog."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clairvoyant:
+    """What it takes."""
+
+    cores: tuple[int, ...]
+    """By second."""
+    served: int
+    """Requests that are on time: as many as the most cores could ever serve."""
+
+    @property
+    def mean_cores(self) -> float:
+        return sum(self.cores) / len(self.cores)
+
+
+def clairvoyant(
+    ready: Sequence[float],
+    deadlines: Sequence[float],
+    seconds: BatchSeconds,
+    *,
+    cores_max: int,
+    batch_max: int,
+    duration: int,
+    cores_min: int = 1,
+    spread: int = SPREAD,
+) -> Clairvoyant:
+    """The fewest cores by second, from 0 to `duration`, for requests that are ready at `ready`.
+
+    What even `cores_max` cores could not have on time is left out first, as little as can be. Both
+    columns ascend (ValueError). After `duration` cores cost nothing.
+    """
+    if any(b < a for column in (ready, deadlines) for a, b in pairwise(column)):
+        raise ValueError("ready and deadlines: expected both to ascend")
+    alone = [seconds(rows, cores_max) for rows in range(1, batch_max + 1)]
+    kept = servable(ready, deadlines, alone)
+    times = np.array(
+        [
+            [seconds(rows, cores) for cores in range(cores_min, cores_max + 1)]
+            for rows in range(1, batch_max + 1)
+        ]
+    )
+    search = _Search(
+        np.array([ready[i] for i in kept]), np.array([deadlines[i] for i in kept]), times, spread
+    )
+    more = cores_min - 1
+    return Clairvoyant(tuple(cores + more for cores in search.cores(duration)), len(kept))
+
+
+def servable(
+    ready: Sequence[float], deadlines: Sequence[float], alone: Sequence[float]
+) -> list[int]:
+    """The most requests that one lane can have on time, by their indices, ascending.
+
+    `alone[k - 1]` is the time of a batch of k.
+    """
+    count = len(ready)
+    # By number decided: (left out, free at), the second falling as the first rises.
+    fronts: list[dict[int, tuple[float, int, int]]] = [{} for _ in range(count + 1)]
+    fronts[0][0] = (-np.inf, 0, 0)  # left out -> (free at, rows of the last batch, left out before)
+    for i in range(count):
+        best = np.inf
+        for out in sorted(fronts[i]):
+            free = fronts[i][out][0]
+            if free >= best:
+                continue  # another left out fewer and is free no later
+            if best <= ready[i]:
+                break  # nor does it help to be free before anybody is there
+            best = free
+            _improve(fronts[i + 1], out + 1, (free, 0, out))
+            for rows, taken in enumerate(alone[: count - i], start=1):
+                end = max(free, ready[i + rows - 1]) + taken
+                if end > deadlines[i]:
+                    break
+                _improve(fronts[i + rows], out, (end, rows, out))
+    kept: list[int] = []
+    i, out = count, min(fronts[count])
+    while i:
+        _, rows, before = fronts[i][out]
+        kept += range(i - 1, i - 1 - rows, -1)
+        i, out = i - max(rows, 1), before
+    return kept[::-1]
+
+
+def _improve(
+    front: dict[int, tuple[float, int, int]], out: int, entry: tuple[float, int, int]
+) -> None:
+    known = front.get(out)
+    if known is None or entry[0] < known[0]:
+        front[out] = entry
+
+
+class _Search:
+    """Second by second, for every number of cores at once.
+
+    Arrays are by rows, cores and cost: [K, C, W]. A state at a boundary is a row (done, rows that
+    run); its array says by cost what share of the batch is left, infinite if it cannot be.
+    """
+
+    def __init__(self, ready: Floats, deadlines: Floats, times: Floats, spread: int) -> None:
+        self._ready = ready
+        self._deadlines = deadlines
+        self._times = times
+        self._rows, self._most = times.shape
+        self._width = spread
+
+    def cores(self, duration: int) -> tuple[int, ...]:
+        """The cheapest choice."""
+        idle = np.full(self._width, np.inf)
+        idle[0] = 0.0
+        states, left = [(0, 0)], idle[None, :]
+        steps: list[tuple[int, NDArray[np.int64]]] = []
+        over = float(self._deadlines[-1]) if len(self._deadlines) else 0.0
+        for second in range(max(duration, math.ceil(over))):
+            after = self._second(second, states, left)
+            states, left, origin, shift = self._settle(after, charged=second < duration)
+            steps.append((shift, origin))
+        return self._trace(steps, left)[:duration]
+
+    def _second(
+        self, second: int, states: list[State], left: Floats
+    ) -> dict[State, tuple[Floats, NDArray[np.int64]]]:
+        """States at the end of a second: what is left and the state before, by cores and cost."""
+        begin, end = float(second), float(second + 1)
+        first = min(done for done, _ in states)
+        # Beyond whoever is ready within the second nothing can start.
+        last = int(np.searchsorted(self._ready, end))
+        size = max(last, max(done + rows for done, rows in states)) - first
+        shape = (self._most, self._width)
+        free = np.full((size + self._rows + 1, *shape), np.inf)
+        source = np.zeros((size + self._rows + 1, *shape), dtype=np.int64)
+        after: dict[State, tuple[Floats, NDArray[np.int64]]] = {}
+        for number, (done, rows) in enumerate(states):
+            if not rows:
+                self._earlier(
+                    free,
+                    source,
+                    done - first,
+                    np.where(left[number] < np.inf, begin, np.inf)[None, :].repeat(self._most, 0),
+                    number,
+                )
+                continue
+            taken = left[number][None, :] * self._times[rows - 1][:, None]
+            ends = begin + taken
+            due = self._deadlines[done]
+            self._earlier(
+                free,
+                source,
+                done + rows - first,
+                np.where(ends <= min(end, due), ends, np.inf),
+                number,
+            )
+            if due > end:
+                rest = (ends - end) / self._times[rows - 1][:, None]
+                self._keep(
+                    after,
+                    (done, rows),
+                    np.where((ends > end) & (ends < np.inf), rest, np.inf),
+                    np.full(shape, number),
+                )
+        for at in range(size + 1):
+            done = first + at
+            now = free[at]
+            if not np.isfinite(now).any():
+                continue
+            if done == len(self._ready) or self._deadlines[done] > end:
+                self._keep(after, (done, 0), np.where(now < np.inf, 0.0, np.inf), source[at])
+            most = min(self._rows, last - done)
+            if most <= 0:
+                continue
+            starts = np.maximum(now[None], self._ready[done : done + most, None, None])
+            ends = starts + self._times[:most, :, None]
+            due = self._deadlines[done]
+            within = np.where(ends <= min(end, due), ends, np.inf)
+            target = free[at + 1 : at + 1 + most]
+            better = within < target
+            np.copyto(target, within, where=better)
+            np.copyto(source[at + 1 : at + 1 + most], source[at][None], where=better)
+            if due > end:
+                over = (ends > end) & (starts < end)
+                rest = np.where(over, (ends - end) / self._times[:most, :, None], np.inf)
+                for rows in range(1, most + 1):
+                    if over[rows - 1].any():
+                        self._keep(after, (done, rows), rest[rows - 1], source[at])
+        return after
+
+    def _earlier(
+        self, free: Floats, source: NDArray[np.int64], at: int, ends: Floats, number: int
+    ) -> None:
+        better = ends < free[at]
+        np.copyto(free[at], ends, where=better)
+        np.copyto(source[at], number, where=better)
+
+    def _keep(
+        self,
+        after: dict[State, tuple[Floats, NDArray[np.int64]]],
+        state: State,
+        rest: Floats,
+        source: NDArray[np.int64],
+    ) -> None:
+        known = after.get(state)
+        if known is None:
+            after[state] = (rest.copy(), source.copy())
+            return
+        better = rest < known[0]
+        np.copyto(known[0], rest, where=better)
+        np.copyto(known[1], source, where=better)
+
+    def _settle(
+        self, after: dict[State, tuple[Floats, NDArray[np.int64]]], *, charged: bool
+    ) -> tuple[list[State], Floats, NDArray[np.int64], int]:
+        """(states, what is left by cost, cores and state before by cost, cost of the first column).
+
+        The cores chosen are added to the cost; then the cheapest `width` costs are kept. A second
+        that is not charged has the most cores.
+        """
+        chosen = slice(None) if charged else slice(-1, None)
+        states = sorted(after)
+        rest = np.stack([after[state][0][chosen] for state in states])
+        source = np.stack([after[state][1][chosen] for state in states])
+        count, most, width = rest.shape
+        # Row c of the cores moves by c: padded by one more than the rows are then taken as long.
+        long = width + most
+        padded = np.full((count, most, long), np.inf)
+        padded[:, :, :width] = rest
+        flat = padded.reshape(count, most * long)[:, : most * (long - 1)]
+        moved = flat.reshape(count, most, long - 1)
+        choice = moved.argmin(axis=1)  # cores − 1
+        best = np.take_along_axis(moved, choice[:, None, :], axis=1)[:, 0, :]
+        costs = np.arange(long - 1)[None, :] - choice
+        number = np.take_along_axis(
+            source.reshape(count, most * width),
+            np.clip(choice * width + np.clip(costs, 0, width - 1), 0, most * width - 1),
+            axis=1,
+        )
+        cheapest = int(np.isfinite(best).any(axis=0).argmax())
+        cut = slice(cheapest, cheapest + width)
+        left = np.full((count, width), np.inf)
+        origin = np.zeros((count, width), dtype=np.int64)
+        taken = best[:, cut]
+        left[:, : taken.shape[1]] = taken
+        code = number * (self._most + 1) + choice + 1
+        origin[:, : taken.shape[1]] = code[:, cut]
+        # Dearer and no further on: of no use.
+        lower = np.minimum.accumulate(left, axis=1)
+        useless = np.zeros_like(left, dtype=bool)
+        useless[:, 1:] = left[:, 1:] >= lower[:, :-1]
+        left[useless] = np.inf
+        alive = np.isfinite(left).any(axis=1)
+        return (
+            [state for state, lives in zip(states, alive, strict=True) if lives],
+            left[alive],
+            origin[alive],
+            cheapest,
+        )
+
+    def _trace(self, steps: list[tuple[int, NDArray[np.int64]]], left: Floats) -> tuple[int, ...]:
+        """Back from the cheapest end to the beginning: numbers of the choices, from 1."""
+        cost = int(np.isfinite(left).any(axis=0).argmax())
+        state = int(np.isfinite(left[:, cost]).argmax())
+        chosen: list[int] = []
+        for shift, origin in reversed(steps):
+            state, cores = divmod(int(origin[state, cost]), self._most + 1)
+            chosen.append(cores)
+            cost += shift + 1 - cores
+        return tuple(reversed(chosen))

@@ -1,0 +1,157 @@
+"""What the rows should show, as lines a person can check: goals of this reproduction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from slacktide.reproduce.sponge.experiments import FA2, JOINT, VERTICAL, static, whole
+from slacktide.reproduce.sponge.rows import Row
+from slacktide.reproduce.sponge.setting import CORES, SETTINGS, Setting
+
+OVER_CLAIRVOYANT = 1.2
+"""Mean cores of `vertical`, at most, as a multiple of the clairvoyant's."""
+OF_WHOLE = 0.5
+"""The same, of what the static comparison has. (The paper has 0.8.)"""
+BELOW_FA2 = 15.0
+"""So many times fewer violations beyond the unavoidable than `fa2`."""
+EQUAL = 0.1
+"""Points by which violations may differ and still be called equal."""
+SETTLED = 1.0
+"""Percent of violations, at most, of `joint` at four times the load, once replicas are up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One line of the summary."""
+
+    setting: str
+    what: str
+    measured: str
+    wanted: str
+    met: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def goals_of(rows: Iterable[Row]) -> list[Goal]:
+    """Every goal that the rows can speak of."""
+    by_setting: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_setting.setdefault(row.setting, {})[row.policy] = row
+    return [goal for name, found in by_setting.items() for goal in _of(SETTINGS[name], found)]
+
+
+def _of(setting: Setting, rows: Mapping[str, Row]) -> Iterator[Goal]:
+    ours, joint = rows.get(VERTICAL.label), rows.get(JOINT.label)
+    if setting.outgrows:
+        if joint is not None:
+            yield from _settled(setting, joint)
+        return
+    if ours is None:
+        return
+    full = rows.get(whole(setting).label)
+    if full is not None:
+        yield from _against_whole(setting, ours, full)
+    yield from _few_cores(setting, ours, rows)
+    if FA2.label in rows:
+        yield _below_fa2(setting, ours, rows[FA2.label])
+    if joint is not None:
+        yield _joint(setting, joint, ours)
+
+
+def _against_whole(setting: Setting, ours: Row, full: Row) -> Iterator[Goal]:
+    least = _points(full.beyond_rate) + setting.margin
+    yield Goal(
+        setting.name,
+        f"beyond the unavoidable, against {full.policy}",
+        f"{_points(ours.beyond_rate):.2f} %",
+        f"≤ {least:.2f} %",
+        _at_most(_points(ours.beyond_rate), least),
+    )
+    yield Goal(
+        setting.name,
+        f"cores ÷ {full.policy}",
+        f"{ours.mean_cores / full.mean_cores:.2f} ×",
+        f"≤ {OF_WHOLE:g} ×",
+        _at_most(ours.mean_cores, OF_WHOLE * full.mean_cores),
+    )
+
+
+def _few_cores(setting: Setting, ours: Row, rows: Mapping[str, Row]) -> Iterator[Goal]:
+    for whose, least in (
+        ("clairvoyant", ours.clairvoyant_cores),
+        ("steady clairvoyant", ours.steady_cores),
+    ):
+        if least is not None:
+            yield Goal(
+                setting.name,
+                f"cores ÷ {whose} ({least:.2f})",
+                f"{ours.mean_cores / least:.2f} ×",
+                f"≤ {OVER_CLAIRVOYANT:g} ×",
+                _at_most(ours.mean_cores, OVER_CLAIRVOYANT * least),
+            )
+    sizes = [row for cores in range(1, CORES + 1) if (row := rows.get(static(cores).label))]
+    equal = [row.mean_cores for row in sizes if row.violation_rate <= ours.violation_rate]
+    if sizes:
+        cheapest = min(equal, default=math.inf)
+        yield Goal(
+            setting.name,
+            "cores, against the cheapest equal static size",
+            f"{ours.mean_cores:.2f}",
+            f"≤ {cheapest:.2f}" if equal else "none equal",
+            ours.mean_cores <= cheapest,
+        )
+
+
+def _below_fa2(setting: Setting, ours: Row, fa2: Row) -> Goal:
+    few, many = ours.beyond_rate, fa2.beyond_rate
+    times = math.inf if few <= 0.0 < many else many / few if few > 0.0 else 1.0
+    return Goal(
+        setting.name,
+        "beyond the unavoidable, fa2 ÷ ours",
+        "none" if times == math.inf else f"{times:.1f} ×",
+        f"≥ {BELOW_FA2:g} ×",
+        times >= BELOW_FA2,
+    )
+
+
+def _joint(setting: Setting, joint: Row, ours: Row) -> Goal:
+    more = _points(joint.violation_rate - ours.violation_rate)
+    return Goal(
+        setting.name,
+        "joint ÷ vertical: cores; points of violations",
+        f"{joint.mean_cores / ours.mean_cores:.2f} ×; {more:+.2f}",
+        f"≤ 1 ×; {EQUAL:+.1f}",
+        _at_most(joint.mean_cores, ours.mean_cores) and _at_most(more, EQUAL),
+    )
+
+
+def _settled(setting: Setting, joint: Row) -> Iterator[Goal]:
+    yield Goal(
+        setting.name,
+        f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations",
+        f"{_points(joint.violation_rate):.2f} %",
+        f"≤ {SETTLED:g} %",
+        _at_most(_points(joint.violation_rate), SETTLED),
+    )
+    yield Goal(
+        setting.name,
+        "joint says how many instances are needed",
+        f"{joint.needed}, had {joint.replicas}",
+        "≥ 1",
+        joint.needed >= 1,
+    )
+
+
+def _points(rate: float) -> float:
+    return 100.0 * rate
+
+
+def _at_most(value: float, most: float) -> bool:
+    """As it is shown: to a hundredth."""
+    return round(value, 2) <= round(most, 2)

@@ -1,0 +1,168 @@
+"""What is served and what comes: the settings, and the requests that are drawn for them.
+
+A setting is Figure 4's but for what it says. Batch times are the fit of the published latencies
+(Sponge Eq. 2) times a factor, since the profile of the paper's YOLOv5s is not public: with six, 8
+cores fail at times and 16 hold, as in Figure 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.profiles import LatencyTable
+from slacktide.profiles.amdahl import AmdahlModel
+from slacktide.reproduce.sponge.bandwidths import Bandwidths
+from slacktide.simulation import stream
+from slacktide.simulation.scenario.journeys import Way
+from slacktide.workloads import Arrivals, Constant, OnOff, Poisson, TraceLink
+
+SLO = 1.0
+"""Seconds from sending to the answer."""
+CORES, BATCH = 16, 16
+"""b_max and c_max of the paper: of one instance."""
+DURATION = 600
+"""Seconds."""
+KILOBYTE = 1024
+FIT = AmdahlModel(gamma=25.626e-3, epsilon=11.303e-3, delta=3.579e-3, eta=5.900e-3)
+"""`fit_amdahl` of the 30 published latencies, to a microsecond. Figure 3 fits them again."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One comparison."""
+
+    name: str
+    title: str
+    arrivals: Arrivals = Constant(20.0)
+    factor: float = 6.0
+    """Batch times, as a multiple of the fit."""
+    payload_kb: int = 500
+    link: str = "4g"
+    models: tuple[str, ...] = ("model",)
+    machine: int = CORES
+    """Cores that all instances share."""
+    replicas: int = 8
+    """Most instances of a planner that may have several; one-core instances: as many as cores."""
+    start_s: float = 10.0
+    """From the start of an instance until it serves (Sponge §4)."""
+    settles_s: float = 0.0
+    """Requests sent before do not count: replicas may still be starting."""
+    margin: float = 1.0
+    """Points of percent that violations may be above those of the static comparison."""
+
+    @property
+    def outgrows(self) -> bool:
+        """Whether the load is more than one instance can take, so that others have to start."""
+        return self.settles_s > 0.0
+
+    @property
+    def random(self) -> bool:
+        """Whether arrivals differ from seed to seed."""
+        return not isinstance(self.arrivals, Constant)
+
+    def seconds(self, rows: int, cores: int) -> float:
+        """l(b, c) of this setting."""
+        return self.factor * FIT.seconds(rows, cores)
+
+    @property
+    def steady_cores(self) -> int:
+        """The fewest cores of one instance that carry the mean rate for good: h(b, c) ≥ λ for some
+        batch (Sponge Eq. 3)."""
+        rate = self.arrivals.mean_rate(DURATION)
+        return next(
+            cores
+            for cores in range(1, CORES + 1)
+            if cores == CORES or BATCH / self.seconds(BATCH, cores) >= rate
+        )
+
+
+_TIGHT = 0.1
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    {
+        setting.name: setting
+        for setting in (
+            Setting("figure-4", "Figure 4: 20/s, 500 KB, 4G", margin=_TIGHT),
+            Setting("figure-4-poisson", "the same, Poisson", Poisson(20.0), margin=_TIGHT),
+            Setting("x4", "times × 4", factor=4.0, margin=_TIGHT),
+            Setting("x4-poisson", "times × 4, Poisson", Poisson(20.0), 4.0, margin=_TIGHT),
+            Setting("x3", "times × 3", factor=3.0, margin=_TIGHT),
+            Setting("x3-poisson", "times × 3, Poisson", Poisson(20.0), 3.0, margin=_TIGHT),
+            Setting("200kb", "200 KB", payload_kb=200, margin=_TIGHT),
+            Setting("200kb-poisson", "200 KB, Poisson", Poisson(20.0), 6.0, 200, margin=_TIGHT),
+            Setting("100-per-second", "100/s, Poisson, times × 1", Poisson(100.0), 1.0),
+            Setting("bursts", "50/s for 2 s, 10/s for 6 s, × 3", OnOff(50.0, 10.0, 2.0, 6.0), 3.0),
+            Setting("5g", "5G, Poisson, times × 4", Poisson(20.0), 4.0, link="5g"),
+            Setting(
+                "two-models",
+                "two models on 16 cores, Poisson, × 4",
+                Poisson(20.0),
+                4.0,
+                models=("one", "other"),
+            ),
+            Setting(
+                "4x-load",
+                "80/s, Poisson, up to 64 cores",
+                Poisson(80.0),
+                machine=64,
+                replicas=16,
+                settles_s=60.0,
+            ),
+        )
+    }
+)
+"""By name."""
+FIGURE_4 = ("figure-4", "figure-4-poisson")
+VARIED = ("x4", "x4-poisson", "x3", "x3-poisson", "200kb", "200kb-poisson")
+HARDER = ("100-per-second", "bursts", "5g", "two-models", "4x-load")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """Those of one model, in the order of sending; seconds, each of shape (n,)."""
+
+    sent: Floats
+    """Where the deadline counts from, and the server first hears of it."""
+    ready: Floats
+    """When its last byte is there."""
+    believed: Floats
+    """When the server takes it to be there, at the first byte."""
+
+    @property
+    def deadlines(self) -> Floats:
+        return self.sent + SLO
+
+
+def draw(
+    setting: Setting, model: str, seed: int, begin: float, end: float, data: Bandwidths
+) -> Requests:
+    """The requests of `model` sent from `begin` to `end`; the same for equal arguments.
+
+    Each has the link to itself, as in the paper's own workload: at 20/s several clients ride along.
+    """
+    trace, start = data.of(setting.link)
+    generator = stream(seed, f"arrivals of {model}")
+    sent = begin + setting.arrivals.times(end - begin, generator)
+    way = Way(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
+    journeys = way.journeys(sent)
+    return Requests(sent, journeys.complete, np.maximum(journeys.believed, sent))
+
+
+def unavoidable(setting: Setting, requests: Requests) -> NDArray[np.bool_]:
+    """Which could not be on time on all cores, alone: link time + l(1, 16) > SLO."""
+    late = requests.ready + setting.seconds(1, CORES) > requests.deadlines
+    return np.asarray(late, dtype=np.bool_)
+
+
+def table(setting: Setting) -> LatencyTable:
+    """The profile of the setting's models, exact at every batch size and number of cores."""
+    sizes = tuple(range(1, BATCH + 1))
+    cores = tuple(range(1, CORES + 1))
+    seconds = tuple(tuple(setting.seconds(size, count) for count in cores) for size in sizes)
+    return LatencyTable.from_grid(sizes, cores, seconds, seconds)
