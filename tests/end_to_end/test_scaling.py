@@ -135,6 +135,20 @@ def test_no_request_is_lost_over_many_resizes(zoo: Any, serve: Any) -> None:
         assert house.counts("matmul") == {"on_time": len(statuses)}
 
 
+def test_a_server_that_drains_while_it_resizes_answers_what_is_in_flight(
+    zoo: Any, serve: Any
+) -> None:
+    zoo.slow("matmul", turns=20000, settings="cores: 2\nmax_batch: 1\n")
+    with serve(zoo) as house:
+        answers = [house.later("matmul", house.slow_call()) for _ in range(3)]
+        house.queued("matmul", 2)
+        for count in (1, 2, 1):
+            house.look(lambda app, count=count: _have(app, count))
+        house.server.call(lambda app: app.drain())
+        assert [answer.result().status for answer in answers] == [200, 200, 200]
+        assert cores_of("matmul")(house.server.app) == 1
+
+
 def _have(app: Any, count: int) -> None:
     """Plan so many cores for every lane."""
     plan = app.fleet._deployed.plan()

@@ -40,6 +40,7 @@ class Scaling:
     def rebase(self, base: Plan, models: Mapping[str, ScaledModel], *, now: float) -> Plan:
         """The plan to put in force where `base` is wanted: see `Autoscaler.rebase`."""
         self.models = models
+        self._paused_until = 0.0
         return self._autoscaler.rebase(base, models, now=now)
 
     def before(self, events: Sequence[Event], *, now: float) -> Sequence[Event]:
