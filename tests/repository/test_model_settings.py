@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.repository.errors import SettingsError
-from slacktide.repository.scaling import Cores, ReplicaCount, Scaling
+from slacktide.repository.scaling import DURATIONS, Cores, ReplicaCount, Scaling
 from slacktide.repository.schedulers import (
     SCHEDULERS,
     EdfSettings,
@@ -31,6 +32,7 @@ from slacktide.repository.settings import (
     WorkHint,
 )
 from slacktide.repository.settings_file import parse_settings, validate_settings
+from slacktide.scaling.planners import PLANNERS, planner_options
 from slacktide.scheduling import POLICIES, option_defaults, policy_options
 
 RANGE = "cores: {min: 1, max: 2}\n"
@@ -218,6 +220,8 @@ def test_settings_printed_as_json_read_back() -> None:
         ("cores: {min: 1, max: 2}", "vertical"),
         ("cores: {min: 1}", "vertical"),
         ("cores: {min: 2, max: 4}\nreplicas: 2", "vertical"),
+        ("cores: 2\nreplicas: {max: 4}", "horizontal"),
+        ("cores: {min: 1, max: 2}\nreplicas: {max: 4}", "joint"),
         ("cores: {min: 1, max: 2}\nscaling: static", "static"),
     ],
 )
@@ -237,6 +241,24 @@ def test_options_of_a_planner_that_are_times_carry_their_unit() -> None:
 @pytest.mark.parametrize("text", ["", "cores: 2", "cores: 2\nreplicas: 2", "replicas: 2"])
 def test_without_a_range_nothing_is_scaled(text: str) -> None:
     assert not load(text).scaled
+
+
+PLAIN = {"headroom", "delta", "gain", "up_share", "down_share", "rate", "factor"}
+"""Options of planners that are numbers and no times."""
+
+
+def test_every_option_that_is_a_time_is_written_with_its_unit() -> None:
+    times = set()
+    for name in PLANNERS:
+        for field in fields(planner_options(name, {})):
+            if "float" in str(field.type):
+                times.add(field.name)
+    assert times - PLAIN == DURATIONS
+
+
+def test_a_list_of_times_carries_units_too() -> None:
+    stated = load("cores: 1\nreplicas: {max: 2}\nscaling: {name: octopinf, windows: [5s, 1m]}")
+    assert stated.planner == ("octopinf", {"windows": [5.0, 60.0]})
 
 
 def test_padding_needs_a_mask_or_the_owners_word() -> None:

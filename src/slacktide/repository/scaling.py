@@ -18,7 +18,7 @@ MOST_REPLICAS = 256
 DURATIONS = frozenset(
     {"period", "patience", "window", "windows", "cool_down"}
     | {"interval", "up_gap", "down_gap"}
-    | {"sample", "half_life", "confidence"}
+    | {"sample", "half_life", "confidence", "slo"}
 )
 """Options of planners that are times, or lists of them: written with their unit, as everywhere."""
 
