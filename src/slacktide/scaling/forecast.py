@@ -3,11 +3,12 @@
 What takes seconds to start must be decided on more than the last second. The rate is the largest of
 
 - the rate of the last five seconds, so that a step is followed soon; shorter bursts are over before
-  a replica could help,
+  a replica could help; what is not known of them counts as nothing, so that the first requests of
+  all start none,
 - a high quantile of the rates of the last minute in such pieces: bursts that come again,
-- the last of those pieces, risen on for the time that a start takes by the median of the steps from
-  each piece to the next, at most to twice the highest: a load that rises steadily is met on time,
-  and a single step is no rise.
+- the last of those pieces, risen on for the time that a start takes by the lower quartile of the
+  steps from each piece to the next, at most to twice the highest: a load that rises steadily is
+  met on time; a single step, or chance, is no rise.
 
 The budget is the median of those of the last minute, weighted by how long each was in force; what
 is not known of that minute counts as the longest. So short budgets count once they last: what
@@ -17,7 +18,6 @@ passes within seconds is left to cores. Budgets that no plan could keep are left
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from itertools import pairwise
 
@@ -27,6 +27,7 @@ from slacktide.scaling.view import ModelView
 PIECE = 5.0
 """Seconds: long enough that chance moves a rate of 20 rows a second by no more than a tenth."""
 RATE_QUANTILE = 0.9
+RISE_QUANTILE = 0.25
 BUDGET_QUANTILE = 0.5
 _MOST_GROWTH = 2.0
 
@@ -53,11 +54,12 @@ class MinuteForecast:
 
     def rate(self, ahead: float, *, now: float) -> float:
         """Rows per second; `ahead`: seconds that a start takes."""
-        last = self._counts.rate(PIECE, now=now)
+        last = self._counts.rows(now - PIECE, now) / PIECE
         rates = self._counts.rates(PIECE, self._pieces, now=now)
         if len(rates) < 4:
             return max([last, *rates])
-        rise = statistics.median(after - before for before, after in pairwise(rates))
+        steps = sorted(after - before for before, after in pairwise(rates))
+        rise = steps[int(RISE_QUANTILE * (len(steps) - 1))]
         # Half a piece from the middle of the last to now.
         risen = min(rates[-1] + rise * (0.5 + ahead / PIECE), _MOST_GROWTH * max(rates))
         return max(last, risen, sorted(rates)[int(RATE_QUANTILE * (len(rates) - 1))])
