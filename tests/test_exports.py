@@ -93,6 +93,15 @@ EXPORTS = {
     "slacktide.server.metrics": """
         CONTENT_TYPE Metrics metrics_routes
     """,
+    "slacktide.scaling": """
+        PLANNERS Autoscaler AutoscalerSettings BatchSeconds ModelView PlannerError
+        PlannerKind ReplicaView ScaledModel ScalingLimits ScalingPlanner Standing
+        VariantView Waiting Watchful Wish make_planner planner_defaults
+        planner_options
+    """,
+    "slacktide.scaling.baselines": """
+        Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
+    """,
     "slacktide.simulation": """
         KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
         Happening Item Kind Prediction Scorer Simulation SimulationError Upload Watch

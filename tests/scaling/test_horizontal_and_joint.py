@@ -18,6 +18,7 @@ from slacktide.scaling import (
     ScalingPlanner,
     VariantView,
     Waiting,
+    Watchful,
     Wish,
     make_planner,
 )
@@ -225,3 +226,27 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
 def test_bad_options_are_named(name, options, sentence):
     with pytest.raises(PlannerError, match=sentence):
         make_planner(name, options)
+
+
+def test_joint_asks_to_be_asked_when_somebody_would_be_late():
+    planner = make_planner("joint", {})
+    assert isinstance(planner, Watchful)
+    view = _view(2.0)
+    wish = planner.decide(view, now=0.0)
+    assert not planner.misses(replace(view, batch=wish.batch), now=0.0)
+    alone = view.times.expected(1, wish.cores)
+    urgent = tuple(Waiting(0.0, 1.2 * alone) for _ in range(2))
+    assert planner.misses(replace(view, batch=wish.batch, waiting=urgent), now=0.0)
+
+
+def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
+    planner = make_planner("joint", {})
+    assert isinstance(planner, Watchful)
+    limits = replace(LIMITS, replicas_min=2)
+    alone = Fit().expected(1, 4)
+    there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
+    waiting = (Waiting(0.0, 1.1 * alone), Waiting(0.0, 1.6 * alone))
+    view = _view(0.0, limits, replicas=there, waiting=waiting)
+    assert planner.decide(view, now=0.0).late == 0
+    # It will have the four cores of the other by the time it serves.
+    assert not planner.misses(view, now=0.0)

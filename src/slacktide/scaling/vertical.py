@@ -14,9 +14,9 @@ saves all of them (or the rate is beyond what they can serve). See `walk` for wh
 from __future__ import annotations
 
 import math
-from collections import deque
 from dataclasses import dataclass
 
+from slacktide.scaling.held import Held
 from slacktide.scaling.search import Search
 from slacktide.scaling.view import ModelView, Wish
 
@@ -47,8 +47,7 @@ class Vertical:
 
     def __init__(self, options: VerticalOptions) -> None:
         self._options = options
-        self._wanted: deque[tuple[float, int]] = deque()
-        """(when, cores) of those plans that no later one surpassed, so falling."""
+        self._wanted = Held(options.patience)
 
     @property
     def period(self) -> float:
@@ -63,7 +62,7 @@ class Vertical:
         if found is None:
             found = search.most_saved(cores=limits.cores_min)
             reason = "overload"
-        held = self._held(found[0], limits.cores_max, now=now)
+        held = min(self._wanted.most(found[0], now=now), limits.cores_max)
         if held > found[0]:
             found = search.first(cores=held) or search.most_saved(cores=held)
             reason = "patience"
@@ -85,13 +84,3 @@ class Vertical:
         cores = min(replica.cores for replica in view.replicas)
         hopeless = search.work.hopeless
         return search.late(cores, view.batch, most=hopeless) > hopeless
-
-    def _held(self, cores: int, most: int, *, now: float) -> int:
-        """The largest wish of the last `patience` seconds, `cores` included; at most `most`."""
-        wanted = self._wanted
-        while wanted and wanted[-1][1] <= cores:
-            wanted.pop()
-        wanted.append((now, cores))
-        while wanted[0][0] < now - self._options.patience:
-            wanted.popleft()
-        return min(wanted[0][1], most)
