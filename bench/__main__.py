@@ -21,7 +21,7 @@ BENCHMARKS = {
     "engine_cost": "engine and scheduler alone: µs per request at batch 8",
     "scheduler_decisions": "one decision, one insertion, add and take",
     "simulation": "requests simulated per second on one core, memory over ten million",
-    "latency_fit": "model of cores and batch: how well it fits the residual classifier, what it costs",
+    "latency_fit": "model of cores and batch: how well it fits the residual classifier",
     "startup": "start to ready, import time, size of the core install",
     "grpc_front_end": "our gRPC front end beside empty handlers of each gRPC stack",
     "overhead": "tiny MLP through the whole server: requests/s, hop, p50, beside other servers",

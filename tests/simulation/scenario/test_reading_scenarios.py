@@ -6,9 +6,12 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 
+from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.simulation.scenario import Cell, ScenarioError, build, read_scenario
+from slacktide.simulation.scenario.profiles import read_profile
 
 Read = Callable[..., tuple[Cell, ...]]
 
@@ -236,3 +239,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "long.yaml").write_bytes(b"#" * (2 << 20))
     with pytest.raises(ScenarioError, match=r"long\.yaml: expected at most"):
         read_scenario(tmp_path / "long.yaml")
+
+
+def test_a_profile_may_come_as_the_program_prints_it(tmp_path: Path) -> None:
+    record = ProfileRecord(LatencyTable.linear(0.010, 0.002, 8, cores=(1, 2)), {})
+    file = tmp_path / "profile.json"
+    printed = {"9": {**record.to_dict(), "fit": {}}, "10": {**record.to_dict(), "fit": {}}}
+    for document in (record.to_dict(), printed):
+        file.write_bytes(orjson.dumps(document))
+        read_profile.cache_clear()
+        assert read_profile(file).record == record
