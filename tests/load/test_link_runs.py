@@ -165,7 +165,7 @@ def test_a_proxy_that_dies_breaks_connections_and_the_report_says_so(kit: Kit) -
         patch.setattr(LinkProcess, "__aenter__", noted)
         report = uvloop.run(main())
     assert report.total.outcomes["failed"] >= 6
-    assert report.warnings[-1].startswith("the link failed: it ended with status -9")
+    assert "the link failed: it ended with status -9: it said nothing" in report.warnings
 
 
 def test_warnings_are_for_what_a_reader_should_know() -> None:
@@ -217,7 +217,7 @@ def test_an_interrupt_ends_a_run_over_a_link_in_order(kit: Kit) -> None:
     report = Report.from_json(out)
     assert report.interrupted
     assert report.goodput == 1.0
-    assert report.warnings == ()
+    assert not [each for each in report.warnings if "link failed" in each]
 
 
 # ── what is asked for ────────────────────────────────────────────────────────────────────────────
