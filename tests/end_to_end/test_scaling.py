@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +19,10 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import PlanChanged
+from slacktide.engine import EngineSettings
 from slacktide.executors import available_cores
 from slacktide.profiles import LatencyTable, ProfileRecord
+from slacktide.recording import Call, Recording, replay
 from slacktide.repository import ProfileStore, Repository
 from slacktide.repository.onnx_file import OnnxFile
 from slacktide.server.ports import ControlError
@@ -133,6 +136,32 @@ def test_no_request_is_lost_over_many_resizes(zoo: Any, serve: Any) -> None:
         assert len(statuses) >= 3
         assert metric(house, "slacktide_resizes_total", outcome="confirmed") >= 40
         assert house.counts("matmul") == {"on_time": len(statuses)}
+
+
+def test_what_planners_did_is_replayed_without_them(
+    zoo: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo.matmul(settings=f"{EAGER}max_batch: 4\n")
+    state_profile(zoo)
+    path = tmp_path / "server.rec"
+    # What is taken to hang must be what the header says, so it is set before the engine is made.
+    patient = EngineSettings(hang_floor=30.0)
+    monkeypatch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
+    with serve(zoo, hang_floor=30.0, record=path) as house:
+        for _ in range(3):
+            house.infer("matmul", house.matmul_call(timeout=TIGHT))
+        house.until(lambda app: cores_of("matmul")(app) == 1, "the core is given back")
+        assert metric(house, "slacktide_resizes_total", outcome="confirmed") >= 2
+    recording = Recording(path)
+    assert replay(recording).difference is None
+    seen = [
+        type(event).__name__
+        for line in recording.lines()
+        if isinstance(line.record, Call)
+        for event in line.record.events
+    ]
+    assert seen.count("LaneResized") >= 2
+    assert seen.count("PlanChanged") >= 3
 
 
 def test_a_server_that_drains_while_it_resizes_answers_what_is_in_flight(
