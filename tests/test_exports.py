@@ -20,6 +20,9 @@ EXPORTS = {
     "slacktide.cli.demo": """
         demo
     """,
+    "slacktide.cluster": """
+        Hindrance PodAllocator PodClient PodCpu PodError PodName ResizeState
+    """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
         BatchTiming Cancelled Command Deployment Event FreeSlots LaneResized LaneSpec
