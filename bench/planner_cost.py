@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import perf_counter
 
@@ -17,7 +18,14 @@ import numpy as np
 from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, VariantView, Waiting
+from slacktide.scaling import (
+    BatchSeconds,
+    ModelView,
+    ReplicaView,
+    ScalingLimits,
+    VariantView,
+    Waiting,
+)
 from slacktide.scaling.joint import Joint, JointOptions
 from slacktide.scaling.vertical import Vertical, VerticalOptions
 
@@ -47,7 +55,7 @@ def times(cores: tuple[int, ...] = (1, 2, 4, 8, 16), factor: float = 1.0) -> Cor
     )
 
 
-def view(span: float, profile: CorrectedTimes, *, rows: int = 1) -> ModelView:
+def view(span: float, profile: BatchSeconds, *, rows: int = 1) -> ModelView:
     """A long queue with deadlines within `span` seconds, and 20 arrivals a second to come."""
     deadlines = np.sort(0.1 + np.random.default_rng(1).random(QUEUED) * span).tolist()
     return ModelView(
@@ -79,6 +87,11 @@ def joint_view(span: float) -> ModelView:
     )
 
 
+def _joint_decides(queue: ModelView) -> object:
+    """By a fresh planner: it looks for replicas too."""
+    return Joint(JointOptions()).decide(queue, now=0.0)
+
+
 def ms(call: Callable[[], object], repeats: int) -> float:
     """Median time of one call."""
     call()
@@ -99,19 +112,21 @@ def measure(quick: bool) -> dict[str, float]:
     for name, span in SPANS.items():
         queue = view(span, profile)
         found[f"vertical, {QUEUED} queued, {name}"] = ms(
-            lambda queue=queue: planner.decide(queue, now=0.0), repeats
+            partial(planner.decide, queue, now=0.0), repeats
         )
         found[f"vertical looks for misses, {QUEUED} queued, {name}"] = ms(
-            lambda queue=queue: planner.misses(queue, now=0.0), repeats
+            partial(planner.misses, queue, now=0.0), repeats
         )
-    unequal = view(SPANS["tight"], profile, rows=4)
-    found[f"vertical, {QUEUED} queued of 1 to 4 rows, tight"] = ms(
-        lambda: planner.decide(unequal, now=0.0), repeats
-    )
+    for name, span in SPANS.items():
+        # Of 1 to 4 rows: two and a half times the work.
+        unequal = view(2.5 * span, profile, rows=4)
+        found[f"vertical, {QUEUED} queued of 1 to 4 rows, {name}"] = ms(
+            partial(planner.decide, unequal, now=0.0), repeats
+        )
     for name, span in JOINT_SPANS.items():
         queue = joint_view(span)
         found[f"joint, {QUEUED} queued, {VARIANTS} variants, {name}"] = ms(
-            lambda queue=queue: Joint(JointOptions()).decide(queue, now=0.0), max(5, repeats // 10)
+            partial(_joint_decides, queue), max(5, repeats // 10)
         )
     return found
 

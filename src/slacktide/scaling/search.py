@@ -14,6 +14,7 @@ from math import inf
 from slacktide.scaling.tables import SecondsByCores
 from slacktide.scaling.view import ModelView
 from slacktide.scaling.walk import Work, free_times
+from slacktide.scheduling.tables import size_grid
 
 Configuration = tuple[int, int]
 """(cores of each replica, most rows in a batch)."""
@@ -86,19 +87,26 @@ class Search:
         """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
         late, then the least short of the rate, then the fewest cores, then the largest batch.
 
-        More cores are taken to save no fewer.
+        More cores are taken to save no fewer, and batches between those worth trying no more.
         """
-        low, high = cores, self._limits.cores_max
-        late, short, batch = self._best_batch(high, inf)
+        high = self._limits.cores_max
+        batches = size_grid(self._limits.batch_max)[::-1]
+        goal, batch = (inf, inf), batches[0]
+        for b in batches:
+            reached = (self.late(high, b, most=goal[0]), self._shortfall(high, b))
+            if reached < goal:
+                goal, batch = reached, b
         found = (high, batch)
+        low, step = cores, 1
         while low < high:
-            middle = (low + high) // 2
-            there = self._best_batch(middle, late)
-            if there[:2] <= (late, short):
-                high = middle
-                found = (middle, there[2])
-            else:
+            # One core fewer, as a rule, is one too few.
+            middle = max((low + high) // 2, high - step)
+            equal = self._as_good(middle, goal, batches)
+            if equal is None:
                 low = middle + 1
+            else:
+                high, step = middle, 2 * step
+                found = (middle, equal)
         return found
 
     def late(self, cores: int, batch: int, *, most: float = inf) -> int:
@@ -120,16 +128,13 @@ class Search:
         ordered = sorted((c + self._delta * b, c, b) for c in cores for b in batches)
         return ((c, b) for _, c, b in ordered)
 
-    def _best_batch(self, cores: int, most: float) -> tuple[float, float, int]:
-        """(late, rows per second short of the rate, batch) with the fewest late, then the least
-        short; where more than `most` are late, they are not counted further."""
-        best = (inf, inf, 0)
-        for b in range(self._limits.batch_max, 0, -1):
-            late = self.late(cores, b, most=min(most, best[0]))
-            reached = (late, self._shortfall(cores, b))
-            if reached < best[:2]:
-                best = (*reached, b)
-        return best
+    def _as_good(self, cores: int, goal: tuple[float, float], batches: Sequence[int]) -> int | None:
+        """The first of `batches` with no more late, and no further short of the rate, than that."""
+        late, short = goal
+        for b in batches:
+            if self._shortfall(cores, b) <= short and self.late(cores, b, most=late) <= late:
+                return b
+        return None
 
     def _shortfall(self, cores: int, batch: int) -> float:
         """Rows per second by which full batches fall short of the expected rate; at least 0."""

@@ -20,7 +20,7 @@ that requests of different shapes cannot share a batch. Best-effort requests are
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heapreplace
 from math import inf, sqrt
@@ -175,8 +175,10 @@ class Work:
             if seconds[rows] > left:
                 rows = bisect_right(seconds, left, 1, rows) - 1
                 if rows == 0:
-                    late += 1
-                    first += 1
+                    # With the first, whoever else cannot be on time alone is given up.
+                    served = bisect_left(available, clock + seconds[1], first + 1)
+                    late += served - first
+                    first = served
                     continue
             first += rows
             heapreplace(replicas, clock + seconds[rows])
@@ -188,34 +190,49 @@ class Work:
         self, free: Sequence[float], seconds: Sequence[float], batch: int, most: float
     ) -> int:
         """`late` where requests have several rows."""
-        available = list(self._ready)
-        coming = self._coming
+        available = self._ready.copy()
+        coming = [*self._coming, (inf, (inf, 0, 0))]
         replicas = list(free)
         heapify(replicas)
         clock = replicas[0]
-        late, i = self.hopeless, 0
+        first, late, i = 0, self.hopeless, 0
+        following, item = coming[0]
         while late <= most:
-            if not available:
-                if i == len(coming):
+            if first == len(available):
+                if following == inf:
                     break
-                clock = max(clock, coming[i][0])
-            while i < len(coming) and coming[i][0] <= clock:
-                insort(available, coming[i][1])
+                if clock < following:
+                    clock = following
+            while following <= clock:
+                insort(available, item, first)
                 i += 1
-            deadline, _, rows = available[0]
+                following, item = coming[i]
+            deadline, _, rows = available[first]
             left = deadline - clock
             if seconds[rows] > left:
                 late += 1
-                del available[0]
+                first += 1
                 continue
             # A request larger than the limit runs by itself.
             limit = max(rows, bisect_right(seconds, left, 1, batch + 1) - 1)
-            taken = _members(available, limit)
-            rows = sum(available[each][2] for each in taken)
-            for each in reversed(taken):
+            place, last = first + 1, min(len(available), first + 4 * limit)
+            others: list[int] = []
+            """Those who share the batch, but for the ones next to the first."""
+            while rows < limit and place < last:
+                more = rows + available[place][2]
+                if more <= limit:
+                    rows = more
+                    if place == first + 1:
+                        first = place
+                    else:
+                        others.append(place)
+                place += 1
+            for each in reversed(others):
                 del available[each]
+            first += 1
             heapreplace(replicas, clock + seconds[rows])
-            clock = max(clock, replicas[0])
+            if clock < replicas[0]:
+                clock = replicas[0]
         return late
 
 
@@ -226,19 +243,9 @@ def _expected(view: ModelView, *, beyond: int, within: float) -> Iterator[tuple[
         return
     last = min(int(rate * within + burst * sqrt(within)), beyond + MOST_EXPECTED)
     for k in range(beyond + 1, last + 1):
+        if burst == 0.0:
+            yield k, k / rate
+            continue
         # rate · t + burst · √t = k, solved for √t.
         root = (sqrt(burst * burst + 4.0 * rate * k) - burst) / (2.0 * rate)
         yield k, root * root
-
-
-def _members(available: Sequence[Item], limit: int) -> list[int]:
-    """Places of those who share a batch of at most `limit` rows, the first one included."""
-    taken: list[int] = []
-    rows = 0
-    for place, item in enumerate(available[: 4 * limit]):
-        if rows + item[2] <= limit:
-            taken.append(place)
-            rows += item[2]
-            if rows == limit:
-                break
-    return taken
