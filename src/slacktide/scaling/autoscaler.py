@@ -9,9 +9,8 @@ plans are events like others, a recording replays without any planner.
   it says (`Watchful.misses`) that somebody who can be saved would miss a deadline under the plan in
   force. That is looked into when requests come and when a batch has taken longer than expected, at
   most once in `check_interval`, and less often while nothing comes of it.
-- The wishes of models that share lanes are made one: the most replicas, the most cores.
-- The core ledger turns wishes into cores (`ledger.py`); what it could not give at once is asked for
-  again when a lane has let go of some.
+- `Sizing` turns their wishes into a plan; what could not be had at once is asked for again when a
+  lane has let go of cores.
 
 It reads the engine's state and never changes it. A base plan (`elastic.py`) comes from whoever
 loads models.
@@ -21,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from slacktide.domain import (
     Announced,
@@ -36,12 +35,12 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import Engine
-from slacktide.scaling.elastic import Group, Sized, groups_of, resized
-from slacktide.scaling.ledger import Claim, CoreLedger, Holding, shares
+from slacktide.scaling.elastic import Group
 from slacktide.scaling.planners import make_planner
 from slacktide.scaling.rates import ExpectedArrivals, RateOptions
+from slacktide.scaling.sizing import Asked, Sizing
 from slacktide.scaling.view import ModelView, ScalingLimits, Waiting, Watchful, Wish
-from slacktide.scaling.views import Expected, coming, holds_up, pools_of, pressure, view_of
+from slacktide.scaling.views import Expected, coming, pools_of, pressure, view_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,23 +115,15 @@ class Autoscaler:
     ) -> None:
         """`cores`: processor numbers that lanes may have."""
         self._engine = engine
-        self._ledger = CoreLedger(cores)
+        self._sizing = Sizing(engine, cores)
         self._settings = settings or AutoscalerSettings()
         self._models: dict[str, _Model] = {}
-        self._base = Plan()
-        self._groups: tuple[Group, ...] = ()
-        self._lanes: dict[Group, dict[str, int]] = {}
-        """Lanes of each group and the generation of their replicas, under the plan in force."""
         self._plan = Plan()
         """In force, or about to be."""
         self._rebasing = False
         """Whether a rebased plan is yet to be put in force."""
-        self._short = False
-        """Whether a lane has been given fewer cores than its share."""
         self._settle_at = math.inf
         """When the ledger is gone through again."""
-        self._unconfirmed: dict[str, float] = {}
-        """Lanes whose resize is under way, and since when."""
 
     # ── what a driver calls ──────────────────────────────────────────────────────────────────
 
@@ -149,16 +140,10 @@ class Autoscaler:
             else _Model(stated, now=now)
             for name, stated in models.items()
         }
-        before = {group.lanes[0]: lanes for group, lanes in self._lanes.items()}
-        self._base = base
-        self._groups = groups_of(base, models)
-        self._lanes = {
-            group: before.get(group.lanes[0], dict.fromkeys(group.lanes, 0))
-            for group in self._groups
-        }
+        self._sizing.rebase(base, models)
         for model in self._models.values():
             model.ask_at = now
-        self._plan = self._planned(borrowing=True)
+        self._plan = self._sizing.plan(self._asked(), borrowing=True)
         self._rebasing = True
         return self._plan
 
@@ -174,7 +159,7 @@ class Autoscaler:
                 self._see(event.notice, fresh, now)
             elif isinstance(event, BatchFinished):
                 self._see_end(event, now)
-                settle = settle or self._short  # a lane that goes may be gone then
+                settle = settle or self._sizing.short  # a lane that goes may be gone then
             elif isinstance(event, ReplicaUp):
                 again += self._models_of_replica(event.replica)
             elif isinstance(event, LaneResized):
@@ -207,10 +192,10 @@ class Autoscaler:
         """Where each scaled model stands."""
         found = {}
         lanes = self._engine.state.lanes
-        for group in self._groups:
+        for group in self._sizing.groups:
             sizes = {
                 name: (len(lanes[name].cores), len(lanes[name].target))
-                for name in self._lanes[group]
+                for name in self._sizing.lanes(group)
                 if name in lanes
             }
             for name in group.models:
@@ -269,7 +254,7 @@ class Autoscaler:
 
     def _look(self, fresh: Mapping[str, Mapping[int, Waiting]], now: float) -> tuple[Event, ...]:
         asked = False
-        for group in self._groups:
+        for group in self._sizing.groups:
             for name in group.models:
                 model = self._models[name]
                 due = model.ask_at <= now
@@ -284,11 +269,10 @@ class Autoscaler:
         if not asked and self._settle_at > now:
             return ()
         self._settle_at = math.inf
-        plan = self._planned()
+        plan = self._sizing.plan(self._asked())
         if plan == self._plan:
             return ()
         self._plan = plan
-        self._note_resizes(plan, now)
         return (PlanChanged(plan),)
 
     def _view(
@@ -301,7 +285,7 @@ class Autoscaler:
         return view_of(
             self._engine,
             name,
-            tuple(self._lanes[group]),
+            self._sizing.lanes(group),
             model.stated.limits,
             model.expected(now=now),
             fresh=fresh,
@@ -325,111 +309,13 @@ class Autoscaler:
         model.ask_at = now + model.planner.period
         model.check_at = math.inf
 
-    # ── what comes of it ─────────────────────────────────────────────────────────────────────
-
-    def _planned(self, *, borrowing: bool = False) -> Plan:
-        """The base plan, sized by the latest wishes as far as the ledger allows."""
-        state = self._engine.state
-        elastic = {lane for group in self._groups for lane in group.lanes}
-        claims = [
-            Claim(lane.name, len(lane.cores), len(lane.cores), math.inf)
-            for lane in self._base.lanes
-            if lane.device == "cpu" and lane.name not in elastic
-        ]
-        first: list[Claim] = []
-        further: list[Claim] = []
-        for group in self._groups:
-            wanted, pressed = self._wanted(group), self._pressure(group)
-            limits = self._limits(group)
-            for number, (lane, size) in enumerate(wanted.items()):
-                claim = Claim(lane, limits.cores_min, max(limits.cores_min, size), pressed)
-                (first if number < limits.replicas_min else further).append(claim)
-        claims += first + further
-        given = shares(claims, len(self._ledger))
-        order = sorted((one for one in claims if one.lane in given), key=lambda one: -one.pressure)
-        holdings = {
-            lane.name: Holding(lane.cores, lane.target, lane.held)
-            for lane in state.lanes.values()
-            if lane.device == "cpu"
-        }
-        cores = self._ledger.cores_for(
-            {one.lane: given[one.lane] for one in order},
-            holdings,
-            preferred={lane.name: lane.cores for lane in self._base.lanes},
-            borrowing=[one.lane for one in order if borrowing and one.lane not in holdings],
-        )
-        for claim in claims:  # a lane is opened with its least or not yet
-            if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
-                cores.pop(claim.lane, None)
-        self._short = any(len(cores.get(lane, ())) < count for lane, count in given.items())
-        sized = [self._sized(group, cores) for group in self._groups]
-        for each in sized:
-            self._lanes[each.group] = dict(each.lanes)
-        return resized(self._base, sized, cores)
-
-    def _wanted(self, group: Group) -> dict[str, int]:
-        """Cores wished for each lane that the group is to have, those that stay first."""
-        state, lanes = self._engine.state, self._lanes[group]
-        wishes = [wish for name in group.models if (wish := self._models[name].wish) is not None]
-        base = {lane.name: len(lane.cores) for lane in self._base.lanes}
-        if not wishes:
-            return {
-                name: len(state.lanes[name].target) if name in state.lanes else base[name]
-                for name in lanes
-            }
-        serving = {n for n in lanes if n in state.lanes and holds_up(state.lanes[n])}
-        names = sorted(lanes, key=lambda name: name not in serving)
-        count = max(wish.replicas for wish in wishes)
-        names = names[:count]
-        names += group.lane_names(names, count - len(names))
+    def _asked(self) -> dict[str, Asked]:
         return {
-            name: max(
-                wish.cores if name in serving else wish.start_cores or wish.cores for wish in wishes
-            )
-            for name in names
+            name: Asked(model.stated.limits, model.wish, model.pressure)
+            for name, model in self._models.items()
         }
-
-    def _sized(self, group: Group, cores: Mapping[str, tuple[int, ...]]) -> Sized:
-        state, before = self._engine.state, self._lanes[group]
-        wishes = {name: wish for name in group.models if (wish := self._models[name].wish)}
-        anew = any(wish.restart for wish in wishes.values())
-        lanes = {}
-        for name in self._wanted(group):
-            if name in cores:
-                lane = state.lanes.get(name)
-                changed = lane is not None and len(lane.target) != len(cores[name])
-                lanes[name] = before.get(name, 0) + (anew and changed)
-        caps = {
-            pool.id: wish.batch
-            for name, wish in wishes.items()
-            for pool in pools_of(self._engine, name)
-        }
-        return Sized(group, lanes, caps)
-
-    def _pressure(self, group: Group) -> float:
-        return max(self._models[name].pressure for name in group.models)
-
-    def _limits(self, group: Group) -> ScalingLimits:
-        """Those of the group's models together."""
-        all_limits = [self._models[name].stated.limits for name in group.models]
-        return replace(
-            all_limits[0],
-            cores_min=max(limits.cores_min for limits in all_limits),
-            cores_max=max(limits.cores_max for limits in all_limits),
-            replicas_min=max(limits.replicas_min for limits in all_limits),
-            replicas_max=max(limits.replicas_max for limits in all_limits),
-        )
 
     # ── what is told ─────────────────────────────────────────────────────────────────────────
-
-    def _note_resizes(self, plan: Plan, now: float) -> None:
-        lanes = self._engine.state.lanes
-        under_way = {
-            spec.name
-            for spec in plan.lanes
-            if spec.name in lanes and set(lanes[spec.name].cores) != set(spec.cores)
-        }
-        self._unconfirmed = {name: self._unconfirmed.get(name, now) for name in under_way}
 
     def _conditions(
         self, model: _Model, sizes: Mapping[str, tuple[int, int]], now: float
@@ -447,8 +333,8 @@ class Autoscaler:
             allowed = model.stated.limits.replicas_max
             found.append(f"needs {wish.needed} replicas, {allowed} are allowed")
         for name, (cores, aimed) in sizes.items():
-            if cores != aimed and name in self._unconfirmed:
-                since = now - self._unconfirmed[name]
+            if cores != aimed:
+                since = now - self._engine.state.lanes[name].resize_began
                 found.append(
                     f"lane {name}: {cores} to {aimed} cores not confirmed for {since:.3g} s"
                 )
