@@ -197,7 +197,7 @@ def sponge(
         bool,
         typer.Option(
             "--quick",
-            help="One seed, 200 seconds, every other static size: under a minute.",
+            help="One seed, a minute of traffic, fewer policies: under a minute.",
             rich_help_panel=_WHAT,
         ),
     ] = False,

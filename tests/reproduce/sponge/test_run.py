@@ -112,6 +112,11 @@ def test_what_a_slow_link_dooms_is_unavoidable():
     assert (requests.believed >= requests.sent).all()
 
 
+def test_an_outage_changes_no_order():
+    requests = draw(SETTINGS["5g"], "model", 1, -30.0, 300.0, bandwidths(None))
+    assert (requests.ready[1:] >= requests.ready[:-1]).all()
+
+
 @pytest.mark.parametrize(
     ("setting", "cores"), [("figure-4", 7), ("x4", 4), ("x3", 3), ("100-per-second", 5)]
 )

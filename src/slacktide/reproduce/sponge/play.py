@@ -79,8 +79,7 @@ def _foreseen(cell: Cell, setting: Setting, requests: dict[str, Requests]) -> Pl
         counted = each.sent >= 0.0
         avoidable = counted & ~unavoidable(setting, each)
         best = clairvoyant(
-            # An outage ends for many at once: only rounding tells them apart.
-            np.maximum.accumulate(each.ready[avoidable]).tolist(),
+            each.ready[avoidable].tolist(),
             each.deadlines[avoidable].tolist(),
             setting.seconds,
             cores_min=least,
@@ -111,6 +110,7 @@ class _Run:
         self._cell = cell
         self._setting = setting
         self._requests = requests
+        self._from = min(setting.settles_s, cell.duration / 2.0)
         self._latencies: list[float] = []
         self._late = np.zeros(cell.duration, dtype=np.int64)
         self._counted = self._violations = 0
@@ -144,7 +144,7 @@ class _Run:
             requests=self._counted,
             violations=self._violations,
             unavoidable=sum(
-                int((unavoidable(setting, each) & (each.sent >= setting.settles_s)).sum())
+                int((unavoidable(setting, each) & (each.sent >= self._from)).sum())
                 for each in self._requests.values()
             ),
             p99_ms=1e3 * float(np.quantile(self._latencies, 0.99)) if self._latencies else 0.0,
@@ -212,7 +212,7 @@ class _Run:
 
     def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
         sent = request.deadline - SLO
-        if not self._setting.settles_s <= sent < self._cell.duration:
+        if not self._from <= sent < self._cell.duration:
             return
         self._counted += 1
         if outcome.kind in _ANSWERED:
@@ -228,7 +228,7 @@ class _Run:
                 most = max(map(placed.count, self._setting.models))
                 self._replicas = most if now < 0.0 else max(self._replicas, most)
                 for standing in self._scaler.standings(now=now).values():
-                    if standing.wish is not None and now >= self._setting.settles_s:
+                    if standing.wish is not None and now >= self._from:
                         self._needed = max(self._needed, standing.wish.needed)
 
 

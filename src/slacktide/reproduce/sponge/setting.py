@@ -53,7 +53,8 @@ class Setting:
     start_s: float = 10.0
     """From the start of an instance until it serves (Sponge §4)."""
     settles_s: float = 0.0
-    """Requests sent before do not count: replicas may still be starting."""
+    """Requests sent before do not count, nor those of the first half of a shorter run: replicas may
+    still be starting."""
     margin: float = 1.0
     """Points of percent that violations may be above those of the static comparison."""
 
@@ -151,7 +152,9 @@ def draw(
     sent = begin + setting.arrivals.times(end - begin, generator)
     way = Way(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
     journeys = way.journeys(sent)
-    return Requests(sent, journeys.complete, np.maximum(journeys.believed, sent))
+    # An outage ends for many at once: only rounding could put them in another order.
+    ready = np.maximum.accumulate(journeys.complete)
+    return Requests(sent, ready, np.maximum(journeys.believed, sent))
 
 
 def unavoidable(setting: Setting, requests: Requests) -> NDArray[np.bool_]:
