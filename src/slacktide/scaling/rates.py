@@ -29,9 +29,9 @@ class RateOptions:
     """Share added to the rate."""
     burst_window: float = 1.0
     """Seconds over which changes and bursts are looked for."""
-    burst_deviations: float = 1.0
+    burst_deviations: float = 1.5
     """Standard deviations by which arrivals are expected to run ahead of the rate."""
-    doubt: float = 2.0
+    doubt: float = 1.0
     """Standard deviations by which a change must exceed chance before it counts."""
     budget_quantile: float = 0.1
     """Which of the budgets seen last is expected; 0: the shortest."""

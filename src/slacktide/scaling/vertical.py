@@ -27,7 +27,7 @@ class VerticalOptions:
 
     period: float = 1.0
     """Seconds between two plans; also how far ahead arrivals are expected."""
-    patience: float = 2.0
+    patience: float = 0.5
     """Seconds for which fewer cores must have been enough before some are given back."""
     p99: bool = True
     """Plan with the 99th percentile of batch times instead of the typical time."""
