@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from slacktide.cluster import PodAllocator
 from slacktide.domain import (
     BatchFinished,
     BatchTiming,
@@ -82,6 +83,7 @@ class World:
             self.resizing,
             process_executor=workers,
             nvml=FakeGpus(),
+            pod=PodAllocator(SimpleNamespace()),
         )
 
     def _parts(self, pool: PoolId, max_batch: int, view: Any) -> PoolParts:
