@@ -148,6 +148,28 @@ def test_a_deferred_resize_is_waited_for_while_patience_lasts(kubernetes, bound)
     asyncio.run(play())
 
 
+def test_what_could_not_be_had_is_confirmed_once_more_when_it_comes(kubernetes, bound):
+    async def play():
+        api = kubernetes()
+        api.looks[0] = "Infeasible"
+        times = Times(poll=0.001, patience=0.01, again_after=0.002, lower_after=3600.0)
+        allocator = made(times)
+        await grant(allocator, 1, 0)
+        grants = []
+        allocator.grant(1, (0, 1, 2), grants.append)
+        await until(lambda: len(grants) >= 2)
+        assert {each.cores for each in grants} == {(0,)}
+        api.looks[0] = "settled"
+        await until(lambda: grants[-1].cores == (0, 1, 2))
+        assert (grants[-1].detail, allocator.hindrance) == ("", None)
+        settled = len(grants)
+        allocator.forget(1)
+        await allocator.close()
+        assert len(grants) == settled
+
+    asyncio.run(play())
+
+
 def test_a_refusal_or_an_absent_server_leaves_local_means(kubernetes, bound, caplog):
     async def play():
         api = kubernetes()

@@ -10,7 +10,8 @@ seconds later, so that a wish that comes back at once costs no call.
 
 Where the resize is infeasible, refused or the API server cannot be reached, or it is still deferred
 after `PATIENCE` seconds, the grant is settled with as many cores as the present limit has room for
-(local means), and `condition` says why until a resize succeeds.
+(local means), and `condition` says why until a resize succeeds. What could not be had is tried
+again after a while, twice as long each time; should it come, the grant is confirmed once more.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ LOWER_AFTER_S = 10.0
 """Seconds for which less must have been enough before the limit is lowered."""
 AGAIN_AFTER_S = 10.0
 """Seconds after a failure until the API server is asked for more again."""
+AGAIN_AT_MOST = 32.0
+"""Most times as long after several failures in a row."""
 
 
 class Pod(Protocol):
@@ -92,6 +95,11 @@ class PodAllocator:
         self._cores: dict[int, tuple[int, ...]] = {}
         """Cores of each process, as bound."""
         self._pending: dict[int, _Pending] = {}
+        self._unmet: dict[int, _Pending] = {}
+        """Grants that were settled with less than was asked for."""
+        self._failures = 0
+        """In a row."""
+        self._retry: asyncio.TimerHandle | None = None
         self._limit: int | None = 0
         """Millicores that the pod has, as last read; None: no limit. Unknown until `start`."""
         self._stated = 0
@@ -113,6 +121,7 @@ class PodAllocator:
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
         """See CpuAllocator."""
         self._pending.pop(pid, None)
+        self._unmet.pop(pid, None)
         if self._fits(pid, len(cores)) or len(cores) <= len(self._cores.get(pid, ())):
             self._bind(pid, cores, confirm)
         elif asyncio.get_running_loop().time() < self._not_before:
@@ -123,14 +132,15 @@ class PodAllocator:
 
     def forget(self, pid: int) -> None:
         """See CpuAllocator."""
-        self._cores.pop(pid, None)
-        self._pending.pop(pid, None)
+        for each in (self._cores, self._pending, self._unmet):
+            each.pop(pid, None)
         self._pursue()
 
     async def close(self) -> None:
         """Ask for nothing more; returns once no call is under way."""
-        if self._lowering is not None:
-            self._lowering.cancel()
+        for timer in (self._lowering, self._retry):
+            if timer is not None:
+                timer.cancel()
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -175,6 +185,8 @@ class PodAllocator:
         has = len(self._cores.get(pid, ()))
         count = max(1, has, len(wish.cores) if room is None else min(room, len(wish.cores)))
         self._bind(pid, wish.cores[:count], wish.confirm, self.condition or "no room in the pod")
+        self._unmet[pid] = wish
+        self._retry_later()
 
     # Asking for it
 
@@ -186,6 +198,20 @@ class PodAllocator:
             self._asking.add_done_callback(self._asked)
         elif self._lowering is None and not self._pending and self._too_large():
             self._lowering = loop.call_later(self._times.lower_after, self._lower)
+
+    def _retry_later(self) -> None:
+        if self._retry is None:
+            loop = asyncio.get_running_loop()
+            at = max(self._not_before, loop.time() + self._times.again_after)
+            self._retry = loop.call_at(at, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        if self._asking is not None:
+            self._retry_later()
+        elif self._unmet:
+            self._pending, self._unmet = {**self._unmet, **self._pending}, {}
+            self._pursue()
 
     def _too_large(self) -> bool:
         if self._limit is None or not self._cores:
@@ -247,7 +273,8 @@ class PodAllocator:
                 cpu = await asyncio.to_thread(self._pod.read)
         except PodError as error:
             self._hindered(Hindrance.REFUSED, str(error))
-        self._not_before = loop.time() + times.again_after
+        self._not_before = loop.time() + times.again_after * min(2**self._failures, AGAIN_AT_MOST)
+        self._failures += 1
 
     def _note(self, cpu: PodCpu) -> None:
         self._limit, self._stated = cpu.limit, cpu.wanted or 0
@@ -261,6 +288,7 @@ class PodAllocator:
             log.warning("the pod's CPU is not what is wished for, %s", why)
 
     def _unhindered(self) -> None:
+        self._failures = 0
         if self.hindrance is not None:
             self.hindrance, self.condition = None, ""
             log.info("the pod has the CPU that is wished for again")

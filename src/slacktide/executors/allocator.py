@@ -39,7 +39,8 @@ class CpuAllocator(Protocol):
         inside this call where it takes no time, maybe seconds later where somebody else decides.
         A newer grant for the same process replaces an older one that is not settled; the older
         `confirm` need not be called then. Raises ProcessLookupError if the process is gone; if it
-        ends later, `confirm` is not called.
+        ends later, `confirm` is not called. Whoever could not give all of them may call it again
+        should more be had later, until the next grant for that process.
         """
         ...
 
