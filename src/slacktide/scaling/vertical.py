@@ -8,7 +8,8 @@ is given back too early costs deadlines, what is given back late costs a few cor
 **What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
 the model's own, nobody who waits, is announced or is expected is late before the next plan, unless
 `late` in the wish says so; and where it says so, it is because no number of cores within the limits
-saves all of them (or the rate is beyond what they can serve). See `walk` for what is left out.
+saves all of them (or the rate is beyond what they can serve). Requests that only luck can save keep
+the cores they need for it (`chance`). See `walk` for what is left out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.scaling.chance import cores_for_chance
 from slacktide.scaling.held import Held
 from slacktide.scaling.search import Search
 from slacktide.scaling.view import ModelView, Wish
@@ -62,6 +64,11 @@ class Vertical:
         if found is None:
             found = search.most_saved(cores=limits.cores_min)
             reason = "overload"
+        if options.p99:
+            chance = cores_for_chance(view, now=now)
+            if chance > found[0]:
+                found = search.first(cores=chance) or search.most_saved(cores=chance)
+                reason = "chance"
         held = min(self._wanted.most(found[0], now=now), limits.cores_max)
         if held > found[0]:
             found = search.first(cores=held) or search.most_saved(cores=held)
@@ -83,4 +90,6 @@ class Vertical:
         search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
         cores = min(replica.cores for replica in view.replicas)
         hopeless = search.work.hopeless
-        return search.late(cores, view.batch, most=hopeless) > hopeless
+        if search.late(cores, view.batch, most=hopeless) > hopeless:
+            return True
+        return options.p99 and cores < cores_for_chance(view, now=now)
