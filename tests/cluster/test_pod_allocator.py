@@ -88,6 +88,25 @@ def test_fewer_cores_wait_for_nobody_and_the_pod_follows_later(kubernetes, bound
     asyncio.run(play())
 
 
+def test_what_is_being_taken_away_is_not_given_out(kubernetes, bound):
+    async def play():
+        api = kubernetes()
+        allocator = made(Times(poll=0.001, patience=5.0, lower_after=0.001))
+        await grant(allocator, 1, 0, 1, 2)
+        api.looks[0] = "in_progress"
+        grant(allocator, 1, 0)
+        await until(lambda: sizes(api)[-1] == "1500m")
+        growing = grant(allocator, 1, 0, 1, 2)
+        assert not growing.done()
+        api.looks[0] = "settled"
+        assert (await growing).cores == (0, 1, 2)
+        assert sizes(api) == ["3500m", "1500m", "3500m"]
+        assert allocator.limit == allocator.needed
+        await allocator.close()
+
+    asyncio.run(play())
+
+
 def test_workers_share_what_the_pod_has(kubernetes, bound):
     async def play():
         api = kubernetes()

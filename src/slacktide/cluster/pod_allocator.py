@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -106,6 +107,8 @@ class PodAllocator:
         """Millicores that its specification asks for: Kubernetes goes on trying to give them."""
         self._asking: asyncio.Task[None] | None = None
         self._lowering: asyncio.TimerHandle | None = None
+        self._ceiling = math.inf
+        """Millicores to which the limit is being lowered; infinite while it is not."""
         self._not_before = 0.0
         self.hindrance: Hindrance | None = None
         """What keeps the pod from the CPU that is wished for, if anything does."""
@@ -163,7 +166,9 @@ class PodAllocator:
         if self._limit is None:
             return None
         others = sum(len(cores) for other, cores in self._cores.items() if other != pid)
-        return max(0, self._limit - self._overhead - 1000 * others) // 1000
+        # What is about to be taken away is nobody's any more.
+        limit = min(self._limit, self._ceiling, self._stated or math.inf)
+        return int(max(0, limit - self._overhead - 1000 * others)) // 1000
 
     def _fits(self, pid: int, count: int) -> bool:
         room = self._room(pid)
@@ -222,11 +227,12 @@ class PodAllocator:
         self._lowering = None
         if self._asking is None and not self._pending and self._too_large():
             loop = asyncio.get_running_loop()
+            self._ceiling = self.needed
             self._asking = loop.create_task(self._settle(self.needed))
             self._asking.add_done_callback(self._asked)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
-        self._asking = None
+        self._asking, self._ceiling = None, math.inf
         if not task.cancelled():
             task.result()
             self._pursue()
