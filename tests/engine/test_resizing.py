@@ -115,6 +115,12 @@ class TestGrowing:
         resize(world, 4)
         assert world.views[POOL].free_in(now=world.now) == pytest.approx(0.02)
 
+    def test_it_is_expected_to_be_free_once_nobody_waits_for_cores_any_more(self, world):
+        resize(world, 3)
+        confirm(world, 3, after=2.0)
+        resize(world, 4)
+        assert world.views[POOL].free_in(now=world.now) == pytest.approx(0.05)
+
     def test_a_refusal_leaves_the_cores_that_are_there(self, world):
         resize(world, 4)
         confirm(world, 2)
@@ -180,6 +186,14 @@ def test_a_lane_that_somebody_else_resized_is_taken_as_it_is(world):
     world.send(LaneResized("lane0", (0, 1, 2)))
     world.submit(1)
     assert world.batches[0].replica.cores == (0, 1, 2)
+
+
+def test_what_a_lane_was_to_have_stays_its_own_where_it_has_less(world):
+    world.send(LaneResized("lane0", (0,)))
+    lane = lane_of(world)
+    assert (lane.usable, lane.target, lane.held) == ((0,), (0, 1), (0, 1))
+    world.send(LaneResized("lane0", (0, 1)))
+    assert (lane.usable, lane.target, lane.held) == ((0, 1), (0, 1), (0, 1))
 
 
 class TestBatchCap:

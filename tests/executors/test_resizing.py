@@ -236,6 +236,28 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
     serve(body, allocator)
 
 
+def test_a_worker_that_starts_with_less_says_so_and_again_once_it_has_the_rest(
+    models, kit, arena
+) -> None:
+    class Full:
+        """Gives less than was asked for at first."""
+
+        def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
+            confirm(Grant((), 1.0, "full"))
+            asyncio.get_running_loop().call_later(0.02, confirm, Grant(cores, 1.0))
+
+        def forget(self, pid: int) -> None:
+            """Nothing is kept."""
+
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        reports = [await case.next() for _ in range(3)]
+        resized = [report for report in reports if isinstance(report, Resized)]
+        assert resized == [Resized((), "full"), Resized(ONE)]
+
+    serve(body, Full())
+
+
 def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, models.matmul(), arena, threads=(1, 2, 4))

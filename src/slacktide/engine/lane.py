@@ -194,6 +194,6 @@ class Lane:
     def free_in(self, *, now: float) -> float:
         """Seconds until it is expected to start another batch; not positive if it is free."""
         ready = 0.0 if self.running is None else self.running.expected_end - now
-        if self.awaited_until < math.inf:
-            ready = max(ready, self.resize_began + self.resize_time - now)
+        if self.awaited_until < math.inf:  # however long the last resize took, no longer
+            ready = max(ready, min(self.resize_began + self.resize_time, self.awaited_until) - now)
         return ready

@@ -48,7 +48,7 @@ class Resizing:
         lane = state.lanes.get(event.lane)
         if lane is None:
             return  # it left the plan while the resize was on its way
-        if lane.target == lane.cores:
+        if lane.target == lane.cores and not set(event.cores) <= set(lane.target):
             lane.target = event.cores  # nobody here asked for it
         elif event.cores == lane.target:
             lane.resize_time = state.now - lane.resize_began

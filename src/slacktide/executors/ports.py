@@ -93,7 +93,8 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The replica's threads now run on these cores (read back, not assumed)."""
+    """The replica's threads now run on these cores (read back, not assumed). Answers `resize`; said
+    unasked where a replica starts with less than it should, or gets the rest later."""
 
     cores: tuple[int, ...]
     detail: str = ""

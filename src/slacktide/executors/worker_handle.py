@@ -94,6 +94,8 @@ class WorkerHandle:
         self._broken: Lost | None = None
         self._cores = cores
         self._resizes = 0
+        self._short = False
+        """Whether it was said to have something else than its cores."""
         self._timer: asyncio.TimerHandle | None = None
         for end in (control, aborts):
             end.setblocking(False)
@@ -271,7 +273,9 @@ class WorkerHandle:
         """The allocator has settled our resize with this number."""
         if number == self._resizes and self._state is not _State.DEAD:
             self._send(encode_number(Kind.CORES, max(1, ceil(grant.amount - 1e-6))))
-            if number:  # else it is what it was started with
+            # What it was started with needs no report, unless that is not what it has.
+            if number or self._short or grant.detail:
+                self._short = bool(grant.detail)
                 self._loop.call_soon(self._resized, number, Resized(grant.cores, grant.detail))
 
     def _resized(self, number: int, report: Resized) -> None:

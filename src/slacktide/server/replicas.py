@@ -9,6 +9,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from slacktide.domain import (
@@ -106,13 +107,14 @@ class Replicas:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 # Clients hold them all: no fault of the model's, so none of its five crashes.
                 log.warning("no file descriptor for a replica of %s; it waits", replica.pool)
-                self._loop.call_later(START_AGAIN_S, self._start_again, replica)
+                self._loop.call_later(START_AGAIN_S, self._start_again, replica.id)
                 return
             log.exception("replica %d of %s could not be started", replica.id, replica.pool)
             self._loop.call_soon(report, Lost(f"could not be started: {error}"))
 
-    def _start_again(self, replica: Replica) -> None:
-        if replica.id in self._replicas:
+    def _start_again(self, id: int) -> None:
+        replica = self._replicas.get(id)
+        if replica is not None:
             self.start(replica)
 
     def stop(self, command: StopReplica) -> None:
@@ -142,7 +144,11 @@ class Replicas:
             handle.abort(batch.id)
 
     def resize(self, command: ResizeLane) -> None:
-        handles = {r.id: self._handles[r.id] for r in command.replicas if r.id in self._handles}
+        ids = [replica.id for replica in command.replicas]
+        handles = {id: self._handles[id] for id in ids if id in self._handles}
+        for id in ids:
+            if id in self._replicas and id not in handles:  # it waits for a file descriptor
+                self._replicas[id] = replace(self._replicas[id], cores=command.cores)
         self.resizing.begin(command.lane, command.cores, handles)
         for handle in handles.values():
             handle.resize(command.cores)
@@ -178,7 +184,7 @@ class Replicas:
             case Lost():
                 self._gone(replica, report, stop=False)
             case Resized():
-                self.resizing.told(replica.lane, replica.id, report)
+                self.resizing.told(replica.lane, replica.id, report, wanted=replica.cores)
         self._flush()
 
     def _finished(self, report: Finished) -> None:
