@@ -6,10 +6,25 @@ from collections.abc import Sequence
 
 import pytest
 
-from slacktide.domain import Deployment, Event, LaneSpec, Plan, PlanChanged, PoolId, TimerFired
+from slacktide.domain import (
+    BatchFinished,
+    BatchTiming,
+    Deployment,
+    Event,
+    LaneSpec,
+    Plan,
+    PlanChanged,
+    PoolId,
+    ReplicaUp,
+    Request,
+    Route,
+    Submitted,
+    TimerFired,
+)
 from slacktide.engine import Engine, PoolParts
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scaling import Autoscaler, ScaledModel, ScalingLimits
+from slacktide.scaling.horizontal import Horizontal
 from slacktide.scheduling import make_scheduler
 from slacktide.server.scaling import PAUSE_S, Scaling
 
@@ -71,6 +86,31 @@ def test_a_planner_that_fails_costs_no_events_and_is_asked_again_later(
     assert len(turn(scaling, [timer], now=2.0 + PAUSE_S)) == 2
 
 
+def test_a_planner_that_fails_keeps_no_other_from_planning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    base = Plan(
+        (LaneSpec("a", (0,)), LaneSpec("b", (1,))),
+        (Deployment(PoolId("a", "1"), "a", 4), Deployment(PoolId("b", "1"), "b", 4)),
+    )
+    made = Scaling(engine(), (0, 1, 2))
+    models = {
+        "a": ScaledModel(ScalingLimits(1, 2, batch_max=4), "horizontal"),
+        "b": ScaledModel(ScalingLimits(1, 2, batch_max=4), "static"),
+    }
+    monkeypatch.setattr(Horizontal, "decide", lambda *_, **__: 1 / 0)
+    turn(made, [PlanChanged(made.rebase(base, models, now=1.0))], now=1.0)
+    assert len(turn(made, [TimerFired()], now=2.0)) == 1
+    assert "the last wish of a stays" in caplog.text
+    assert made.next_wakeup() == 1.0, "the other one waits to be asked"
+    plan, _ = turn(made, [TimerFired()], now=2.0)
+    assert isinstance(plan, PlanChanged)
+    assert {lane.name: len(lane.cores) for lane in plan.plan.lanes} == {"a": 1, "b": 2}
+    for now in (3.0, 4.0, 2.0 + PAUSE_S):
+        turn(made, [TimerFired()], now=now)
+    assert caplog.text.count("planning failed") == 2
+
+
 def test_a_load_after_a_fault_plans_at_once(
     scaling: Scaling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,3 +131,15 @@ def test_without_scaled_models_there_is_nothing_to_do() -> None:
     assert turn(idle, [timer], now=2.0) == [timer]
     assert idle.next_wakeup() is None
     assert idle.usage.totals(now=3.0) == {"m": 2.0}
+
+
+def test_a_lane_that_goes_after_its_last_batch_costs_nothing_more() -> None:
+    idle = Scaling(engine(), (0, 1))
+    routed = Plan(BASE.lanes, BASE.deployments, (Route("m", PoolId("m", "1")),))
+    turn(idle, [PlanChanged(routed)], now=1.0)
+    turn(idle, [ReplicaUp(0), Submitted(Request(1, "m", 1.0, 9.0))], now=1.0)
+    turn(idle, [PlanChanged(Plan())], now=2.0)
+    assert idle._engine.state.lanes, "it is busy"
+    turn(idle, [BatchFinished(0, BatchTiming())], now=3.0)
+    assert not idle._engine.state.lanes
+    assert idle.usage.totals(now=9.0) == {"m": 2.0}

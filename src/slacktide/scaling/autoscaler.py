@@ -76,8 +76,6 @@ class Standing:
     """Rows per second expected."""
     budget: float
     """Seconds an expected arrival has left; infinite without deadlines."""
-    conditions: tuple[str, ...]
-    """What keeps the plan from being what was wished for, in words."""
 
 
 class _Model:
@@ -124,6 +122,8 @@ class Autoscaler:
         """Whether a rebased plan is yet to be put in force."""
         self._settle_at = math.inf
         """When the ledger is gone through again."""
+        self._at_work: str | None = None
+        """The model whose planner is being asked something."""
 
     # ── what a driver calls ──────────────────────────────────────────────────────────────────
 
@@ -188,6 +188,16 @@ class Autoscaler:
                 at = min(at, model.ask_at, model.check_at)
         return at if at < math.inf else None
 
+    def put_off(self, until: float) -> str | None:
+        """`before` has raised: if a planner is to blame, it is not asked again before `until`, and
+        all others at once. The model whose it is; None if none is."""
+        name, self._at_work = self._at_work, None
+        if name is not None:
+            model = self._models[name]
+            model.ask_at = model.checked_until = until
+            model.check_at = math.inf
+        return name
+
     def standings(self, *, now: float) -> dict[str, Standing]:
         """Where each scaled model stands."""
         found = {}
@@ -201,13 +211,7 @@ class Autoscaler:
             for name in group.models:
                 model = self._models[name]
                 expected = model.expected(now=now)
-                found[name] = Standing(
-                    model.wish,
-                    sizes,
-                    expected.rate,
-                    expected.budget,
-                    tuple(self._conditions(model, sizes, now)),
-                )
+                found[name] = Standing(model.wish, sizes, expected.rate, expected.budget)
         return found
 
     # ── what is seen ─────────────────────────────────────────────────────────────────────────
@@ -260,12 +264,14 @@ class Autoscaler:
                 due = model.ask_at <= now
                 if not due and model.check_at > now:
                     continue
+                self._at_work = name
                 view = self._view(group, name, fresh.get(name, {}), now)
                 if view is None:
                     continue
                 if due or self._missed(model, view, now):
                     self._ask(model, view, now, at_once=not due)
                     asked = True
+        self._at_work = None
         if not asked and self._settle_at > now:
             return ()
         self._settle_at = math.inf
@@ -314,31 +320,6 @@ class Autoscaler:
             name: Asked(model.stated.limits, model.wish, model.pressure)
             for name, model in self._models.items()
         }
-
-    # ── what is told ─────────────────────────────────────────────────────────────────────────
-
-    def _conditions(
-        self, model: _Model, sizes: Mapping[str, tuple[int, int]], now: float
-    ) -> list[str]:
-        wish = model.wish
-        found: list[str] = []
-        if wish is None:
-            return found
-        most = max((aimed for _, aimed in sizes.values()), default=0)
-        if most < wish.cores:
-            found.append(f"wants {wish.cores} cores a replica, {most} can be had")
-        if len(sizes) < wish.replicas:
-            found.append(f"wants {wish.replicas} replicas, there is room for {len(sizes)}")
-        if wish.needed > model.stated.limits.replicas_max:
-            allowed = model.stated.limits.replicas_max
-            found.append(f"needs {wish.needed} replicas, {allowed} are allowed")
-        for name, (cores, aimed) in sizes.items():
-            if cores != aimed:
-                since = now - self._engine.state.lanes[name].resize_began
-                found.append(
-                    f"lane {name}: {cores} to {aimed} cores not confirmed for {since:.3g} s"
-                )
-        return found
 
 
 def _no_larger(wish: Wish, than: Wish) -> bool:

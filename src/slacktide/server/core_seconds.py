@@ -13,6 +13,11 @@ class CoreSeconds:
         self._totals: dict[str, float] = {}
         self._since = 0.0
 
+    @property
+    def lanes(self) -> int:
+        """How many lanes there are."""
+        return len(self._sizes)
+
     def note(self, sizes: Mapping[str, int], *, now: float) -> None:
         """From now on lanes have so many cores; those not named have none."""
         self._totals = dict(self.totals(now=now))

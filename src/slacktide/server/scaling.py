@@ -1,7 +1,7 @@
 """`Scaling`: the autoscaler as the driver calls it, timed, and never in the way of a request.
 
-A fault in a planner must not cost answers: it is logged, the plan in force stays, and planners are
-asked again after a while.
+A fault in a planner must not cost answers: it is logged, and the planner is asked again after a
+while; its last wish stays. So do all others', and the plan in force, where the fault is elsewhere.
 """
 
 from __future__ import annotations
@@ -51,8 +51,11 @@ class Scaling:
         try:
             plans = self._autoscaler.before(events, now=now)
         except Exception:
-            log.exception("planning failed; the plan in force stays for %g s", PAUSE_S)
-            self._paused_until = now + PAUSE_S
+            model = self._autoscaler.put_off(now + PAUSE_S)
+            if model is None:
+                self._paused_until = now + PAUSE_S
+            kept = "the plan in force stays" if model is None else f"the last wish of {model} stays"
+            log.exception("planning failed; %s for %g s", kept, PAUSE_S)
             return events
         finally:
             self.planning_s += time.perf_counter() - begin
@@ -63,9 +66,11 @@ class Scaling:
 
     def after(self, events: Sequence[Event], *, now: float) -> None:
         """The engine has handled `events`."""
-        if any(isinstance(event, (PlanChanged, LaneResized)) for event in events):
-            lanes = self._engine.state.lanes.values()
-            self.usage.note({lane.name: len(lane.cores) for lane in lanes}, now=now)
+        lanes = self._engine.state.lanes
+        # A lane that a plan took away while it was busy goes later, after its batch.
+        gone = len(lanes) != self.usage.lanes
+        if gone or any(isinstance(event, (PlanChanged, LaneResized)) for event in events):
+            self.usage.note({lane.name: len(lane.cores) for lane in lanes.values()}, now=now)
 
     def next_wakeup(self) -> float | None:
         """When TimerFired must be delivered for it (absolute seconds); None if never."""
