@@ -21,6 +21,7 @@ from slacktide.scaling import (
     Watchful,
     Wish,
     make_planner,
+    planner_defaults,
 )
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
@@ -182,6 +183,11 @@ def test_where_more_replicas_do_not_pay_joint_is_vertical():
     assert [(wish.replicas, wish.cores, wish.batch) for _, wish in joint] == [
         (wish.replicas, wish.cores, wish.batch) for _, wish in vertical
     ]
+
+
+def test_joint_gives_cores_back_as_soon_as_vertical():
+    joint, vertical = planner_defaults("joint"), planner_defaults("vertical")
+    assert {name: joint[name] for name in vertical} == vertical
 
 
 def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():

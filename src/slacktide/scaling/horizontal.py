@@ -36,7 +36,7 @@ class HorizontalOptions:
     cool_down: float = 60.0
     """Seconds for which fewer replicas must have been enough before one is stopped."""
     headroom: float = 1.0
-    """Standard deviations of the arrivals for which there is room above the forecast rate."""
+    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
     p99: bool = True
     """Plan with the 99th percentile of batch times instead of the typical time."""
 

@@ -35,18 +35,21 @@ from slacktide.scaling.tables import SecondsByCores
 from slacktide.scaling.vertical import Vertical, VerticalOptions
 from slacktide.scaling.view import ModelView, VariantView, Wish
 
+_VERTICAL = VerticalOptions()
+"""Defaults of the options that both have: with one replica, joint is vertical."""
+
 
 @dataclass(frozen=True, slots=True)
 class JointOptions:
     """Settings of `joint`. Raises ValueError, naming the field, if out of range."""
 
-    period: float = 1.0
+    period: float = _VERTICAL.period
     """Seconds between two plans; also how far ahead arrivals are expected."""
-    patience: float = 2.0
+    patience: float = _VERTICAL.patience
     """Seconds for which fewer cores must have been enough before some are given back."""
-    p99: bool = True
+    p99: bool = _VERTICAL.p99
     """Plan with the 99th percentile of batch times instead of the typical time."""
-    delta: float = 0.01
+    delta: float = _VERTICAL.delta
     """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
     window: float = 60.0
     """Seconds looked back over for the number of replicas."""
@@ -55,7 +58,7 @@ class JointOptions:
     gain: float = 0.1
     """Share of the core-seconds that another number of replicas must save."""
     headroom: float = 1.0
-    """Standard deviations of the arrivals for which there is room above the forecast rate."""
+    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
 
     def __post_init__(self) -> None:
         for name in ("period", "window"):
