@@ -1,8 +1,8 @@
 """The proxy in a process of its own, so that it and the load generator do not hold each other up.
 
 The two talk in lines of JSON. To the process: what link (`Order`), then `{"origin": …}`, then the
-end of its input, at which it ends. From it: `{"port": …}` or `{"error": …}`, and in the end what it
-has carried. It needs no other sign: if we die, its input ends.
+end of its input, at which it ends. From it: `{"port": …}`, and in the end what it has carried; why
+it failed is the last line of its stderr. It needs no other sign: if we die, its input ends.
 """
 
 from __future__ import annotations

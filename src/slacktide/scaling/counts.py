@@ -10,21 +10,23 @@ from bisect import bisect_right
 from collections import deque
 from itertools import pairwise
 
+_STEP = 0.5
+"""Seconds between two entries that are kept."""
+
 
 class ArrivalCounts:
-    """(when, rows so far), kept for `span` seconds. At most one entry each `step` seconds."""
+    """(when, rows so far), kept for `span` seconds."""
 
-    __slots__ = ("_at", "_rows", "_span", "_step")
+    __slots__ = ("_at", "_rows", "_span")
 
-    def __init__(self, span: float, step: float = 0.5) -> None:
+    def __init__(self, span: float) -> None:
         self._span = span
-        self._step = step
         self._at: deque[float] = deque()
         self._rows: deque[int] = deque()
 
     def note(self, rows: int, *, now: float) -> None:
         """`rows` have come so far. `now` never falls."""
-        if len(self._at) > 1 and now - self._at[-2] < self._step:
+        if len(self._at) > 1 and now - self._at[-2] < _STEP:
             self._at.pop()
             self._rows.pop()
         self._at.append(now)
@@ -32,11 +34,6 @@ class ArrivalCounts:
         while len(self._at) > 1 and self._at[1] <= now - self._span:
             self._at.popleft()
             self._rows.popleft()
-
-    @property
-    def seconds(self) -> float:
-        """From the oldest entry to the newest."""
-        return self._at[-1] - self._at[0] if self._at else 0.0
 
     def rows(self, since: float, until: float) -> float:
         """Rows that came from `since` to `until`, absolute seconds; evenly between two entries."""
