@@ -25,6 +25,7 @@ from slacktide.executors import (
 )
 from slacktide.executors.allocator import Confirm, CpuAllocator, Grant
 from slacktide.executors.cores import available_cores, thread_cores
+from slacktide.executors.measuring import measure
 from slacktide.executors.protocol import Kind, encode_number, frame
 from slacktide.executors.worker import _serve
 
@@ -236,24 +237,33 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
     serve(body, allocator)
 
 
+class Full:
+    """Gives less than was asked for at first."""
+
+    def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
+        confirm(Grant((), 1.0, "full"))
+        asyncio.get_running_loop().call_later(0.02, confirm, Grant(cores, 1.0))
+
+    def forget(self, pid: int) -> None:
+        """Nothing is kept."""
+
+
 def test_a_worker_that_starts_with_less_says_so_and_again_once_it_has_the_rest(
     models, kit, arena
 ) -> None:
-    class Full:
-        """Gives less than was asked for at first."""
-
-        def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
-            confirm(Grant((), 1.0, "full"))
-            asyncio.get_running_loop().call_later(0.02, confirm, Grant(cores, 1.0))
-
-        def forget(self, pid: int) -> None:
-            """Nothing is kept."""
-
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, models.matmul(), arena)
         reports = [await case.next() for _ in range(3)]
         resized = [report for report in reports if isinstance(report, Resized)]
         assert resized == [Resized((), "full"), Resized(ONE)]
+
+    serve(body, Full())
+
+
+def test_measuring_heeds_no_resize_that_it_has_not_asked_for(models, kit) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        measured = await measure(executor, kit.source(models.matmul()), cores=[ONE], budget_s=0.1)
+        assert measured.table.cores == (1,)
 
     serve(body, Full())
 

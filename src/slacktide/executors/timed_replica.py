@@ -60,6 +60,7 @@ class TimedReplica:
         self._batches = itertools.count()
         self._lost: Lost | None = None
         self._given_up = False
+        self._moving = False
         self._waiting: asyncio.Future[tuple[float, Report]] | None = None
         self._expect()
         limit = DEFAULT_MAX_BATCH if source.max_batch is None else max(1, source.max_batch)
@@ -77,8 +78,10 @@ class TimedReplica:
     async def resize(self, cores: tuple[int, ...]) -> None:
         """Move it. Raises MeasuringError if it does not get these cores, dies or takes too long."""
         self._expect()
+        self._moving = True
         self._handle.resize(cores)
         _, report = await self._next(f"move to {len(cores)} cores")
+        self._moving = False
         if not isinstance(report, Resized):
             raise MeasuringError(f"unexpected answer to a resize: {report}")
         if report.detail:
@@ -128,6 +131,8 @@ class TimedReplica:
     def _report(self, report: Report) -> None:
         """Called on the loop: the clock is read here, before anything else gets a turn."""
         now = self._clock()
+        if isinstance(report, Resized) and not self._moving:
+            return  # it has less than it was started with, or the rest: nobody asked
         if isinstance(report, Lost):
             self._lost = report
         if self._waiting is not None and not self._waiting.done():
