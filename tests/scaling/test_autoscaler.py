@@ -70,6 +70,17 @@ class TestWhenPlannersAreAsked:
             one.submit(id, after=0.001)
         assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.101)]
 
+    def test_the_more_requests_wait_the_less_often_they_are_looked_at(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.submit(*range(1, 2001), slo=1e4)
+        before = len(scripts["m"].looks)
+        one.submit(2001, after=0.015)
+        one.submit(2002, after=0.01)
+        assert scripts["m"].looks[before:] == [pytest.approx(one.now)]
+
     def test_a_batch_that_takes_longer_than_expected_is_a_reason_to_look(
         self, driver, base_plan, scaled, scripts
     ):

@@ -60,6 +60,9 @@ class AutoscalerSettings:
 
     check_interval: float = 0.005
     """At the soonest after the last look."""
+    check_requests: int = 500
+    """With more of them waiting it grows as they do, so that looking takes no larger part of the
+    time."""
     vain_interval: float = 0.1
     """The same after a look that led to a plan that was no better."""
 
@@ -302,7 +305,8 @@ class Autoscaler:
     def _missed(self, model: _Model, view: ModelView, now: float) -> bool:
         """Whether a plan is wanted before its time."""
         model.check_at = math.inf
-        model.checked_until = now + self._settings.check_interval
+        crowd = max(1.0, len(view.waiting) / self._settings.check_requests)
+        model.checked_until = now + self._settings.check_interval * crowd
         planner = model.planner
         return isinstance(planner, Watchful) and planner.misses(view, now=now)
 
