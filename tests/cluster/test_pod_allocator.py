@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from slacktide.cluster import PodAllocator, PodClient, PodName, pod_allocator
+from slacktide.cluster import PodAllocator, PodClient, PodCpu, PodName, ResizeState, pod_allocator
 from slacktide.cluster.pod_allocator import Times
 
 QUICK = Times(poll=0.001, patience=0.05, lower_after=0.001, again_after=60.0)
@@ -252,3 +252,23 @@ def test_threads_of_a_real_process_are_moved_and_one_that_is_gone_is_named(kuber
 def test_a_negative_overhead_is_refused():
     with pytest.raises(ValueError, match=r"overhead: expected 0 or more millicores, got -1"):
         PodAllocator(PodClient.__new__(PodClient), overhead=-1)
+
+
+def test_no_grant_waits_for_ever_on_an_answer_that_nobody_understands(bound):
+    class Odd:
+        def read(self):
+            return PodCpu(1500, 1500, ResizeState.SETTLED)
+
+        def resize(self, millicores):
+            raise AttributeError("no pod at all")
+
+    async def play():
+        allocator = PodAllocator(Odd(), times=SLOW_DOWN)
+        allocator.start()
+        await grant(allocator, 1, 0)
+        async with asyncio.timeout(10):
+            found = await grant(allocator, 1, 0, 1)
+        assert (found.cores, found.detail) == ((0,), "refused: unexpected AttributeError")
+        await allocator.close()
+
+    asyncio.run(play())

@@ -279,6 +279,9 @@ class PodAllocator:
                 cpu = await asyncio.to_thread(self._pod.read)
         except PodError as error:
             self._hindered(Hindrance.REFUSED, str(error))
+        except Exception as error:  # a fault of ours, or an answer like no other: nobody waits on
+            log.exception("resizing the pod")
+            self._hindered(Hindrance.REFUSED, f"unexpected {type(error).__name__}")
         self._not_before = loop.time() + times.again_after * min(2**self._failures, AGAIN_AT_MOST)
         self._failures += 1
 
