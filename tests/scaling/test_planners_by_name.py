@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,9 @@ from slacktide.scaling import (
     PLANNERS,
     ModelView,
     PlannerError,
+    ReplicaView,
     ScalingLimits,
+    Waiting,
     Wish,
     make_planner,
     planner_defaults,
@@ -33,6 +36,20 @@ def _view(limits: ScalingLimits) -> ModelView:
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_every_planner_is_made_from_its_defaults(name: str) -> None:
     assert make_planner(name, planner_defaults(name)).period > 0.0
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("cores", [(), (1,), (9, 9, 9)])
+def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int, ...]) -> None:
+    """As after a load of settings that allow other sizes, and before the first lane is open."""
+    limits = ScalingLimits(2, 4, 1, 2, 3)
+    waiting = (Waiting(0.0, 2.5), Waiting(0.0, math.inf, 2))
+    there = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
+    view = replace(_view(limits), waiting=waiting, replicas=there)
+    wish = make_planner(name, {}).decide(view, now=0.0)
+    assert 2 <= wish.cores <= 4
+    assert 1 <= wish.replicas <= 2
+    assert 1 <= wish.batch <= 3
 
 
 @pytest.mark.parametrize(

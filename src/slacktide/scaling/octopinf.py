@@ -81,7 +81,8 @@ class OctopInf:
     def _decided(self, view: ModelView, *, now: float) -> Wish:
         options, limits = self._options, view.limits
         rate = max(math.ceil(self._counts.rate(w, now=now)) for w in options.windows)
-        cores = view.replicas[0].cores if view.replicas else limits.cores_min
+        present = view.replicas[0].cores if view.replicas else limits.cores_min
+        cores = min(max(present, limits.cores_min), limits.cores_max)
         each = view.batch / view.times.p99(view.batch, cores)
         there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
         needed = max(1, math.ceil(rate / (options.up_share * each)))

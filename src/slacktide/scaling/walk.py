@@ -123,7 +123,7 @@ class Work:
         Whatever the order, when the i-th deadline comes the rows of the i requests due first must
         have been run, by all replicas together, since the first of them was free.
         """
-        if not len(self):
+        if not len(self) or not free:
             return inf
         left = self._deadlines - min(free)
         return len(free) * float((left / self._rows).min())

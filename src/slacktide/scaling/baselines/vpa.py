@@ -63,8 +63,10 @@ class Vpa:
 
     def decide(self, view: ModelView, *, now: float) -> Wish:
         """What there is, or a restart with the target."""
-        cores = view.replicas[0].cores if view.replicas else view.limits.cores_max
-        keep = Wish(view.limits.replicas_min, cores, view.limits.batch_max, reason="within bounds")
+        limits = view.limits
+        cores = view.replicas[0].cores if view.replicas else limits.cores_max
+        kept = min(max(cores, limits.cores_min), limits.cores_max)
+        keep = Wish(limits.replicas_min, kept, limits.batch_max, reason="within bounds")
         up = [replica for replica in view.replicas if replica.ready_at <= now]
         if not up:
             return keep
@@ -78,7 +80,7 @@ class Vpa:
         self._looks.clear()
         self._sample_due = now + self._options.sample
         lower, target, upper = self.bounds(now=now)
-        wanted = min(max(math.ceil(target), view.limits.cores_min), view.limits.cores_max)
+        wanted = min(max(math.ceil(target), limits.cores_min), limits.cores_max)
         if wanted == cores or lower <= cores <= upper:
             return keep
         return Wish(keep.replicas, wanted, keep.batch, reason="evicted", restart=True)
