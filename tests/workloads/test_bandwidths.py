@@ -175,6 +175,7 @@ def test_files_are_read_by_the_caller() -> None:
     ("text", "message"),
     [
         ("5Mbps", "link: expected a rate such as 5Mbit/s"),
+        ("-5Mbit/s", "link: expected a rate such as 5Mbit/s"),
         ("", "link: expected a rate"),
         ("0Mbit/s", "bandwidth: must be positive"),
         ("1.2.3Mbit/s", "link: expected a number"),

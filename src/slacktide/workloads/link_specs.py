@@ -34,7 +34,7 @@ _OF_FILES = ("only", "column", "offset")
 _RATE = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<scale>[kMG]?)(?P<unit>bit|B)/s")
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 _UNITS = {"bit": 1 / 8, "B": 1.0}
-_LOOKS_LIKE_A_RATE = re.compile(r"[0-9.]+\s*[a-zA-Z/]*")
+_LOOKS_LIKE_A_RATE = re.compile(r"[-+]?[0-9.]+\s*[a-zA-Z/]*")
 
 
 def parse_link(
