@@ -23,6 +23,7 @@ VERBS = (
     ("load",),
     ("simulate",),
     ("reproduce", "orloj"),
+    ("reproduce", "sponge"),
     ("demo",),
     ("models", "make"),
     ("models", "check"),

@@ -1,4 +1,4 @@
-"""One cell, simulated: the engine, its `edf` queue, the autoscaler and a planner, in virtual time.
+"""One cell, simulated: the engine, its `slack` queue, the autoscaler and a planner, in virtual time.
 
 Every contender has the same requests, queue, predictions and views; only its planner differs. It
 begins warm: traffic comes for a while before anything counts, and the instances of the first plan
