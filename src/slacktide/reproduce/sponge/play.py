@@ -1,4 +1,4 @@
-"""One cell, simulated: the engine, its `slack` queue, the autoscaler and a planner, in virtual time.
+"""One cell in virtual time: the engine with its `slack` queue, the autoscaler and a planner.
 
 Every contender has the same requests, queue, predictions and views; only its planner differs. It
 begins warm: traffic comes for a while before anything counts, and the instances of the first plan
