@@ -1,5 +1,7 @@
 """`python -m bench [NAME …] [--quick] [--rows TEXT] [--json FILE] [--list]`.
 
+`python -m bench compare BEFORE AFTER NAME …` runs benchmarks of two commits in turn (compare.py).
+
 Without a name every benchmark runs, the longest last. Exit codes: 0 every goal met, 1 some goal
 missed or a benchmark failed, 2 bad usage.
 """
@@ -14,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench import compare
 from bench.machine import Theft, cores, cpu_model, load_average
 from bench.measurement import Benchmark, Options, Result, write_json
 
@@ -53,6 +56,8 @@ def benchmark(name: str) -> Benchmark:
 
 def main() -> int:
     """Run what was asked for; see the module docstring."""
+    if sys.argv[1:2] == ["compare"]:
+        return compare.main(sys.argv[2:])
     parser = argparse.ArgumentParser(
         prog="python -m bench", description="Measure; README.md in this folder explains each."
     )
