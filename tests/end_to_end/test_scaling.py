@@ -1,7 +1,8 @@
 """Cores and replicas that change while real workers serve real clients.
 
 Profiles are stated, so that what planners decide does not depend on the machine: every batch of
-`matmul` is said to take 100 ms on one core and half as long on two.
+`matmul` is said to take two seconds on one core and half as long on two. It takes a millisecond, so
+deadlines between the two hold on a busy machine as well.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,9 +28,10 @@ from slacktide.recording import Call, Recording, replay
 from slacktide.repository import ProfileStore, Repository
 from slacktide.repository.onnx_file import OnnxFile
 from slacktide.server.ports import ControlError
+from slacktide.server.resizing import ResizeOutcome
 from slacktide.server.shelf import ProfileShelf
 
-SECONDS = 0.1
+SECONDS = 2.0
 TIGHT = round(0.7e6 * SECONDS)
 """µs that one core is too slow for."""
 EAGER = "cores: {min: 1, max: 2}\nscaling: {name: vertical, period: 20ms, patience: 0s}\n"
@@ -69,6 +72,12 @@ def cores_of(lane: str) -> Callable[[Any], int]:
         return len(app.engine.state.lanes[lane].cores)
 
     return read
+
+
+def confirmed(app: Any) -> int:
+    """Resizes that ended with what was asked for."""
+    outcomes: Counter[ResizeOutcome] = app.driver.replicas.resizing.outcomes
+    return outcomes[ResizeOutcome.CONFIRMED]
 
 
 def metric(house: Any, name: str, **labels: str) -> float:
@@ -148,10 +157,11 @@ def test_what_planners_did_is_replayed_without_them(
     patient = EngineSettings(hang_floor=30.0)
     monkeypatch.setattr("slacktide.server.app.EngineSettings", lambda: patient)
     with serve(zoo, hang_floor=30.0, record=path) as house:
-        for _ in range(3):
+        # A busy machine may take a growth back before it is confirmed: then it is asked for again.
+        while house.look(confirmed) < 1:
             house.infer("matmul", house.matmul_call(timeout=TIGHT))
+        house.until(lambda app: confirmed(app) >= 2, "growing and shrinking are confirmed")
         house.until(lambda app: cores_of("matmul")(app) == 1, "the core is given back")
-        assert metric(house, "slacktide_resizes_total", outcome="confirmed") >= 2
     recording = Recording(path)
     assert replay(recording).difference is None
     seen = [

@@ -254,7 +254,7 @@ def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples):
     )
     case = machine.TestCase
     case.settings = settings(
-        max_examples=60 if samples else 100, stateful_step_count=60, deadline=None, derandomize=True
+        max_examples=60 if samples else 100, stateful_step_count=60, derandomize=True
     )
     case().runTest()
     assert machine.events > 1000

@@ -71,7 +71,7 @@ def test_an_unknown_model_names_the_nearest() -> None:
         make_inputs("residul", 1, seed=0)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_texts_are_in_bounds_and_readable(seed: int) -> None:
     ids, labels = texts(16, np.random.default_rng(seed))

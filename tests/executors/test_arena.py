@@ -16,7 +16,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_live_slots_never_overlap_and_freeing_all_returns_to_zero(
     steps: list[int | str],

@@ -36,7 +36,7 @@ def memory() -> Iterator[Arena]:
     arena.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(st.integers(1, 40), st.integers(1, 2), st.booleans()), min_size=2, max_size=5

@@ -47,9 +47,7 @@ def test_a_replay_is_identical_under_every_policy(policy: str, world: Any, happe
     assert {OutcomeKind.SERVED, OutcomeKind.CANCELLED, OutcomeKind.REJECTED} <= seen.kinds
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6), rate=st.sampled_from([50.0, 300.0, 2000.0]))
 def test_a_replay_is_identical_whatever_happened(
     seed: int, rate: float, world: Any, happenings: Any

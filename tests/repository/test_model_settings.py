@@ -317,7 +317,7 @@ _documents = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.dictionaries(_words, _documents, max_size=4))
 def test_no_document_is_worse_than_a_settings_error(document: dict[str, object]) -> None:
     message = ""

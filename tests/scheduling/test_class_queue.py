@@ -87,7 +87,7 @@ def check_against(index: ClassQueue, classes: RunClasses, naive: list[Request]) 
 
 
 @given(steps, st.sampled_from([0, 4096]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_is_what_sorting_gives(steps, crowded: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(class_queue_module, "CROWDED", crowded)

@@ -57,7 +57,7 @@ def check_against(queue: DeadlineQueue, naive: list[Request]) -> None:
 
 
 @given(steps)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_it_equals_a_sorted_list(script: list[tuple[str, object]]) -> None:
     queue = DeadlineQueue()
     naive: list[Request] = []

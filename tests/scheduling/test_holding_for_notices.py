@@ -226,7 +226,7 @@ class TestTrust:
         assert self.soon(known, 0.0) == [20]
 
     @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1.0), st.booleans()), max_size=40))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     def test_what_is_awaited_is_ahead_and_known(self, steps) -> None:
         known = Announcements()
         here: dict[int, Notice] = {}

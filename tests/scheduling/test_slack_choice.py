@@ -112,7 +112,7 @@ def brute_force(requests: list[Request], times, *, kappa: float, levels: int) ->
     sigma=0.02,
     setting=(0.9, 4),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_chosen_batch_is_the_best_of_all(
     lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int]
 ) -> None:

@@ -199,7 +199,7 @@ drawn = st.lists(
         ]
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_chosen_batch_is_the_first_of_the_best(
     lab, shapes, latency, drawn, single: bool, plain: bool, setting
 ) -> None:
@@ -390,7 +390,7 @@ def test_too_many_classes_for_one_number_are_refused() -> None:
         max_size=6,
     ),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, coming) -> None:
     options = SlackOptions(admission=False, lead=0.5)
     classes = run_classes(shapes, latency)

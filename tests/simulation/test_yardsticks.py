@@ -102,7 +102,7 @@ def exhaustive(case: Case, at: float = 0.0, done: frozenset[int] = frozenset()) 
         max_size=4,
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_beam_finds_what_exhaustive_search_finds(requests) -> None:
     requests.sort()
     arrivals, slos, lengths = zip(*requests, strict=True)

@@ -63,7 +63,7 @@ def test_byte_by_byte_is_the_same_as_at_once(run, serve, post, binary):
     run(body())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(1, 700), max_size=6), size=st.integers(0, 2000))
 def test_any_cut_of_pipelined_requests_gives_the_same_answers(serve, post, binary, cuts, size):
     async def body():
@@ -654,7 +654,7 @@ def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, p
 # ------------------------------------------------------------------------------- fuzz
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(noise=st.binary(max_size=60), place=st.integers(0, 200), cut=st.integers(0, 200))
 def test_mutated_requests_never_break_the_server(serve, post, binary, noise, place, cut):
     async def body():
