@@ -169,6 +169,46 @@ class TestWhatPlannersSee:
         assert view.arrived == 5
         assert view.budget == pytest.approx(0.2)
 
+    def test_requests_that_no_cores_can_save_change_nothing(
+        self, driver, base_plan, scaled, scripts
+    ):
+        """One row takes 22.5 ms on all eight cores: 20 ms are too few, and 25 ms are not."""
+        seen = {}
+        for hopeless in (False, True):
+            one = driver()
+            one.serve(base_plan("m"), m=scaled("with" if hopeless else "without"))
+            for k in range(60):
+                one.submit(k, slo=0.025, after=0.04)
+                if hopeless:
+                    one.submit(1_000 + k, slo=0.02)
+                    late = Notice(2_000 + k, "m", one.now, one.now + 0.4, 100, one.now + 0.39)
+                    one.send(Announced(late))
+            one.tick()
+            _, seen[hopeless] = scripts["with" if hopeless else "without"].views[-1]
+        with_them, without = seen[True], seen[False]
+        assert with_them.arrived == without.arrived == 60
+        assert with_them.rate == pytest.approx(without.rate)
+        assert with_them.burst == pytest.approx(without.burst)
+        assert with_them.budget == pytest.approx(0.025)
+
+    @pytest.mark.parametrize(
+        ("promised", "came", "counted"),
+        [(0.1, 0.1, 1), (0.1, 0.49, 0), (0.49, 0.1, 1), (0.49, 0.49, 0)],
+    )
+    def test_whether_a_request_can_be_saved_is_known_for_good_with_its_body(
+        self, driver, base_plan, scaled, scripts, promised, came, counted
+    ):
+        one = driver()
+        one.serve(base_plan("m"), m=scaled())
+        one.submit(1, slo=9.0)
+        one.send(Announced(Notice(2, "m", 0.0, 0.5, 100, promised)))
+        one.submit(2, slo=0.5 - came, after=came)
+        one.tick()
+        _, view = scripts["m"].views[-1]
+        assert view.arrived == 1 + counted
+        budgets = [0.5 - at for at in (promised, came) if at < 0.4]
+        assert view.budget == pytest.approx(min([9.0, *budgets]))
+
     def test_what_starts_is_ready_when_it_is_expected_to(self, driver, base_plan, scaled, scripts):
         one = driver()
         one.rebase(base_plan("m"), m=scaled())

@@ -138,7 +138,11 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     view = view_of(waiting, times, limits=limits, free=free, rate=rate, budget=budget + 0.3)
     wish = Vertical(VerticalOptions(period=60.0)).decide(view, now=0.0)
     arrivals = [at / rate for at in range(1, int(60.0 * rate) + 1)] if rate else []
-    announced = sum(each.rows for each in waiting if each.ready_at > 0.0)
+    announced = sum(
+        each.rows
+        for each in waiting
+        if 0.0 < each.ready_at <= each.deadline - times.p99(each.rows, 6)
+    )
     expected = [Waiting(at, at + budget + 0.3) for at in arrivals[announced:]]
     everybody = sorted([*waiting, *expected], key=lambda each: each.deadline)
 

@@ -121,6 +121,13 @@ def test_announced_requests_are_the_first_that_are_expected():
     assert len(work_of(view, horizon=45.0)) == 4
 
 
+def test_announced_requests_that_no_plan_saves_stand_for_none_that_are_expected():
+    announced = [Waiting(7.0, 8.0), Waiting(8.0, 9.0)]
+    view = view_of(announced, rate=0.1, budget=5.5)
+    found = work_of(view, horizon=45.0)
+    assert (found.hopeless, len(found)) == (2, 4)
+
+
 @pytest.mark.parametrize("burst", [0.5, 3.0])
 def test_arrivals_run_ahead_of_the_rate_by_the_root_of_time(burst):
     rate, horizon = 2.0, 9.0

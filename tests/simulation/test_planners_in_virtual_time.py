@@ -134,6 +134,31 @@ class TestScenariosWithPlanners:
         document = found.to_dict()
         assert document["total"]["violation_rate"] == 1.0 - found.goodput
 
+    @pytest.mark.parametrize("planner", ["vertical", "joint", "horizontal"])
+    def test_requests_that_no_cores_can_save_take_none(self, tmp_path: Path, planner: str) -> None:
+        """Whether their payload is on its way for longer than they have, or they have less time
+        than the model takes on all cores: cores are those of the others, and one without them."""
+        lost = (
+            "applications.lost={model: m, arrivals: 'poisson:60', slo: 200ms, "
+            "link: {bandwidth: 1MB, rtt: 20ms, payload: 500kB}}"
+        )
+        hurried = "applications.hurried={model: m, arrivals: 'poisson:15', slo: 5ms}"
+        saved = "applications={saved: {model: m, arrivals: 'poisson:15', slo: 200ms}}"
+
+        def report(*settings: str) -> Any:
+            world = (f"models.m.scaling={planner}", "models.m.replicas={max: 2}", "warmup=5s")
+            return run_cell(self.read(tmp_path, *world, *settings), 1)
+
+        alone = report(saved)
+        assert alone.mean_cores > 1.0
+        for hopeless in (lost, hurried):
+            mixed = report(saved, hopeless)
+            assert mixed.total.on_time == pytest.approx(alone.total.on_time, rel=0.03)
+            assert mixed.mean_cores == pytest.approx(alone.mean_cores, rel=0.03)
+            by_itself = report("applications={}", hopeless)
+            assert by_itself.goodput == 0.0
+            assert by_itself.mean_cores == 1.0
+
     @pytest.mark.parametrize("planner", sorted(PLANNERS))
     def test_every_planner_runs_and_repeats(self, tmp_path: Path, planner: str) -> None:
         cell = self.read(

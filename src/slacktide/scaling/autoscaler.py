@@ -39,7 +39,14 @@ from slacktide.scaling.elastic import Group
 from slacktide.scaling.planners import make_planner
 from slacktide.scaling.rates import ExpectedArrivals, RateOptions
 from slacktide.scaling.sizing import Asked, Sizing
-from slacktide.scaling.view import ModelView, ScalingLimits, Waiting, Watchful, Wish
+from slacktide.scaling.view import (
+    BatchSeconds,
+    ModelView,
+    ScalingLimits,
+    Waiting,
+    Watchful,
+    Wish,
+)
 from slacktide.scaling.views import Expected, coming, pools_of, pressure, view_of
 
 
@@ -76,7 +83,7 @@ class Standing:
     lanes: Mapping[str, tuple[int, int]]
     """(cores confirmed, cores aimed at) by lane."""
     rate: float
-    """Rows per second expected."""
+    """Rows per second expected, of requests that some of the allowed cores could save."""
     budget: float
     """Seconds an expected arrival has left; infinite without deadlines."""
 
@@ -87,6 +94,8 @@ class _Model:
     def __init__(self, stated: ScaledModel, *, now: float) -> None:
         self.stated = stated
         self.planner = make_planner(stated.planner, stated.options)
+        self.times: BatchSeconds | None = None
+        """Of the pool that came last, as its planner saw it last; None before that."""
         self.arrivals = ExpectedArrivals(stated.rates)
         self.arrived = 0
         self.wish: Wish | None = None
@@ -97,6 +106,13 @@ class _Model:
         """When the plan in force is looked into next."""
         self.checked_until = -math.inf
         """Not before."""
+
+    def can_save(self, one: Waiting, *, now: float) -> bool:
+        """Whether `one` would typically be on time by itself, on the most cores it may have."""
+        if self.times is None:
+            return True
+        alone = self.times.expected(one.rows, self.stated.limits.cores_max)
+        return one.deadline - max(now, one.ready_at) >= alone
 
     def expected(self, *, now: float) -> Expected:
         arrivals = self.arrivals
@@ -227,18 +243,28 @@ class Autoscaler:
         if model is None:
             return
         one = coming(request)
-        budget = one.deadline - max(now, one.ready_at)
         coming_now = fresh.setdefault(request.model, {})
-        if request.id in self._engine.state.ledger.entries or request.id in coming_now:
-            # It was announced, and taken for one row.
-            model.arrived += one.rows - 1
-            model.arrivals.here(one.rows - 1, budget, now=now)
-        else:
-            told = isinstance(request, Request) or request.planned_due is not None
-            model.arrived += one.rows
-            model.arrivals.seen(one.rows, budget if told else None, now=now)
+        announced = coming_now.get(request.id)
+        if announced is None and (entry := self._engine.state.ledger.entries.get(request.id)):
+            announced = coming(entry.request)
         coming_now[request.id] = one
-        model.check_at = min(model.check_at, max(now, model.checked_until))
+        # What no cores can save is not planned for: it is neither arrival nor budget.
+        worth_it = model.can_save(one, now=now)
+        budget = one.deadline - max(now, one.ready_at) if worth_it else None
+        if announced is not None:
+            # Until now it was taken for what its notice said.
+            counted = announced.rows if model.can_save(announced, now=announced.ready_at) else 0
+            rows = (one.rows if worth_it else 0) - counted
+            model.arrivals.here(rows, budget, now=now)
+        elif worth_it:
+            told = isinstance(request, Request) or request.planned_due is not None
+            rows = one.rows
+            model.arrivals.seen(rows, budget if told else None, now=now)
+        else:
+            return
+        model.arrived += rows
+        if worth_it:
+            model.check_at = min(model.check_at, max(now, model.checked_until))
 
     def _see_end(self, event: BatchFinished, now: float) -> None:
         """A batch ends; later than expected, it may have put others in danger."""
@@ -288,6 +314,8 @@ class Autoscaler:
         self, group: Group, name: str, fresh: Mapping[int, Waiting], now: float
     ) -> ModelView | None:
         model = self._models[name]
+        for pool in pools_of(self._engine, name):
+            model.times = pool.times
         beside = {
             other: self._models[other].expected(now=now) for other in group.models if other != name
         }

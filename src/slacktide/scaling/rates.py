@@ -1,6 +1,7 @@
 """`ExpectedArrivals`: how many rows come in the near future, and how much time they will have left.
 
-Fed with every request once, when it first becomes known. Constant work and memory per request.
+Fed once, when it first becomes known, with every request that can be on time at all: cores are not
+taken for what no cores can save. Constant work and memory per request.
 
 The rate is an exponential average over `window` seconds. A second one, over `burst_window`, sees
 sooner what changes but is noisy. Its mean square distance from the first says how far chance, or
@@ -88,12 +89,13 @@ class ExpectedArrivals:
         if budget is not None:
             self._budgets.append((now, budget))
 
-    def here(self, further: int, budget: float, *, now: float) -> None:
+    def here(self, further: int, budget: float | None, *, now: float) -> None:
         """The body of a request that was announced is here: so many rows more than it was taken
-        for, and the budget as it is."""
+        for (fewer if negative), and the budget as it is; None if it is too late to be saved."""
         self._long.add(further, now=now)
         self._short.add(further, now=now)
-        self._budgets.append((now, budget))
+        if budget is not None:
+            self._budgets.append((now, budget))
 
     def rate(self, *, now: float) -> float:
         """Rows per second expected from now on, with the margin."""
@@ -111,7 +113,7 @@ class ExpectedArrivals:
     def budget(self, *, now: float) -> float:
         """Seconds that an expected arrival will have left when it is ready.
 
-        Infinite before the first request. Negative if they come too late to be answered in time.
+        Infinite before the first request.
         """
         budgets = self._budgets
         while len(budgets) > 1 and budgets[0][0] < now - self._options.budget_window:
@@ -125,6 +127,8 @@ class ExpectedArrivals:
         """Nothing came for `gap` seconds: how far was the short average from the long one?"""
         window = self._options.burst_window
         long = self._long.rate(now=now)
+        if long == 0.0:
+            return  # all that was announced came too late
         start = self._short.rate(now=now - gap)
         # The mean over the gap of (start · exp(−t / window) − long)².
         once, twice = -math.expm1(-gap / window), -math.expm1(-2.0 * gap / window)
@@ -157,7 +161,7 @@ class _Average:
             return 0.0
         # A first request alone says no more than "one row within the window or a second".
         seen_for = max(now - self._since, min(1.0, self._window))
-        return self._faded(now) / -math.expm1(-seen_for / self._window)
+        return max(0.0, self._faded(now)) / -math.expm1(-seen_for / self._window)
 
     def _faded(self, now: float) -> float:
         return self._rate * math.exp((self._at - now) / self._window)

@@ -86,10 +86,11 @@ class ModelView:
     """In the order of their deadlines."""
     replicas: tuple[ReplicaView, ...]
     rate: float
-    """Rows per second expected until the next plan, the margin for bursts included."""
+    """Rows per second expected until the next plan, of requests that can be on time on some of the
+    allowed cores; the margin for bursts included."""
     budget: float
-    """Seconds that an expected arrival will have left when it is ready; leaning towards the short
-    ones. Infinite if none has a deadline."""
+    """Seconds that such an arrival will have left when it is ready; leaning towards the short ones.
+    Infinite if none has a deadline."""
     batch: int
     """Most rows in a batch under the plan in force."""
     times: BatchSeconds
@@ -97,8 +98,8 @@ class ModelView:
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
     arrived: int = 0
-    """Rows known so far, announced ones included: a count that only rises, from which a planner
-    takes rates over longer spans."""
+    """Rows of such requests known so far, announced ones included: from it a planner takes rates
+    over longer spans. It rises, but for announced ones whose bodies came too late."""
     variants: tuple[VariantView, ...] = ()
     """What the model can run instead, the one that runs included; empty if there is but one."""
     burst: float = 0.0

@@ -12,7 +12,7 @@ Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortes
 
 Expected arrivals come at the view's rate, ahead of it by as much as chance may carry them: the k-th
 as soon as rate · t + burst · √t reaches k. Announced requests are the first of them: as many as are
-announced are left out.
+announced with time enough for themselves are left out.
 
 Left out of the model: what a policy holds a lane for, the other models of a shared lane, and
 that requests of different shapes cannot share a batch. Best-effort requests are served last.
@@ -86,7 +86,7 @@ class Work:
         announced = 0
         for order, waiting in enumerate(view.waiting):
             rows = waiting.rows
-            if waiting.ready_at > now:
+            if now < waiting.ready_at <= waiting.deadline - alone[rows]:
                 announced += rows
             if waiting.deadline < max(earliest, waiting.ready_at) + alone[rows]:
                 self.hopeless += 1
