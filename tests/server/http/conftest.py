@@ -195,8 +195,11 @@ class Harness:
         self.control = control
         self.log = log
 
-    async def connect(self) -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+    async def connect(self, source: str = "127.0.0.1") -> Client:
+        """`source`: the address to come from."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.server.port, local_addr=(source, 0)
+        )
         return Client(reader, writer)
 
     async def until(self, condition: Callable[[], object]) -> None:

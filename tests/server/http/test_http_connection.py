@@ -72,7 +72,7 @@ def test_any_cut_of_pipelined_requests_gives_the_same_answers(serve, post, binar
             chunked = b"3\r\n" + data[:3] + b"\r\n%x;x=y\r\n" % (len(data) - 3)
             raw = (
                 post(data, line)
-                + b"POST /v2/models/m/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n"
+                + b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
                 + line.encode()
                 + b"\r\n\r\n"
                 + chunked
@@ -127,6 +127,28 @@ def test_pipelining_is_bounded(run, serve, post, binary):
                 here.data.held[answered]()
                 assert (await client.answer()).status == 200
             client.close()
+
+    run(body())
+
+
+def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered(run, serve):
+    async def body():
+        async with serve() as here:
+            ticks = iter(range(1_000_000))
+            here.hub.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
+            other = await here.connect()
+            flood = await here.connect("127.0.0.2")
+            flood.send(GET * 4000)
+            await here.until(lambda: here.hub.turns.waiting)
+            assert len(here.log) < 1000  # a few turns' shares, in pieces
+            other.send(GET)
+            assert (await other.answer()).status == 200
+            clients = [access.client for access in here.log]
+            assert clients.count("127.0.0.2") < 2000
+            for _ in range(4000):
+                assert (await flood.answer()).status == 200
+            flood.close()
+            other.close()
 
     run(body())
 
@@ -224,7 +246,7 @@ def test_head_gets_no_body(run, serve):
     async def body():
         async with serve() as here:
             client = await here.connect()
-            client.send(b"HEAD /v2 HTTP/1.1\r\n\r\n" + GET)
+            client.send(b"HEAD /v2 HTTP/1.1\r\nHost: t\r\n\r\n" + GET)
             assert (await client.answer(head_only=True)).status == 405
             assert (await client.answer()).status == 200
             client.close()
@@ -234,7 +256,7 @@ def test_head_gets_no_body(run, serve):
 
 # ------------------------------------------------------------------------------- bad input
 
-LINE = b"POST /v2/models/m/infer HTTP/1.1\r\n"
+LINE = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\n"
 BAD = {
     "noise": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
     "both lengths": (LINE + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
@@ -259,11 +281,19 @@ BAD = {
     "unknown method": (b"BREW /v2 HTTP/1.1\r\n\r\n", 400),
     "version two": (b"GET /v2 HTTP/2.0\r\n\r\n", 505),
     "preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
-    "connect": (b"CONNECT host:80 HTTP/1.1\r\n\r\n", 404),
+    "connect": (b"CONNECT host:80 HTTP/1.1\r\nHost: t\r\n\r\n", 404),
     "long target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
     "many headers": (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431),
     "long header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 40_000 + b"\r\n\r\n", 431),
     "endless header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 200_000, 431),
+    "endless trailer": (
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n0\r\na: " + b"b" * 200_000,
+        431,
+    ),
+    "no host": (b"GET /v2 HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (b"GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    "two blanks": (b"GET  /v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "impossible chunk": (LINE + b"Transfer-Encoding: chunked\r\n\r\nfffffff\r\n", 413),
     "other expectation": (LINE + b"Expect: miracles\r\nContent-Length: 9\r\n\r\n", 417),
 }
 
@@ -638,7 +668,7 @@ def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, p
         async with serve() as here:
             data, line = binary(b"x", request_id="a\nb")
             await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
-            await here.ask(b"GET /nope HTTP/1.1\r\n\r\n")
+            await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
             await here.ask(b"nonsense\r\n\r\n")
             first, second, third = here.log
             assert (first.method, first.path, first.status) == ("POST", "/v2/models/m/infer", 200)

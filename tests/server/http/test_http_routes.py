@@ -27,7 +27,7 @@ ROUTES = inference_routes(None, None, HttpSettings())  # only looked at, never c
 
 
 def request(method: str, path: str, content: bytes = b"", *headers: str) -> bytes:
-    lines = [f"{method} {path} HTTP/1.1", f"Content-Length: {len(content)}", *headers]
+    lines = [f"{method} {path} HTTP/1.1", "Host: t", f"Content-Length: {len(content)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 
@@ -175,7 +175,9 @@ def test_control_that_is_off_is_403_and_large_bodies_are_413(serve):
             assert (await here.ask(request("POST", path))).status == 403
             assert (await here.ask(request("POST", path, b" " * 101))).status == 413
             client = await here.connect()
-            client.send(b"POST %b HTTP/1.1\r\nContent-Length: 101\r\n\r\n" % path.encode())
+            client.send(
+                b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" % path.encode()
+            )
             assert (await client.answer()).status == 413
             client.close()
 
@@ -276,7 +278,7 @@ def test_metrics_on_the_same_server(run):
         server = HttpServer(routes)
         await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /metrics?x HTTP/1.1\r\nConnection: close\r\n\r\n")
+        writer.write(b"GET /metrics?x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
         head, _, content = (await reader.read()).partition(b"\r\n\r\n")
         writer.close()
         await server.close()
@@ -300,7 +302,8 @@ def test_a_handler_that_raises_is_500_and_logged(run, caplog):
         await server.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(
-            b"GET /a HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\nConnection: close\r\n\r\n",
+            b"GET /a HTTP/1.1\r\nHost: t\r\n\r\n"
+            b"GET /b HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n",
         )
         raw = await reader.read()
         writer.close()

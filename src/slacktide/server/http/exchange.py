@@ -15,9 +15,7 @@ class Exchange(Request):
         "body_since",
         "charged",
         "chunked",
-        "chunks",
         "filled",
-        "header_bytes",
         "header_count",
         "headers_done",
         "keep_alive",
@@ -30,7 +28,6 @@ class Exchange(Request):
         "receiver",
         "response",
         "route",
-        "upgrade",
     )
 
     def __init__(self, first_byte: float, client: str) -> None:
@@ -38,13 +35,9 @@ class Exchange(Request):
         self.keep_alive = False
         self.old = False
         """HTTP/1.0."""
-        self.upgrade = False
-        """Asks for another protocol, which we pass over."""
-        self.header_bytes = 0
         self.header_count = 0
         self.headers_done = False
         self.chunked = False
-        self.chunks = 0
         self.length = 0
         """Content-Length; 0 if there is none."""
         self.limit = 0

@@ -14,6 +14,7 @@ from slacktide.server.groups import Group
 from slacktide.server.http.messages import Request, Response, failure_response
 from slacktide.server.http.router import Router
 from slacktide.server.http.settings import HttpSettings
+from slacktide.server.http.turns import Turns
 
 if TYPE_CHECKING:
     from slacktide.server.http.protocol import Connection
@@ -78,6 +79,7 @@ class Hub:
         """The same by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
         """Where every connection receives: filled and read out within one callback of the loop."""
+        self.turns = Turns()
         self._tasks: set[asyncio.Future[Response]] = set()
 
     def joined(self, connection: Connection) -> None:

@@ -36,6 +36,7 @@ from slacktide.server.http.messages import (
     retry_after,
 )
 from slacktide.server.http.reader import RequestReader
+from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "_hub",
         "_now",
         "_pumping",
+        "_queued",
         "_reader",
         "_reading",
         "_reading_since",
@@ -78,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         self._skip = 0
         """Bytes of a refused body still to pass over."""
         self._pumping = False
+        self._queued = False
+        """Waits for a turn of the loop, with bytes that the reader holds."""
         self._reading = True
         self._reading_since = self._now
         self._clogged_since: float | None = None
@@ -116,7 +120,14 @@ class Connection(asyncio.BufferedProtocol):
             if self._hub.draining:
                 self.start_drain()
         elif not self._reader.ended:
-            self._feed(self._hub.scratch[:nbytes])
+            data, turns = self._hub.scratch[:nbytes], self._hub.turns
+            if turns.open_to(self.client):
+                since = turns.clock()
+                self._feed(data)
+                turns.spent(self.client, since)
+            else:
+                self._reader.hold(data)
+                self._update_reading()
 
     def eof_received(self) -> None:
         self._leave()
@@ -124,7 +135,6 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.left(self)
         self._leave()
-        self._reader.close()
 
     def pause_writing(self) -> None:
         self._clogged_since = self._hub.clock()
@@ -174,7 +184,20 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------- receiving
 
-    def _feed(self, data: memoryview) -> None:
+    def go_on(self) -> None:
+        """See `Waiting.go_on`: take in a piece of what the reader holds."""
+        self._queued = False
+        if self._may_go_on():
+            self._feed(b"")
+        else:
+            self._update_reading()
+
+    def _may_go_on(self) -> bool:
+        """Whether the reader holds bytes and nothing else is to be done before them."""
+        reader = self._reader
+        return reader.held > 0 and not reader.ready and self._clogged_since is None
+
+    def _feed(self, data: Buffer) -> None:
         """Take bytes that begin outside a directly received body."""
         refusal = self._reader.feed(data, self._now)
         if refusal is not None:
@@ -340,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
                 response = compressed(response, encoding)
                 length = response.length
         last = self._hub.draining and not (
-            self._waiting or self._reader.ready or self._reader.current
+            self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
         close = last or not exchange.keep_alive
         head = render_head(response, length, close=close, keep_alive_1_0=exchange.old)
@@ -365,7 +388,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def _close(self, *, linger: bool) -> None:
         """The last answer is written: end, as soon as the client can have read it."""
-        self._reader.ended = True
         self._skip = 0
         settings = self._hub.settings
         if linger and not self._transport.is_closing():
@@ -380,12 +402,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def _leave(self) -> None:
         """The client is gone."""
-        self._reader.ended = True
         self._abandon_all()
 
     def _abandon_all(self) -> None:
         # What an upload's memory is used for after its end is not ours to know.
         self._sink = None
+        self._reader.close()
         left = [*self._waiting, *self._reader.ready]
         if self._reader.current is not None:
             left.append(self._reader.current)
@@ -409,12 +431,18 @@ class Connection(asyncio.BufferedProtocol):
             self._reader.current is None
             and not self._waiting
             and not self._reader.ready
+            and not self._reader.held
             and not self._skip
         )
 
     def _update_reading(self) -> None:
         """Read only while the client reads its answers and its requests find a place."""
         wanted = self._clogged_since is None and not self._reader.ready
+        if self._reader.held:
+            wanted = False
+            if self._may_go_on() and not self._queued:
+                self._queued = True
+                self._hub.turns.wait(self)
         if wanted is not self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
