@@ -321,12 +321,18 @@ class House:
     def grpc(self) -> str:
         return f"127.0.0.1:{self.server.grpc_port}"
 
+    @property
+    def control(self) -> str:
+        """Where models may be loaded and unloaded."""
+        return f"127.0.0.1:{self.server.control_port}"
+
     def get(self, path: str) -> Answer:
         return ask(self.server.http_port, "GET", path)
 
     def post(self, path: str, document: Any = None) -> Answer:
         body = None if document is None else json.dumps(document)
-        return ask(self.server.http_port, "POST", path, body)
+        port = self.server.control_port if "/repository/models/" in path else 0
+        return ask(port or self.server.http_port, "POST", path, body)
 
     def infer(
         self, model: str, document: dict[str, Any], headers: dict[str, str] | None = None
@@ -460,7 +466,8 @@ class House:
     def open_call(self, model: str, document: dict[str, Any]) -> socket.socket:
         """Send an inference request; whoever gets the socket may read the answer, or leave."""
         body = json.dumps(document).encode()
-        head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Content-Length: {len(body)}"
         connection = socket.create_connection(("127.0.0.1", self.server.http_port), PATIENCE)
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         return connection
@@ -532,6 +539,24 @@ def house(common: House) -> Iterator[House]:
 def zoo(tmp_path: Path) -> Zoo:
     """An empty repository of the test's own."""
     return Zoo(tmp_path / "repository")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A bearer token in a file, and as clients send it."""
+
+    file: Path
+    header: dict[str, str]
+    grpc: dict[str, str]
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Token:
+    """A token of the test's own; its file is for its owner alone."""
+    value, file = "correct-horse-battery-staple", tmp_path / "secret"
+    file.write_text(value + "\n")
+    file.chmod(0o600)
+    return Token(file, {"Authorization": f"Bearer {value}"}, {"authorization": f"Bearer {value}"})
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,12 @@ def sockets(house: Any) -> Iterator[list[socket.socket]]:
 
 def send(house: Any, sockets: list[socket.socket], body: bytes, length: int, *lines: str) -> Any:
     """A request for `matmul` whose headers say `length`, with `body` behind them."""
-    head = ["POST /v2/models/matmul/infer HTTP/1.1", "Host: x", f"Content-Length: {length}", *lines]
+    head = [
+        "POST /v2/models/matmul/infer HTTP/1.1",
+        "Host: localhost",
+        f"Content-Length: {length}",
+        *lines,
+    ]
     one = socket.create_connection(("127.0.0.1", house.server.http_port), SECONDS)
     one.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
     sockets.append(one)

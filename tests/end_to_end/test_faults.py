@@ -312,9 +312,8 @@ def test_a_client_that_leaves_in_the_middle_of_its_body(fragile: Any) -> None:
     before = fragile.counts("matmul")
     with fragile.open_call("matmul", fragile.matmul_call()) as connection:
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
-        head = (
-            b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n\r\n"
-        )
+        head = b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: localhost\r\n"
+        head += b"Content-Length: 9999999\r\n\r\n"
         connection.sendall(head + b"{" * 1000)
         fragile.until(lambda app: app.driver.in_flight == 1, "the body is announced")
         assert fragile.look(lambda app: app.fleet._budget.bytes_in_use) >= 9999999
@@ -327,7 +326,8 @@ def test_a_body_that_does_not_come_in_time(fragile: Any) -> None:
     with fragile.open_call("matmul", fragile.matmul_call()) as connection:
         connection.recv(1 << 16)
         connection.sendall(
-            b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999\r\n"
+            b"POST /v2/models/matmul/infer HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Length: 9999999\r\n"
             b"x-request-timeout-seconds: 0.2\r\n\r\n{"
         )
         fragile.until(lambda app: app.driver.in_flight == 1, "the body is announced")

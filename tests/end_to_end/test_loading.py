@@ -29,7 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo = zoo_at(tmp_path_factory.mktemp("controlled") / "repository")
     zoo.matmul()
     zoo.spin(settings="max_batch: 8\n")
-    with serve(zoo, allow_control=True, allow_uploads=True) as house:
+    with serve(zoo, control_port=0, allow_uploads=True) as house:
         yield house
 
 
@@ -89,7 +89,7 @@ def test_a_new_version_replaces_the_old_without_a_lost_request(open_house: Any) 
         for scale in (2.0, 3.0):
             crowd.wait_for(20)
             open_house.zoo.matmul("rolling", scale=scale, version=str(int(scale)))
-            with tritonclient.http.InferenceServerClient(open_house.http) as client:
+            with tritonclient.http.InferenceServerClient(open_house.control) as client:
                 client.load_model("rolling")
         crowd.wait_for(20)
     assert {status for status, _ in crowd.answers} == {200}
@@ -148,7 +148,7 @@ def test_unloading_answers_what_is_there_and_refuses_what_comes_later(open_house
     waiting = [open_house.later("leaving", call) for _ in range(3)]
     open_house.running("leaving")
     open_house.queued("leaving", 2)
-    with tritonclient.grpc.InferenceServerClient(open_house.grpc) as client:
+    with tritonclient.http.InferenceServerClient(open_house.control) as client:
         client.unload_model("leaving")
         assert [one.result().status for one in waiting] == [200] * 3
         assert not client.is_model_ready("leaving")
@@ -162,19 +162,21 @@ def test_unloading_answers_what_is_there_and_refuses_what_comes_later(open_house
     assert open_house.infer("leaving", open_house.spin_call(1)).status == 200
 
 
-def test_a_load_goes_on_although_its_client_leaves(open_house: Any) -> None:
-    open_house.zoo.matmul("orphan")
-
-    request = messages.RepositoryModelLoadRequest(model_name="orphan")
-    with grpc.insecure_channel(open_house.grpc) as channel:
-        method = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
-        call = method.future(request.SerializeToString())
-        open_house.until(lambda app: app.fleet._lock.locked(), "the load begins")
-        call.cancel()
-    open_house.until(
-        lambda app: app.control.model_ready("orphan", None), "the model is loaded all the same"
-    )
-    assert open_house.infer("orphan", open_house.matmul_call()).status == 200
+def test_a_load_goes_on_although_its_client_leaves(zoo: Any, serve: Any, token: Any) -> None:
+    zoo.matmul()
+    with serve(zoo, allow_control=True, token_file=token.file) as house:
+        zoo.matmul("orphan")
+        request = messages.RepositoryModelLoadRequest(model_name="orphan")
+        with grpc.insecure_channel(house.grpc) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/RepositoryModelLoad")
+            metadata = tuple((name.lower(), text) for name, text in token.header.items())
+            call = method.future(request.SerializeToString(), metadata=metadata)
+            house.until(lambda app: app.fleet._lock.locked(), "the load begins")
+            call.cancel()
+        house.until(
+            lambda app: app.control.model_ready("orphan", None), "the model is loaded all the same"
+        )
+        assert house.infer("orphan", house.matmul_call(), token.header).status == 200
 
 
 @pytest.mark.skipif(len(available_cores()) < 2, reason="needs two cores to move between")
@@ -231,8 +233,11 @@ def test_models_that_are_not_there(open_house: Any, verb: str, name: str) -> Non
 
 def test_settings_may_come_with_the_load_call(open_house: Any) -> None:
     open_house.zoo.matmul("tuned")
-    with tritonclient.http.InferenceServerClient(open_house.http) as client:
-        client.load_model("tuned", config=json.dumps({"max_batch_size": 3}))
+    with (
+        tritonclient.http.InferenceServerClient(open_house.control) as control,
+        tritonclient.http.InferenceServerClient(open_house.http) as client,
+    ):
+        control.load_model("tuned", config=json.dumps({"max_batch_size": 3}))
         assert client.get_model_config("tuned")["max_batch_size"] == 3
         rows = np.ones((4, 4), np.float32)
         given = tritonclient.http.InferInput("x", [4, 4], "FP32")
@@ -241,7 +246,7 @@ def test_settings_may_come_with_the_load_call(open_house: Any) -> None:
             client.infer("tuned", [given])
         for wrong in ("{", '{"max_batch_size": "many"}', '{"no_such_field": 1}'):
             with pytest.raises(InferenceServerException) as refused:
-                client.load_model("tuned", config=wrong)
+                control.load_model("tuned", config=wrong)
             assert refused.value.status() == "400"
         assert client.get_model_config("tuned")["max_batch_size"] == 3
 
@@ -250,7 +255,7 @@ def test_a_model_may_be_uploaded_where_that_is_allowed(open_house: Any) -> None:
     """Also one that is larger than any other control call may be."""
     file = open_house.zoo.heavy().read_bytes()
     shutil.rmtree(open_house.zoo.root / "heavy")
-    with tritonclient.http.InferenceServerClient(open_house.http) as client:
+    with tritonclient.http.InferenceServerClient(open_house.control) as client:
         client.load_model(
             "uploaded", config='{"max_batch_size": 8}', files={"file:1/model.onnx": file}
         )
@@ -269,16 +274,17 @@ def test_uploads_cannot_name_a_path(open_house: Any, key: str) -> None:
     assert "evil" not in open_house.index()
 
 
-def test_uploads_are_refused_unless_allowed(zoo: Any, serve: Any) -> None:
+def test_uploads_are_refused_unless_allowed(zoo: Any, serve: Any, token: Any) -> None:
     file = zoo.matmul().read_bytes()
-    with serve(zoo, allow_control=True) as house:
+    with serve(zoo, allow_control=True, token_file=token.file) as house:
         files = {"file:1/model.onnx": file}
         with tritonclient.grpc.InferenceServerClient(house.grpc) as client:
             with pytest.raises(InferenceServerException, match="--allow-uploads") as refused:
-                client.load_model("uploaded", config="{}", files=files)
+                client.load_model("uploaded", token.grpc, config="{}", files=files)
             assert refused.value.status() == "StatusCode.PERMISSION_DENIED"
-        assert "uploaded" not in house.index()
-        house.good()
+            index = client.get_model_repository_index(token.grpc)
+        assert [entry.name for entry in index.models] == ["matmul"]
+        assert house.infer("matmul", house.matmul_call(), token.header).status == 200
 
 
 def test_a_program_that_holds_the_server_may_load_what_clients_may_not(
@@ -287,7 +293,8 @@ def test_a_program_that_holds_the_server_may_load_what_clients_may_not(
     zoo.matmul()
     with serve(zoo) as house:
         zoo.matmul("late", scale=2.0)
-        assert house.post("/v2/repository/models/late/load").status == 403
+        path = "/v2/repository/models/late/load"
+        assert house.ask(house.server.http_port, "POST", path).status == 403
         assert house.index()["late"] == {"name": "late"}
         house.server.load("late")
         assert house.infer("late", house.matmul_call()).status == 200

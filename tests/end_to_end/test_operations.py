@@ -20,7 +20,10 @@ from typing import Any
 
 import grpc
 import pytest
+import tritonclient.grpc
+import tritonclient.http
 import trustme
+from tritonclient.utils import InferenceServerException
 
 import slacktide
 from slacktide.server.groups import Group
@@ -165,7 +168,9 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
         (("{repo}", "--state-dir", "{file}"), "state-dir: cannot be written"),
         (("{repo}", "--token-file", "{missing}"), "token-file"),
         (("{repo}", "--tls-cert", "{missing}", "--tls-key", "{missing}"), "tls-cert"),
-        (("{repo}", "--allow-uploads"), "allow.uploads"),
+        (("{repo}", "--allow-uploads"), "--allow-uploads: needs --control-port"),
+        (("{repo}", "--allow-control"), r"--allow-control: needs a token \(.*--control-port"),
+        (("{repo}", "--allowed-origins", "app.example"), "--allowed-origins: expected"),
         (("{repo}", "--http-port", "70000"), "http.port"),
         (("{repo}", "--drain-delay", "soon"), "drain-delay"),
     ],
@@ -254,7 +259,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -
 def test_every_route_asks_for_the_token(guarded: Any) -> None:
     ends = guarded.server.app.front_ends
     seen = set()
-    for server in (ends._http, ends._metrics):
+    for server in (ends._servers["http"], ends._servers["metrics"]):
         for route in routes_of(server._hub.router._root):
             path = re.sub(r"\{\w+\}", "matmul", route.pattern)
             seen.add(route.group)
@@ -268,8 +273,8 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
                     assert "token" in answer.error
     assert seen == set(Group)
     right = {"Authorization": f"Bearer {TOKEN}"}
-    assert guarded.ask(ends._http.port, "GET", "/v2", None, right).status == 200
-    assert guarded.ask(ends._metrics.port, "GET", "/metrics", None, right).status == 200
+    assert guarded.ask(ends.port("http"), "GET", "/v2", None, right).status == 200
+    assert guarded.ask(ends.port("metrics"), "GET", "/metrics", None, right).status == 200
     answer = guarded.infer("matmul", guarded.matmul_call(), right)
     assert answer.status == 200
     # Nothing was done on the way: the model still serves.
@@ -277,7 +282,7 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
 
 
 def test_every_method_asks_for_the_token(guarded: Any) -> None:
-    methods = guarded.server.app.front_ends._grpc.methods
+    methods = guarded.server.app.front_ends._servers["grpc"].methods
     assert {method.group for method in methods.values()} == set(Group) - {Group.METRICS}
     with grpc.insecure_channel(guarded.grpc) as channel:
         for name, method in methods.items():
@@ -295,6 +300,135 @@ def test_every_method_asks_for_the_token(guarded: Any) -> None:
         request = messages.ServerMetadataRequest().SerializeToString()
         call = channel.unary_unary("/inference.GRPCInferenceService/ServerMetadata")
         assert call(request, metadata=(("authorization", f"Bearer {TOKEN}"),))
+
+
+# ── foreign pages ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    """A server on the loopback interface with a control port and no token."""
+    zoo = zoo_at(tmp_path_factory.mktemp("local") / "repository")
+    zoo.matmul()
+    origins = ("https://app.example",)
+    with serve(
+        zoo, control_port=0, allow_control=True, allow_uploads=True, allowed_origins=origins
+    ) as house:
+        yield house
+
+
+def test_a_page_can_neither_load_a_model_nor_ask_for_anything(local: Any) -> None:
+    """What a browser sends for a page of another site, or of a name that was rebound to us."""
+    local.zoo.matmul("wanted")
+    ends = local.server.app.front_ends
+    pages = (
+        {"Host": "evil.example", "Origin": "http://evil.example"},
+        {"Origin": "http://evil.example", "Content-Type": "text/plain"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    )
+    for name in ("http", "metrics", "control"):
+        server = ends._servers[name]
+        for route in routes_of(server._hub.router._root):
+            path = re.sub(r"\{\w+\}", "wanted", route.pattern)
+            for headers in pages:
+                answer = local.ask(server.port, route.method, path, "{}", headers)
+                assert (answer.status, "origin" in answer.error) == (403, True), (path, headers)
+            rebound = local.ask(server.port, route.method, path, "{}", {"Host": "evil.example"})
+            refused = rebound.status == 403 and "Host" in rebound.error
+            assert refused is (route.group not in OPEN_GROUPS), path
+    assert "state" not in local.index()["wanted"], "it was loaded"
+
+
+def test_control_takes_no_body_that_a_page_may_send_unasked(local: Any) -> None:
+    local.zoo.matmul("plain")
+    port, path = local.server.control_port, "/v2/repository/models/plain/load"
+    for kind in ("text/plain", "multipart/form-data; boundary=x"):
+        answer = local.ask(port, "POST", path, "{}", {"Content-Type": kind})
+        assert (answer.status, "application/json" in answer.error) == (415, True)
+    assert "state" not in local.index()["plain"]
+    assert local.ask(port, "POST", path, "{}").status == 200
+
+
+def test_control_has_a_port_of_its_own(local: Any) -> None:
+    local.zoo.matmul("own")
+    for address in (local.http, local.grpc):
+        module = tritonclient.http if address == local.http else tritonclient.grpc
+        with module.InferenceServerClient(address) as client:
+            with pytest.raises(InferenceServerException, match="--control-port") as refused:
+                client.load_model("own")
+            assert refused.value.status() in ("403", "StatusCode.PERMISSION_DENIED")
+    with tritonclient.http.InferenceServerClient(local.control) as client:
+        client.load_model("own")
+        assert client.is_model_ready("own")
+        assert {entry["name"] for entry in client.get_model_repository_index()} >= {"own"}
+        client.unload_model("own")
+        assert not client.is_model_ready("own")
+    infer = "/v2/models/matmul/infer"
+    assert local.ask(local.server.control_port, "POST", infer, "{}").status == 404
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc])
+def test_control_with_a_token_is_on_every_port(guarded: Any, module: Any) -> None:
+    guarded.zoo.matmul("tokened")
+    address = guarded.http if module is tritonclient.http else guarded.grpc
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with module.InferenceServerClient(address) as client:
+        with pytest.raises(InferenceServerException, match="token is required"):
+            client.load_model("tokened")
+        client.load_model("tokened", headers)
+        assert client.is_model_ready("tokened", headers=headers)
+        client.unload_model("tokened", headers)
+
+
+def test_a_page_of_a_listed_origin_may_ask_and_read(local: Any) -> None:
+    page = {"Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
+    port, path = local.server.http_port, "/v2/models/matmul/infer"
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-a"}
+    for origin, status in (("https://app.example", 200), ("https://evil.example", 405)):
+        answer = local.ask(port, "OPTIONS", path, None, {"Origin": origin, **asks})
+        assert answer.status == status
+        allowed = answer.headers.get("access-control-allow-headers")
+        assert allowed == ("x-a" if status == 200 else None)
+    answer = local.infer("matmul", local.matmul_call(), page)
+    assert answer.status == 200
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert answer.headers["vary"] == "Origin"
+    assert "access-control-allow-origin" not in local.get("/v2").headers
+
+
+def test_a_page_behind_a_grpc_proxy_is_refused(local: Any) -> None:
+    with grpc.insecure_channel(local.grpc) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        for header in (("origin", "http://evil.example"), ("sec-fetch-site", "cross-site")):
+            with pytest.raises(grpc.RpcError) as refused:
+                call(b"", metadata=(header,))
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+        assert call(b"")
+
+
+def test_elsewhere_than_on_loopback_hosts_are_checked_only_if_stated(zoo: Any, serve: Any) -> None:
+    zoo.matmul()
+    for allowed, statuses in (((), (200, 200)), (("models.example",), (200, 403))):
+        with serve(zoo, host="0.0.0.0", allowed_hosts=allowed) as house:
+            ask, port = house.ask, house.server.http_port
+            hosts = ("Models.Example.:80", "other.example")
+            answers = [ask(port, "GET", "/v2", None, {"Host": host}) for host in hosts]
+            assert tuple(answer.status for answer in answers) == statuses
+            live = ask(port, "GET", "/v2/health/live", None, {"Host": "other.example"})
+            assert live.status == 200
+
+
+def test_a_control_port_that_others_reach_is_warned_about(
+    zoo: Any, serve: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    zoo.matmul()
+    with caplog.at_level(logging.WARNING), serve(zoo, control_port=0, control_host="0.0.0.0"):
+        pass
+    assert "the control port listens on 0.0.0.0 without a token" in caplog.text
+
+
+# ── certificates ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_tls_on_every_port(zoo: Any, serve: Any, tmp_path: Path) -> None:
@@ -316,7 +450,7 @@ def test_tls_on_every_port(zoo: Any, serve: Any, tmp_path: Path) -> None:
                 context.wrap_socket(raw, server_hostname="localhost") as connection,
             ):
                 connection.sendall(
-                    f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
+                    f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
                 )
                 assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
         credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
@@ -350,7 +484,7 @@ def test_with_a_client_authority_only_its_clients_are_served(
                 socket.create_connection(address, house.PATIENCE) as raw,
                 context.wrap_socket(raw, server_hostname="localhost") as connection,
             ):
-                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 return connection.recv(1 << 16)
 
         def over_grpc(client: trustme.LeafCert | None) -> bool:

@@ -23,7 +23,7 @@ class Clients:
         ends = self._free.pop() if self._free else await self._connect()
         reader, writer = ends
         writer.write(
-            f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\n"
+            f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: localhost\r\n"
             f"Content-Length: {len(body)}\r\n\r\n".encode()
         )
         writer.write(body)

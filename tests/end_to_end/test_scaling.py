@@ -201,11 +201,11 @@ def test_wishes_beyond_the_machine_are_refused_by_name_or_cut(zoo: Any, serve: A
     zoo.matmul()
     zoo.matmul("large", settings=f"cores: {{min: 1, max: {wanted}}}\n")
     expected = f"cores.max: wants {wanted} cores, and the server may use {BASE}"
-    with serve(zoo, allow_control=True) as house:
+    with serve(zoo, control_port=0) as house:
         house.good()
         assert expected in house.index()["large"]["reason"]
         with (
-            tritonclient.http.InferenceServerClient(house.http) as client,
+            tritonclient.http.InferenceServerClient(house.control) as client,
             pytest.raises(InferenceServerException, match="and the server may use"),
         ):
             client.load_model("large")

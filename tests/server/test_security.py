@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from slacktide.server.groups import Group
-from slacktide.server.security import Gate, SecurityError, TlsFiles, Verdict, read_token
+from slacktide.server.security import (
+    Gate,
+    PortRules,
+    SecurityError,
+    TlsFiles,
+    Verdict,
+    read_token,
+)
+from slacktide.server.settings import ServerSettings
 
 TOKEN = "correct-horse-battery"
 
 
-@pytest.mark.parametrize("group", list(Group))
-def test_without_a_token_everything_passes(group):
-    assert Gate(None).judge(group, None) is Verdict.PASS
+@pytest.mark.parametrize("group", [group for group in Group if group is not Group.CONTROL])
+def test_without_a_token_everything_but_control_passes(group):
+    assert Gate(None).judge(group, {}) is Verdict.PASS
 
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.HEALTH])
@@ -26,15 +36,156 @@ def test_without_a_token_everything_passes(group):
         ("Bearer wrong", Verdict.WRONG_TOKEN),
         (f"Bearer {TOKEN}x", Verdict.WRONG_TOKEN),
         (f"Bearer {TOKEN}", Verdict.PASS),
-        (f"bearer  {TOKEN} ".encode(), Verdict.PASS),
+        (f"bearer  {TOKEN} ", Verdict.PASS),
     ],
 )
 def test_every_group_but_health_asks_for_the_token(group, header, verdict):
-    assert Gate(TOKEN).judge(group, header) is verdict
+    headers = {} if header is None else {b"authorization": header.encode()}
+    assert Gate(TOKEN).judge(group, headers, PortRules(control=True)) is verdict
 
 
-def test_probes_carry_no_token():
-    assert Gate(TOKEN).judge(Group.HEALTH, None) is Verdict.PASS
+def test_probes_carry_no_token_and_name_any_host():
+    rules = PortRules(hosts=frozenset())
+    assert Gate(TOKEN).judge(Group.HEALTH, {b"host": b"10.0.0.7:8000"}, rules) is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        (b"localhost", True),
+        (b"LocalHost.:8000", True),
+        (b"127.0.0.1:8000", True),
+        (b"127.8.9.1", True),
+        (b"[::1]", True),
+        (b"[::1]:8000", True),
+        (b"[0:0:0:0:0:0:0:1]:8000", True),
+        (b"[::ffff:127.0.0.1]:80", True),
+        (b"Models.Example:8000", True),
+        (b"models.example.", True),
+        (b"evil.example", False),
+        (b"localhost.evil.example", False),
+        (b"localhost:8000@evil.example", False),
+        (b"localhost:80:80", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"10.0.0.1", False),
+        (b"0.0.0.0:8000", False),
+        (b"[::2]", False),
+        (b"[::1", False),
+        (b"[localhost]", False),
+        (b"::1", False),
+        (b"", False),
+        (b"\xff\x00", False),
+        (b"localhost, evil.example", False),
+    ],
+)
+def test_a_host_is_compared_without_port_case_and_final_dot(host, passes):
+    rules = PortRules(hosts=frozenset({"models.example"}))
+    expected = Verdict.PASS if passes else Verdict.FOREIGN_HOST
+    assert Gate(None).judge(Group.METADATA, {b"host": host}, rules) is expected
+    assert Gate(None).judge(Group.METADATA, {b"host": host}, PortRules(hosts=None)) is Verdict.PASS
+
+
+@pytest.mark.parametrize("group", list(Group))
+@pytest.mark.parametrize(
+    ("headers", "passes"),
+    [
+        ({b"origin": b"https://evil.example"}, False),
+        ({b"origin": b"null"}, False),
+        ({b"origin": b""}, False),
+        ({b"origin": b"https://app.example:8443"}, True),
+        ({b"origin": b"https://APP.example:8443", b"sec-fetch-site": b"cross-site"}, True),
+        ({b"origin": b"https://app.example:8443, https://evil.example"}, False),
+        ({b"sec-fetch-site": b"cross-site"}, False),
+        ({b"sec-fetch-site": b"Cross-Site, none"}, False),
+        ({b"sec-fetch-site": b"same-origin"}, True),
+        ({b"sec-fetch-site": b"none"}, True),
+    ],
+)
+def test_pages_of_origins_that_are_not_listed_are_refused_everywhere(group, headers, passes):
+    rules = PortRules(origins=frozenset({b"https://app.example:8443"}), control=True)
+    expected = Verdict.PASS if passes else Verdict.FOREIGN_PAGE
+    assert Gate(None).judge(group, headers, rules) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict"),
+    [
+        (None, Verdict.PASS),
+        (b"application/json", Verdict.PASS),
+        (b"text/plain;charset=UTF-8", Verdict.PAGE_CONTENT),
+        (b"TEXT/PLAIN", Verdict.PAGE_CONTENT),
+        (b"multipart/form-data; boundary=x", Verdict.PAGE_CONTENT),
+        (b"application/x-www-form-urlencoded", Verdict.PAGE_CONTENT),
+    ],
+)
+def test_control_takes_no_content_that_a_page_may_send_unasked(kind, verdict):
+    headers = {} if kind is None else {b"content-type": kind}
+    gate, rules = Gate(None), PortRules(control=True)
+    assert gate.judge(Group.CONTROL, headers, rules) is verdict
+    assert gate.judge(Group.INFERENCE, headers, rules) is Verdict.PASS
+    assert gate.judge(Group.CONTROL, headers, PortRules()) is Verdict.CONTROL_OFF
+
+
+def settings(**wanted):
+    return ServerSettings(
+        token_file=Path("token") if wanted.pop("token", False) else None, **wanted
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "ports", "control_port"),
+    [
+        ({}, False, True),
+        ({"control_port": 0}, False, True),
+        ({"token": True}, False, True),
+        ({"token": True, "allow_control": True}, True, True),
+        ({"allow_control": True, "control_port": 0}, False, True),
+    ],
+)
+def test_control_is_for_the_control_port_or_behind_a_token(wanted, ports, control_port):
+    chosen = settings(**wanted)
+    assert chosen.rules().control is ports
+    assert chosen.rules(control_port=True).control is control_port
+
+
+@pytest.mark.parametrize("wanted", [{"allow_control": True}, {"allow_uploads": True}])
+def test_what_was_enough_for_control_before_says_what_is_missing(wanted):
+    with pytest.raises(ValueError, match=r"^allow_\w+: needs .*token.*") as caught:
+        settings(**wanted)
+    assert "--control-port" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed", "hosts"),
+    [
+        ("127.0.0.1", (), frozenset()),
+        ("::1", (), frozenset()),
+        ("LOCALHOST", ("A.example.",), frozenset({"a.example"})),
+        ("0.0.0.0", (), None),
+        ("::", (), None),
+        ("0.0.0.0", ("a.example",), frozenset({"a.example"})),
+    ],
+)
+def test_hosts_are_checked_on_loopback_or_where_they_are_stated(host, allowed, hosts):
+    assert settings(host=host, allowed_hosts=allowed).rules().hosts == hosts
+    assert settings(host=host, allowed_hosts=allowed).rules(control_port=True).hosts is not None
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"allowed_hosts": ("*",)},
+        {"allowed_hosts": ("https://a.example",)},
+        {"allowed_hosts": ("",)},
+        {"allowed_origins": ("*",)},
+        {"allowed_origins": ("null",)},
+        {"allowed_origins": ("app.example",)},
+        {"allowed_origins": ("https://app.example/path",)},
+    ],
+)
+def test_hosts_and_origins_that_are_none_are_named(wanted):
+    with pytest.raises(ValueError, match=f"^{next(iter(wanted))}: expected"):
+        settings(**wanted)
 
 
 def test_the_token_is_the_first_line_of_its_file(tmp_path):

@@ -99,6 +99,36 @@ def serve(
     metrics_port: Annotated[
         int, _flag("METRICS_PORT", _LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
     ] = 8002,
+    control_port: Annotated[
+        int,
+        _flag(
+            "CONTROL_PORT",
+            _ACCESS,
+            "HTTP port for loading and unloading alone; 0: a free one; -1: none.",
+            metavar="PORT",
+        ),
+    ] = -1,
+    control_host: Annotated[
+        str, _flag("CONTROL_HOST", _ACCESS, "Address of that port.", metavar="ADDRESS")
+    ] = "127.0.0.1",
+    allowed_hosts: Annotated[
+        str | None,
+        _flag(
+            "ALLOWED_HOSTS",
+            _ACCESS,
+            "Host names, with commas, that requests may be for beside localhost.",
+            metavar="NAMES",
+        ),
+    ] = None,
+    allowed_origins: Annotated[
+        str | None,
+        _flag(
+            "ALLOWED_ORIGINS",
+            _ACCESS,
+            "Origins, with commas, whose web pages may use the server (CORS); default: none.",
+            metavar="ORIGINS",
+        ),
+    ] = None,
     cores: Annotated[
         int | None,
         _flag(
@@ -241,7 +271,12 @@ def serve(
     ] = "30s",
     allow_control: Annotated[
         bool,
-        _flag("ALLOW_CONTROL", _ACCESS, "Let clients load and unload.", name="--allow-control"),
+        _flag(
+            "ALLOW_CONTROL",
+            _ACCESS,
+            "Let clients load and unload on every port; needs --token-file.",
+            name="--allow-control",
+        ),
     ] = False,
     allow_uploads: Annotated[
         bool,
@@ -330,6 +365,10 @@ def serve(
             http_port=_port(http_port),
             grpc_port=_port(grpc_port),
             metrics_port=_port(metrics_port),
+            control_port=_port(control_port),
+            control_host=control_host,
+            allowed_hosts=_listed(allowed_hosts),
+            allowed_origins=_listed(allowed_origins),
             cores=cores,
             allow_fewer_cores=allow_fewer_cores,
             cpu_allocator=cpu_allocator,  # type: ignore[arg-type]  # checked there
@@ -386,6 +425,10 @@ def _naming_the_flag(message: str) -> str:
 
 def _port(number: int) -> int | None:
     return None if number == -1 else number
+
+
+def _listed(text: str | None) -> tuple[str, ...]:
+    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
 
 
 def _options(pairs: list[str]) -> dict[str, object]:

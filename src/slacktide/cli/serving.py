@@ -35,7 +35,12 @@ def make_room_for_connections(settings: ServerSettings) -> str | None:
         with contextlib.suppress(ValueError, OSError):  # then it stays as it is
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-    ports = [settings.http_port, settings.grpc_port, settings.metrics_port]
+    ports = (
+        settings.http_port,
+        settings.grpc_port,
+        settings.metrics_port,
+        settings.control_port,
+    )
     open_ports = len(ports) - ports.count(None)
     needed = open_ports * settings.max_connections + OTHER_DESCRIPTORS
     if soft == resource.RLIM_INFINITY or needed <= soft:

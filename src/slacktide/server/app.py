@@ -121,7 +121,6 @@ class App:
             self.catalog,
             self.fleet,
             self.repository,
-            remote_control=settings.allow_control,
             staging=self._staging(),
         )
         metrics = Metrics(
@@ -149,6 +148,12 @@ class App:
                 "listening on %s without TLS and without a token: anyone who reaches this "
                 "machine can use it",
                 settings.host,
+            )
+        if settings.control_exposed:
+            log.warning(
+                "the control port listens on %s without a token: anyone who reaches it can load "
+                "models",
+                settings.control_host,
             )
         try:
             await self.front_ends.start()

@@ -45,18 +45,15 @@ class ServerControlPlane:
         fleet: Fleet,
         repository: Repository,
         *,
-        remote_control: bool = False,
         staging: Staging | None = None,
     ) -> None:
-        """`remote_control`: whether clients may load and unload. `staging`: where models that
-        come with the load call go; None refuses them."""
+        """`staging`: where models that come with the load call go; None refuses them."""
         self.started = False
         """Whether the models of the start have been loaded, or have failed to."""
         self.draining = False
         self._catalog = catalog
         self._fleet = fleet
         self._repository = repository
-        self._remote_control = remote_control
         self._staging = staging
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
@@ -144,7 +141,6 @@ class ServerControlPlane:
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
 
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
-        self._require_control()
         try:
             files, config = split_parameters(parameters)
             repository = self._repository
@@ -165,18 +161,9 @@ class ServerControlPlane:
             raise ControlError("bad_input", str(error)) from error
 
     async def unload(self, model: str) -> None:
-        self._require_control()
         await self._fleet.unload(model)
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────
-
-    def _require_control(self) -> None:
-        if not self._remote_control:
-            raise ControlError(
-                "forbidden",
-                "loading and unloading over the network is off; "
-                "start the server with --allow-control",
-            )
 
     def _versions(self, name: str) -> list[LoadedVersion]:
         return list(self._catalog.serving(name).values())

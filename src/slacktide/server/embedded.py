@@ -47,15 +47,19 @@ class Server:
 
     @property
     def http_port(self) -> int:
-        return self.app.front_ends.http_port or 0
+        return self.app.front_ends.port("http") or 0
 
     @property
     def grpc_port(self) -> int:
-        return self.app.front_ends.grpc_port or 0
+        return self.app.front_ends.port("grpc") or 0
 
     @property
     def metrics_port(self) -> int:
-        return self.app.front_ends.metrics_port or 0
+        return self.app.front_ends.port("metrics") or 0
+
+    @property
+    def control_port(self) -> int:
+        return self.app.front_ends.port("control") or 0
 
     def start(self) -> None:
         """Start, and return when the models serve or have failed to.

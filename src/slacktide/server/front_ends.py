@@ -1,20 +1,20 @@
-"""The listening ports of a server: HTTP, gRPC, metrics; one gate before all of them."""
+"""The listening ports of a server: HTTP, gRPC, metrics, control; one gate before all of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from slacktide.server.access import AccessLogger
 from slacktide.server.groups import Group
 from slacktide.server.grpc import GrpcServer, GrpcSettings
 from slacktide.server.grpc import rpc as grpc_rpc
 from slacktide.server.grpc.settings import TlsPem
-from slacktide.server.http import HttpServer, HttpSettings
+from slacktide.server.http import AccessLog, HttpServer, HttpSettings, Route, inference_routes
 from slacktide.server.http import hub as http_hub
 from slacktide.server.metrics import Metrics, metrics_routes
 from slacktide.server.ports import ControlPlane, DataPlane
-from slacktide.server.security import Gate, Verdict
+from slacktide.server.security import ASKED, Gate, PortRules, Verdict
 from slacktide.server.settings import ServerSettings
 from slacktide.wire.status import WireStatus
 
@@ -34,80 +34,65 @@ class FrontEnds:
     ) -> None:
         """`clock`: monotonic seconds at which what is read now has come."""
         self._settings = settings
-        self._http: HttpServer | None = None
-        self._grpc: GrpcServer | None = None
-        self._metrics: HttpServer | None = None
-        http_settings = http_settings_of(settings)
+        rules, for_control = settings.rules(), settings.rules(control_port=True)
         http_access = None if access is None else access.http
+
+        def http(routes: Iterable[Route], rules: PortRules, access: AccessLog | None) -> HttpServer:
+            options = http_settings_of(settings, rules)
+            gated = http_gate(gate, rules)
+            return HttpServer(routes, options, authorize=gated, access_log=access, clock=clock)
+
+        routes = inference_routes(data, control, http_settings_of(settings, rules))
+        others = [route for route in routes if route.group is not Group.INFERENCE]
+        self._servers: dict[str, HttpServer | GrpcServer] = {}
         if settings.http_port is not None:
-            self._http = HttpServer.for_inference(
-                data,
-                control,
-                http_settings,
-                authorize=http_gate(gate),
-                access_log=http_access,
-                clock=clock,
-            )
+            self._servers["http"] = http(routes, rules, http_access)
         if settings.grpc_port is not None:
-            self._grpc = GrpcServer(
+            self._servers["grpc"] = GrpcServer(
                 data,
                 control,
                 grpc_settings_of(settings),
-                authorize=grpc_gate(gate),
+                authorize=grpc_gate(gate, rules),
                 access_log=None if access is None else access.grpc,
                 clock=clock,
             )
         if settings.metrics_port is not None:
-            self._metrics = HttpServer(
-                metrics_routes(metrics), http_settings, authorize=http_gate(gate)
-            )
+            self._servers["metrics"] = http(metrics_routes(metrics), rules, None)
+        if settings.control_port is not None:
+            self._servers["control"] = http(others, for_control, http_access)
 
     async def start(self) -> None:
         """Bind every port. Raises OSError naming the port that cannot be had."""
         settings, tls = self._settings, self._settings.tls
         context = None if tls is None else tls.context()
-        if self._http is not None and settings.http_port is not None:
-            await _named("http-port", self._http.start(settings.host, settings.http_port, context))
-        if self._grpc is not None and settings.grpc_port is not None:
-            pem = None if tls is None else TlsPem(*tls.read())
-            await _named("grpc-port", self._grpc.start(settings.host, settings.grpc_port, pem))
-        if self._metrics is not None and settings.metrics_port is not None:
-            await _named(
-                "metrics-port", self._metrics.start(settings.host, settings.metrics_port, context)
-            )
+        pem = None if tls is None else TlsPem(*tls.read())
+        for name, server in self._servers.items():
+            host, port = settings.host_of(name), getattr(settings, f"{name}_port")
+            if isinstance(server, GrpcServer):
+                starting = server.start(host, port, pem)
+            else:
+                starting = server.start(host, port, context)
+            await _named(f"{name}-port", starting)
 
-    @property
-    def http_port(self) -> int | None:
-        return None if self._http is None else self._http.port
-
-    @property
-    def grpc_port(self) -> int | None:
-        return None if self._grpc is None else self._grpc.port
-
-    @property
-    def metrics_port(self) -> int | None:
-        return None if self._metrics is None else self._metrics.port
+    def port(self, name: str) -> int | None:
+        """What `http`, `grpc`, `metrics` or `control` listens on; None if it does not."""
+        server = self._servers.get(name)
+        return None if server is None else server.port
 
     def addresses(self) -> str:
         """Where to connect, for people."""
-        ports = {"http": self.http_port, "grpc": self.grpc_port, "metrics": self.metrics_port}
-        host = self._settings.host
-        return ", ".join(f"{name} {host}:{port}" for name, port in ports.items() if port)
+        host_of = self._settings.host_of
+        return ", ".join(f"{n} {host_of(n)}:{server.port}" for n, server in self._servers.items())
 
     async def drain(self, timeout_s: float) -> None:
         """Stop listening; answer what is in flight, for at most so many seconds."""
-        waiting: list[Awaitable[object]] = []
-        if self._http is not None:
-            waiting.append(self._http.drain(timeout_s))
-        if self._grpc is not None:
-            waiting.append(self._grpc.drain(timeout_s))
-        await asyncio.gather(*waiting)
+        served = (server for name, server in self._servers.items() if name != "metrics")
+        await asyncio.gather(*(server.drain(timeout_s) for server in served))
 
     async def close(self) -> None:
         """Close every port and cut what is connected."""
-        for server in (self._http, self._grpc, self._metrics):
-            if server is not None:
-                await server.close()
+        for server in self._servers.values():
+            await server.close()
 
 
 async def _named(setting: str, start: Awaitable[None]) -> None:
@@ -117,7 +102,7 @@ async def _named(setting: str, start: Awaitable[None]) -> None:
         raise OSError(error.errno, f"{setting}: {error.strerror or error}") from None
 
 
-def http_settings_of(settings: ServerSettings) -> HttpSettings:
+def http_settings_of(settings: ServerSettings, rules: PortRules) -> HttpSettings:
     control = HttpSettings().max_control_bytes
     return HttpSettings(
         header_timeout_s=settings.header_timeout_s,
@@ -126,8 +111,11 @@ def http_settings_of(settings: ServerSettings) -> HttpSettings:
         max_connections=settings.max_connections,
         max_body_bytes=settings.max_request_bytes,
         # A load call that brings files is as large as they are.
-        max_control_bytes=settings.max_request_bytes if settings.allow_uploads else control,
+        max_control_bytes=(
+            settings.max_request_bytes if settings.allow_uploads and rules.control else control
+        ),
         triton_strict=settings.triton_strict,
+        allowed_origins=rules.origins,
     )
 
 
@@ -140,28 +128,28 @@ def grpc_settings_of(settings: ServerSettings) -> GrpcSettings:
     )
 
 
-def http_gate(gate: Gate) -> http_hub.Authorize | None:
-    """The gate as the HTTP front end asks it; None if it lets everything pass."""
-    if not gate.guarded:
-        return None
+def http_gate(gate: Gate, rules: PortRules) -> http_hub.Authorize:
+    """The gate as the HTTP front end asks it."""
 
     def authorize(group: Group, headers: Mapping[bytes, bytes]) -> http_hub.Denial | None:
-        verdict = gate.judge(group, headers.get(b"authorization"))
-        return None if verdict is Verdict.PASS else http_hub.Denial(verdict.value)
+        verdict = gate.judge(group, headers, rules)
+        return None if verdict is Verdict.PASS else http_hub.Denial(verdict.value, verdict.status)
 
     return authorize
 
 
-def grpc_gate(gate: Gate) -> grpc_rpc.Authorize | None:
-    """The gate as the gRPC front end asks it."""
-    if not gate.guarded:
-        return None
+def grpc_gate(gate: Gate, rules: PortRules) -> grpc_rpc.Authorize:
+    """The gate as the gRPC front end asks it. grpc.aio tells nobody the `:authority`; browsers do
+    not speak gRPC, and what comes through a proxy has its Origin."""
+    names = {name: name.decode() for name in ASKED if name != b"content-type"}
 
     def authorize(group: Group, metadata: Mapping[str, str]) -> grpc_rpc.Denial | None:
-        verdict = gate.judge(group, metadata.get("authorization"))
+        asked = {n: metadata[text].encode() for n, text in names.items() if text in metadata}
+        verdict = gate.judge(group, asked, rules)
         if verdict is Verdict.PASS:
             return None
-        return grpc_rpc.Denial(WireStatus(401, "UNAUTHENTICATED"), verdict.value)
+        grpc = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
+        return grpc_rpc.Denial(WireStatus(verdict.status, grpc), verdict.value)
 
     return authorize
 

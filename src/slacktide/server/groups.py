@@ -14,6 +14,8 @@ class Group(StrEnum):
     CONFIG = "model-config"
     STATISTICS = "statistics"
     REPOSITORY = "model-repository"
+    CONTROL = "model-control"
+    """Loading and unloading, which Triton counts to its repository."""
     SHARED_MEMORY = "shared-memory"
     TRACE = "trace"
     LOGGING = "logging"

@@ -1,19 +1,32 @@
-"""The gate: who may call what, the same on every port (HTTP, gRPC, metrics)."""
+"""The gate: who may call what, on every port (HTTP, gRPC, metrics, control)."""
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
 
 from slacktide.server.groups import Group
 
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({Group.HEALTH})
-"""Probes carry no token. They learn whether the server lives and is ready, and of a model whose
-name they know, whether it is."""
+"""Probes carry no token and name any host. They learn whether the server lives and is ready, and of
+a model whose name they know, whether it is."""
+ASKED = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
+"""Headers that the gate looks at."""
+_PAGE_CONTENT = frozenset(
+    {b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded"}
+)
+"""What a browser lets any page send anywhere without asking the receiver first."""
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::\d*)?")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
 
 
 class SecurityError(ValueError):
@@ -21,39 +34,118 @@ class SecurityError(ValueError):
 
 
 class Verdict(Enum):
-    """What the gate says."""
+    """What the gate says; `status` is HTTP's."""
 
     PASS = "pass"
     NO_TOKEN = "a bearer token is required"
     WRONG_TOKEN = "the bearer token is not valid"
+    FOREIGN_PAGE = "the request comes from a web page of an origin that is not in --allowed-origins"
+    FOREIGN_HOST = "the Host header names neither this machine nor one of --allowed-hosts"
+    CONTROL_OFF = (
+        "loading and unloading is off here; start the server with --allow-control and "
+        "--token-file, or with --control-port and use that port"
+    )
+    PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
+
+    @property
+    def status(self) -> int:
+        if self in (Verdict.NO_TOKEN, Verdict.WRONG_TOKEN):
+            return 401
+        return 415 if self is Verdict.PAGE_CONTENT else 403
+
+
+@dataclass(frozen=True, slots=True)
+class PortRules:
+    """What differs from port to port."""
+
+    hosts: frozenset[str] | None = None
+    """Names that a Host header may have beside those of the loopback interface; None: any."""
+    origins: frozenset[bytes] = frozenset()
+    """Origins whose pages may use the port. No origin: no browser's page has asked."""
+    control: bool = False
+    """Whether models may be loaded and unloaded."""
 
 
 class Gate:
-    """Lets a call pass if it carries the token; without a token to ask for, every call."""
+    """Judges calls by their headers, before anything else of them is read.
+
+    A web page can make its visitor's browser send requests to this machine; the browser says so in
+    Origin or Sec-Fetch-Site. A page whose name was rebound to this machine's address is of its own
+    origin, as the browser sees it; then the Host header has the page's name.
+    """
 
     def __init__(self, token: str | None) -> None:
+        """`token`: what calls must carry; None: nothing."""
         self._token = None if token is None else token.encode()
 
-    @property
-    def guarded(self) -> bool:
-        return self._token is not None
-
-    def judge(self, group: Group, authorization: str | bytes | None) -> Verdict:
-        """`authorization` is the value of the header or metadata of that name."""
-        if self._token is None or group in OPEN_GROUPS:
+    def judge(
+        self, group: Group, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
+    ) -> Verdict:
+        """`headers` by lower-case name, those of `ASKED` at least."""
+        origin = headers.get(b"origin")
+        if origin is not None:
+            if origin.lower() not in rules.origins:
+                return Verdict.FOREIGN_PAGE
+        elif b"cross-site" in headers.get(b"sec-fetch-site", b"").lower():
+            return Verdict.FOREIGN_PAGE
+        if group in OPEN_GROUPS:
             return Verdict.PASS
-        if authorization is None:
-            return Verdict.NO_TOKEN
-        value = authorization.encode() if isinstance(authorization, str) else authorization
-        scheme, _, token = value.strip().partition(b" ")
+        host = headers.get(b"host")
+        # Browsers always name a host: without one (HTTP/1.0, gRPC) no page is behind the request.
+        if rules.hosts is not None and host is not None:
+            name = host_name(host.decode("latin-1"))
+            if not (name in rules.hosts or is_loopback(name)):
+                return Verdict.FOREIGN_HOST
+        verdict = self._judge_token(headers.get(b"authorization"))
+        if verdict is Verdict.PASS and group is Group.CONTROL:
+            if not rules.control:
+                return Verdict.CONTROL_OFF
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            if kind in _PAGE_CONTENT:
+                return Verdict.PAGE_CONTENT
+        return verdict
+
+    def _judge_token(self, authorization: bytes | None) -> Verdict:
+        if self._token is None:
+            return Verdict.PASS
+        scheme, _, token = (authorization or b"").strip().partition(b" ")
         if scheme.lower() != b"bearer":
             return Verdict.NO_TOKEN
         # Takes the same time however much of the token is right.
-        return (
-            Verdict.PASS
-            if hmac.compare_digest(token.strip(), self._token)
-            else (Verdict.WRONG_TOKEN)
-        )
+        right = hmac.compare_digest(token.strip(), self._token)
+        return Verdict.PASS if right else Verdict.WRONG_TOKEN
+
+
+@lru_cache(maxsize=64)
+def host_name(text: str) -> str:
+    """The name or address in a Host header: without port and final dot, in lower case. Empty if it
+    is malformed."""
+    found = _HOST.fullmatch(text.strip().lower()[:300])
+    if found is None:
+        return ""
+    name = found[1] or found[2].removesuffix(".")
+    with contextlib.suppress(ValueError):
+        return str(ip_address(name))
+    return "" if found[1] else name
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name (as `host_name` gives it) can only be this machine."""
+    if name == "localhost":
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def checked_origin(text: str) -> bytes:
+    """An origin as browsers write it, in lower case. Raises ValueError if it is none."""
+    origin = text.strip().lower().removesuffix("/")
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError(f"expected origins such as https://app.example:8080, got {text!r}")
+    return origin.encode()
 
 
 def read_token(path: Path) -> str:

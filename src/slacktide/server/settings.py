@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from slacktide.server.security import TlsFiles
+from slacktide.server.security import (
+    PortRules,
+    TlsFiles,
+    checked_origin,
+    host_name,
+    is_loopback,
+)
 from slacktide.server.sizes import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
@@ -23,6 +29,15 @@ class ServerSettings:
     """0 takes a free port; None: no HTTP."""
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
+    control_port: int | None = None
+    """A port (HTTP) for loading and unloading alone, which needs no token; None: there is none."""
+    control_host: str = "127.0.0.1"
+    """Address that it binds."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names, without port, that requests may have in their Host header beside the loopback ones.
+    Checked where the server is bound to a loopback address, and elsewhere if any are stated."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins (`https://app.example`) whose web pages may use the server; no others may."""
     cores: int | None = None
     """Most cores that models may use; None: all that this process may use."""
     allow_fewer_cores: bool = False
@@ -58,9 +73,10 @@ class ServerSettings:
     drain_timeout_s: float = 30.0
     """Longest that what is in flight may take after that."""
     allow_control: bool = False
-    """Whether clients may load and unload models."""
+    """Whether clients may load and unload models on all ports; needs `token_file`, or
+    `control_port` and then holds there alone."""
     allow_uploads: bool = False
-    """Whether the load call may bring files; needs `allow_control`."""
+    """Whether the load call may bring files; needs `allow_control` or `control_port`."""
     triton_strict: bool = False
     """Overload and missed deadlines answer as Triton's do: 503, UNAVAILABLE."""
     token_file: Path | None = None
@@ -76,13 +92,14 @@ class ServerSettings:
     """Size at which a part of the recording is set aside; the one before it is deleted."""
 
     def __post_init__(self) -> None:
-        for name in ("http_port", "grpc_port", "metrics_port"):
+        ports = ("http_port", "grpc_port", "metrics_port", "control_port")
+        for name in ports:
             port = getattr(self, name)
             if port is not None and not 0 <= port <= 65535:
                 raise ValueError(f"{name}: expected 0 to 65535, got {port}")
-        stated = [p for p in (self.http_port, self.grpc_port, self.metrics_port) if p]
+        stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
-            raise ValueError("http_port, grpc_port and metrics_port must differ")
+            raise ValueError(f"{', '.join(ports[:-1])} and {ports[-1]} must differ")
         for name in ("memory_limit", "max_request_bytes", "max_connections", "profile_budget_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
@@ -102,15 +119,54 @@ class ServerSettings:
             raise ValueError(f"pod_overhead: expected 0 or more, got {self.pod_overhead}")
         if self.record_limit < MIB:
             raise ValueError(f"record_limit: expected 1MiB or more, got {self.record_limit}")
-        if self.allow_uploads and not self.allow_control:
-            raise ValueError("allow_uploads: needs allow_control")
+        if self.allow_control and self.token_file is None and self.control_port is None:
+            raise ValueError(
+                "allow_control: needs a token (--token-file FILE) or a port of its own for "
+                "control (--control-port PORT); by itself it let every web page open on this "
+                "machine load models"
+            )
+        if self.allow_uploads and not (self.allow_control or self.control_port is not None):
+            raise ValueError("allow_uploads: needs --control-port, or --allow-control with a token")
+        for name in self.allowed_hosts:
+            if not host_name(name):
+                raise ValueError(
+                    f"allowed_hosts: expected names such as host.example, got {name!r}"
+                )
+        try:
+            list(map(checked_origin, self.allowed_origins))
+        except ValueError as error:
+            raise ValueError(f"allowed_origins: {error}") from None
 
     @property
     def loopback(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in ("127.0.0.1", "::1", "localhost")
+        return is_loopback(self.host)
 
     @property
     def exposed(self) -> bool:
         """Reachable from elsewhere with neither a token nor TLS in the way."""
         return not self.loopback and self.token_file is None and self.tls is None
+
+    @property
+    def control_exposed(self) -> bool:
+        """Whether others than this machine's users may load models without a token."""
+        return (
+            self.control_port is not None
+            and not is_loopback(self.control_host)
+            and self.token_file is None
+            and (self.tls is None or self.tls.client_ca is None)
+        )
+
+    def host_of(self, port: str) -> str:
+        """The address that `http`, `grpc`, `metrics` or `control` binds."""
+        return self.control_host if port == "control" else self.host
+
+    def rules(self, *, control_port: bool = False) -> PortRules:
+        """What the gate goes by on the control port, or on the others."""
+        local = is_loopback(self.control_host) if control_port else self.loopback
+        hosts = frozenset(map(host_name, self.allowed_hosts))
+        return PortRules(
+            hosts if local or hosts else None,
+            frozenset(map(checked_origin, self.allowed_origins)),
+            control=control_port or (self.allow_control and self.token_file is not None),
+        )

@@ -235,12 +235,12 @@ def test_the_stock_client_walks_the_control_routes(serve):
 def gate(group, headers):
     if headers.get(b"authorization") == b"Bearer right":
         return None
-    return Denial("a token is needed", forbidden=group is Group.REPOSITORY)
+    return Denial("a token is needed", 403 if group is Group.CONTROL else 401)
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
 def test_the_gate_stands_before_every_route(serve, route):
-    status = 403 if route.group is Group.REPOSITORY else 401
+    status = 403 if route.group is Group.CONTROL else 401
 
     async def body():
         async with serve(authorize=gate) as here:

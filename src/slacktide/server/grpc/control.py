@@ -59,10 +59,10 @@ class ControlMethods:
                 Group.REPOSITORY, unary(m.RepositoryIndexRequest, self._index)
             ),
             "RepositoryModelLoad": Method(
-                Group.REPOSITORY, unary(m.RepositoryModelLoadRequest, self._load)
+                Group.CONTROL, unary(m.RepositoryModelLoadRequest, self._load)
             ),
             "RepositoryModelUnload": Method(
-                Group.REPOSITORY, unary(m.RepositoryModelUnloadRequest, self._unload)
+                Group.CONTROL, unary(m.RepositoryModelUnloadRequest, self._unload)
             ),
         }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from slacktide.domain import Reason
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
-from slacktide.server.http.messages import error_response, failure_response
+from slacktide.server.http.messages import error_response, failure_response, preflight_response
 
 
 def open_exchange(hub: Hub, exchange: Exchange) -> None:
@@ -23,6 +23,10 @@ def open_exchange(hub: Hub, exchange: Exchange) -> None:
 
 def _open(hub: Hub, exchange: Exchange) -> None:
     settings = hub.settings
+    if exchange.method == "OPTIONS" and settings.allowed_origins:
+        exchange.response = preflight_response(exchange.headers, settings.allowed_origins)
+        if exchange.response is not None:
+            return
     found = hub.router.match(exchange.target)
     if found is None:
         exchange.response = error_response(404, "Not Found")
@@ -36,9 +40,8 @@ def _open(hub: Hub, exchange: Exchange) -> None:
     if hub.authorize is not None:
         denial = hub.authorize(route.group, exchange.headers)
         if denial is not None:
-            status = 403 if denial.forbidden else 401
-            line = b"" if denial.forbidden else b"WWW-Authenticate: Bearer\r\n"
-            exchange.response = error_response(status, denial.message, extra=line)
+            line = b"WWW-Authenticate: Bearer\r\n" if denial.status == 401 else b""
+            exchange.response = error_response(denial.status, denial.message, extra=line)
             return
     exchange.route = route
     exchange.params = found.params

@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why the gate keeps a request out: 401 if it could prove itself, 403 if that is no use."""
+    """Why the gate keeps a request out: 401 if a token would help; else 403 or 415."""
 
     message: str
-    forbidden: bool = False
+    status: int = 401
 
 
 Authorize = Callable[[Group, Mapping[bytes, bytes]], Denial | None]

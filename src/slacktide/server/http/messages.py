@@ -87,6 +87,31 @@ def retry_after(status: int, seconds: float | None) -> bytes:
     return b""
 
 
+def cors_lines(headers: Mapping[bytes, bytes], allowed: frozenset[bytes]) -> bytes:
+    """What lets a page of a listed origin read an answer; nothing for all others."""
+    origin = headers.get(b"origin", b"").lower()
+    if origin not in allowed:
+        return b""
+    return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
+
+
+def preflight_response(
+    headers: Mapping[bytes, bytes], allowed: frozenset[bytes]
+) -> Response | None:
+    """The answer where a browser asks first whether a page of a listed origin may send more than
+    a form could; None for all other requests. `cors_lines` come on top."""
+    method = headers.get(b"access-control-request-method")
+    if method is None or headers.get(b"origin", b"").lower() not in allowed:
+        return None
+    lines = b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Max-Age: 600\r\n"
+    asked = headers.get(b"access-control-request-headers")
+    if asked is not None:
+        lines += b"Access-Control-Allow-Headers: %b\r\n" % asked
+    if b"access-control-request-private-network" in headers:
+        lines += b"Access-Control-Allow-Private-Network: true\r\n"
+    return Response(extra=lines)
+
+
 _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
@@ -115,9 +140,11 @@ __all__ = [
     "OCTETS",
     "Request",
     "Response",
+    "cors_lines",
     "error_response",
     "failure_response",
     "json_response",
+    "preflight_response",
     "render_head",
     "retry_after",
 ]

@@ -30,6 +30,7 @@ from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
 from slacktide.server.http.messages import (
     Response,
+    cors_lines,
     error_response,
     failure_response,
     render_head,
@@ -366,6 +367,9 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
         close = last or not exchange.keep_alive
+        if settings.allowed_origins:
+            lines = cors_lines(exchange.headers, settings.allowed_origins)
+            response = response._replace(extra=response.extra + lines)
         head = render_head(response, length, close=close, keep_alive_1_0=exchange.old)
         if not self._transport.is_closing():
             if exchange.method == "HEAD":

@@ -76,15 +76,15 @@ def _for_model(
 
 
 def _repository(handlers: ControlHandlers) -> tuple[Route, ...]:
-    base, group = "/v2/repository", Group.REPOSITORY
+    base, control = "/v2/repository", Group.CONTROL
     named = unsupported("naming a repository")
     return (
-        Route("POST", f"{base}/index", handlers.index, group),
-        Route("POST", f"{base}/models/{{model}}/load", handlers.load, group),
-        Route("POST", f"{base}/models/{{model}}/unload", handlers.unload, group),
-        Route("POST", f"{base}/{{repository}}/index", named, group),
-        Route("POST", f"{base}/{{repository}}/models/{{model}}/load", named, group),
-        Route("POST", f"{base}/{{repository}}/models/{{model}}/unload", named, group),
+        Route("POST", f"{base}/index", handlers.index, Group.REPOSITORY),
+        Route("POST", f"{base}/models/{{model}}/load", handlers.load, control),
+        Route("POST", f"{base}/models/{{model}}/unload", handlers.unload, control),
+        Route("POST", f"{base}/{{repository}}/index", named, Group.REPOSITORY),
+        Route("POST", f"{base}/{{repository}}/models/{{model}}/load", named, control),
+        Route("POST", f"{base}/{{repository}}/models/{{model}}/unload", named, control),
     )
 
 

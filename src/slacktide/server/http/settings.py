@@ -66,10 +66,13 @@ class HttpSettings:
     triton_strict: bool = False
     """Answer overload and missed deadlines with 503, as Triton does."""
 
+    allowed_origins: frozenset[bytes] = frozenset()
+    """Origins (lower case) whose pages may read answers (CORS). The gate lets them in."""
+
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None and not isinstance(value, bool) and not value > 0:
+            if type(value) in (int, float) and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
 
 
