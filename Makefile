@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test check format bench clean
+.PHONY: help setup demo serve test mutants check format bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -36,6 +36,9 @@ check: setup ## format, lint and types
 format: setup ## rewrite the code in the project's format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+mutants: setup ## put faults into the core and see that tests notice (20 minutes at most); some: make mutants MUTANTS="--room engine"
+	$(BIN)/python tests/mutation $(MUTANTS)
 
 bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="overhead --quick"
 	$(BIN)/python -m bench $(BENCH)

@@ -1,0 +1,233 @@
+"""`make mutants`: put faults into the core, one at a time, and see that the tests notice.
+
+Draws a sample of all faults (`--seed`, `--count`), runs the tests of the fault's room in a process
+forked for it, and those of the rooms above where the room's own say nothing. Ends after `--minutes`
+with what it has. Prints each fault that lives, and the share that fell by room; equivalent faults
+stand in equivalent.txt with a reason and are not drawn. Exit code 1 if fewer than 90 % fell.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import importlib.abc
+import importlib.util
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import hypothesis  # noqa: F401  (loaded once, before forking)
+import numpy  # noqa: F401
+import pydantic  # noqa: F401
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+
+from mutants import Mutant, mutants_of  # noqa: E402  (a folder of its own, no package)
+
+SOURCE = ROOT / "src" / "slacktide"
+WANTED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is changed together, and which tests must notice, in this order."""
+
+    name: str
+    modules: tuple[str, ...]
+    """Globs from the source folder."""
+    tests: tuple[tuple[str, ...], ...]
+    """Stages: arguments of pytest; a later one runs only if the earlier ones saw nothing."""
+
+
+ABOVE = ("tests/simulation", "tests/recording", "-m", "not slow")
+LIVE = ("tests/end_to_end", "-m", "not slow and not network")
+ROOMS = (
+    Room("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),
+    Room("scheduling", ("scheduling/*.py",), (("tests/scheduling",), ABOVE)),
+    Room("planners", ("scaling/*.py",), (("tests/scaling",), ABOVE)),
+    Room("times", ("profiles/*times*.py", "profiles/correction.py"), (("tests/profiles",), ABOVE)),
+    Room(
+        "call path",
+        (
+            "server/data_plane.py",
+            "server/infer_ticket.py",
+            "server/upload.py",
+            "server/open_requests.py",
+            "server/deadlines.py",
+            "server/driver.py",
+            "server/http/protocol.py",
+            "server/http/infer.py",
+        ),
+        (("tests/server", "-m", "not slow"), LIVE),
+    ),
+)
+NOT_CHANGED = {"engine/invariants.py"}
+"""Checks that tests call; engine's own tests break an engine to see that they speak."""
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives one module its faulty source; every other one is found as usual."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._name = "slacktide." + mutant.path.removesuffix(".py").replace("/", ".")
+        self._name = self._name.removesuffix(".__init__")
+        self._mutant = mutant
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> object:
+        if name != self._name:
+            return None
+        file = SOURCE / self._mutant.path
+        return importlib.util.spec_from_file_location(name, file, loader=self)
+
+    def create_module(self, spec: object) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._mutant.source, self._mutant.path, "exec"), module.__dict__)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=300, help="faults to draw (300)")
+    parser.add_argument("--minutes", type=float, default=20.0, help="end after so long (20)")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--room", action="append", choices=[room.name for room in ROOMS])
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name has TEXT")
+    asked = parser.parse_args()
+    rooms = [room for room in ROOMS if not asked.room or room.name in asked.room]
+    equivalent = _equivalent()
+    known: set[str] = set()
+    pool: list[tuple[Room, Mutant]] = []
+    for room in rooms:
+        for pattern in room.modules:
+            for file in sorted(SOURCE.glob(pattern)):
+                path = str(file.relative_to(SOURCE))
+                for mutant in [] if path in NOT_CHANGED else mutants_of(path, file.read_text()):
+                    known.add(mutant.name)
+                    if mutant.name not in equivalent and asked.only in mutant.name:
+                        pool.append((room, mutant))
+    if not asked.room and (gone := sorted(equivalent - known)):
+        print("equivalent.txt names faults that are gone:", *gone, sep="\n  ")
+        return 2
+    drawn = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
+    print(f"{len(drawn)} of {len(pool)} faults, {len(equivalent)} listed as equivalent")
+    for room in rooms:
+        if not _passes_unchanged(room):
+            print(f"tests of {room.name} fail without any fault: mend them first")
+            return 2
+    return _report(rooms, list(_judged(drawn, asked.jobs, asked.minutes * 60.0)), len(drawn))
+
+
+def _equivalent() -> set[str]:
+    """Names in equivalent.txt: a line each, its reason indented below it."""
+    lines = (HERE / "equivalent.txt").read_text().splitlines()
+    return {line for line in lines if line and not line.startswith(("#", " "))}
+
+
+def _judged(
+    drawn: Sequence[tuple[Room, Mutant]], jobs: int, seconds: float
+) -> Iterator[tuple[Room, Mutant, bool]]:
+    """(room, fault, whether it fell), as they end, `jobs` at a time."""
+    ends = time.monotonic() + seconds
+    waiting = list(reversed(drawn))
+    running: dict[int, tuple[int, float, Room, Mutant, int]] = {}
+    try:
+        while running or (waiting and time.monotonic() < ends):
+            while waiting and len(running) < jobs and time.monotonic() < ends:
+                room, mutant = waiting.pop()
+                pid, end = _start(mutant, room.tests[0])
+                running[end] = (pid, time.monotonic(), room, mutant, 0)
+            ready, _, _ = select.select(list(running), [], [], 1.0)
+            for end in list(running):
+                pid, began, room, mutant, stage = running[end]
+                if end not in ready and time.monotonic() - began < 240.0:
+                    continue
+                del running[end]
+                fell = end not in ready or os.read(end, 1) != b"\0"
+                os.close(end)
+                _end(pid)
+                if fell or stage + 1 == len(room.tests):
+                    print("." if fell else f"\nlives: {mutant.path}:{mutant.line} {mutant.name}",
+                          end="" if fell else "\n", flush=True)  # fmt: skip
+                    yield room, mutant, fell
+                else:
+                    pid, end = _start(mutant, room.tests[stage + 1])
+                    running[end] = (pid, time.monotonic(), room, mutant, stage + 1)
+    finally:
+        for pid, *_ in running.values():
+            _end(pid)
+    print()
+
+
+def _passes_unchanged(room: Room) -> bool:
+    """Whether the room's own tests pass with a module that is only written anew."""
+    file = next(SOURCE.glob(room.modules[0]))
+    source = ast.unparse(ast.parse(file.read_text()))
+    pid, end = _start(Mutant(str(file.relative_to(SOURCE)), 0, "", "", "", source), room.tests[0])
+    passed = os.read(end, 1) == b"\0"
+    os.close(end)
+    _end(pid)
+    return passed
+
+
+def _start(mutant: Mutant, tests: tuple[str, ...]) -> tuple[int, int]:
+    """Fork a process that runs `tests` with the fault; its pipe says 0 if they all pass."""
+    end, write = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(write)
+        return pid, end
+    os.setsid()
+    os.close(end)
+    with contextlib.suppress(BaseException), tempfile.TemporaryDirectory() as folder:
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        sys.meta_path.insert(0, _Changed(mutant))
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=60"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is loaded
+        code = pytest.main([*options, f"--basetemp={folder}/t", *tests])
+        os.write(write, bytes([int(code)]))
+    os._exit(0)
+
+
+def _end(pid: int) -> None:
+    """End a forked process with all that it started: it leads a group of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _report(rooms: Sequence[Room], judged: Sequence[tuple[Room, Mutant, bool]], drawn: int) -> int:
+    total = Counter(room.name for room, _, _ in judged)
+    fell = Counter(room.name for room, _, dead in judged if dead)
+    for room in rooms:
+        if total[room.name]:
+            share = fell[room.name] / total[room.name]
+            print(f"{room.name:<12}{fell[room.name]:>5} of {total[room.name]:<5}{share:6.1%}")
+    share = fell.total() / max(1, total.total())
+    print(
+        f"{fell.total()} of {total.total()} faults fell ({share:.1%}); at least {WANTED:.0%} must"
+    )
+    if total.total() < drawn:
+        print(f"time was up: {drawn - total.total()} were not tried")
+    return 0 if share >= WANTED else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

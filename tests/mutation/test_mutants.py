@@ -1,0 +1,68 @@
+"""The faults that `make mutants` puts into the core."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = '''
+"""Docstring 1."""
+import logging
+log = logging.getLogger("x")
+
+
+class Gate:
+    """Says 2."""
+
+    def open(self, x: int = 3) -> int | None:
+        log.info("asked %d", 4)
+        if x < 5:
+            raise ValueError("6")
+        self.count += 7
+        return max(x, 8)
+'''
+
+
+@pytest.fixture(scope="module")
+def mutants() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("mutants", HERE / "mutants.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up while the class is made.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, "mutants", module)
+        spec.loader.exec_module(module)
+    return module
+
+
+def test_faults_are_about_behaviour_and_have_names_without_lines(mutants: ModuleType) -> None:
+    found = mutants.mutants_of("gate.py", SOURCE)
+    assert {mutant.name for mutant in found} == {
+        "gate.py Gate.open: 3 -> 4",
+        "gate.py Gate.open: x < 5 -> x <= 5",
+        "gate.py Gate.open: 5 -> 6",
+        "gate.py Gate.open: if x < 5: raise ValueError('6') -> if True: raise ValueError('6')",
+        "gate.py Gate.open: if x < 5: raise ValueError('6') -> if False: raise ValueError('6')",
+        "gate.py Gate.open: self.count += 7 -> pass",
+        "gate.py Gate.open: 7 -> 8",
+        "gate.py Gate.open: return max(x, 8) -> return None",
+        "gate.py Gate.open: max(x, 8) -> min(x, 8)",
+        "gate.py Gate.open: 8 -> 9",
+    }
+
+
+def test_each_fault_is_alone_in_a_module_that_compiles(mutants: ModuleType) -> None:
+    plain = ast.unparse(ast.parse(SOURCE)).splitlines()
+    for mutant in mutants.mutants_of("gate.py", SOURCE):
+        compile(mutant.source, "gate.py", "exec")
+        changed = mutant.source.splitlines()
+        differing = [
+            i for i, pair in enumerate(zip(plain, changed, strict=True)) if len({*pair}) > 1
+        ]
+        assert len(differing) == 1, mutant.name
