@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +145,7 @@ class ScriptedReplica:
 
 def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measured:
     options.setdefault("cores", [(0,)])
+    source = replace(source, max_batch=executor.interface.max_batch)
     return asyncio.run(measure(executor, source, clock=executor.clock, **options))
 
 
@@ -445,3 +446,12 @@ def test_large_inputs_are_few() -> None:
     made = payloads(interface, {"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
     assert len(made) == 2
     arena.close()
+
+
+def test_what_memory_had_no_room_for_is_left_out_and_the_profile_does_all_the_same() -> None:
+    executor = ScriptedExecutor(lambda rows, cores: 0.010)
+    found = asyncio.run(measure(executor, SOURCE, clock=executor.clock, cores=[(0,)]))
+    assert executor.interface.max_batch == 8  # of the 32 that any model gets
+    assert found.table.batches == (1, 2, 4, 8)
+    assert found.skipped == (16, 32)
+    assert found.record().mismatch(cores=[1], max_batch=32) is None

@@ -24,10 +24,9 @@ ALL = (TENSORRT, CUDA, CPU)
     [
         ((), "cpu", ALL, [CPU]),
         ((), "cuda", ALL, [CUDA, CPU]),
-        ((), "tensorrt", ALL, [TENSORRT, CUDA, CPU]),
         (("cpu",), "cuda:0", ALL, [CPU]),
-        (("tensorrt", "CUDA", CPU), "cpu", ALL, [TENSORRT, CUDA, CPU]),
-        (("cuda", CUDA), "cpu", ALL, [CUDA, CPU]),
+        (("tensorrt", "CUDA", CPU), "cuda:0", ALL, [TENSORRT, CUDA, CPU]),
+        (("cuda", CUDA), "cuda:0", ALL, [CUDA, CPU]),
         (("openvino",), "cpu", (OPENVINO, CPU), [OPENVINO, CPU]),
     ],
 )
@@ -38,7 +37,7 @@ def test_choice(
 
 
 def test_the_devices_number_goes_to_the_accelerators_only() -> None:
-    assert choose_providers((), "tensorrt:1", ALL) == (
+    assert choose_providers(("tensorrt", "cuda"), "cuda:1", ALL) == (
         (TENSORRT, {"device_id": "1"}),
         (CUDA, {"device_id": "1"}),
         (CPU, {}),
@@ -46,13 +45,18 @@ def test_the_devices_number_goes_to_the_accelerators_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "device"), [(("cuda",), "cpu"), ((), "cuda:0"), (("X",), "cpu")]
+    ("wanted", "device"), [(("cuda",), "cuda:0"), ((), "cuda:0"), (("X",), "cpu")]
 )
 def test_what_is_missing_is_named(wanted: tuple[str, ...], device: str) -> None:
     with pytest.raises(
         ProviderMissingError, match=rf"{'X' if wanted == ('X',) else CUDA} is wanted"
     ):
         choose_providers(wanted, device, (CPU,))
+
+
+def test_a_gpu_is_not_used_on_a_lane_of_the_cpu() -> None:
+    with pytest.raises(ProviderMissingError, match="is wanted on a lane of the CPU"):
+        choose_providers(("cuda",), "cpu", ALL)
 
 
 def test_a_quiet_fallback_is_found_out() -> None:

@@ -227,7 +227,7 @@ def test_the_config_endpoint_tells_what_is_in_effect_and_keeps_the_rest(define: 
     assert config["parameters"] == {"a": {"string_value": "b"}}
     assert config["model_warmup"] == [{"name": "w", "inputs": {"x": {"dims": [2, 4]}}}]
     assert config["version_policy"] == {"specific": {"versions": [1]}}
-    assert config["instance_group"] == [{"count": 2, "kind": "KIND_GPU", "gpus": [1]}]
+    assert config["instance_group"] == [{"count": 1, "kind": "KIND_GPU", "gpus": [1]}]
     assert config["dynamic_batching"] == {
         "priority_levels": 5,
         "default_priority_level": 3,

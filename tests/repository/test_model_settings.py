@@ -63,7 +63,7 @@ def test_the_documented_example_states_every_key_and_loads() -> None:
     )
     assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True, pad=InputPad())
     assert settings.work_hint == WorkHint(input="tokens", axis=1)
-    assert settings.provider_names == ("CPUExecutionProvider",)
+    assert settings.providers == ("cpu",)
 
 
 def test_every_key_is_documented() -> None:
@@ -129,7 +129,7 @@ def test_short_forms() -> None:
         ("replicas: {max: 2}", "replicas: expected 'cores' beside it, got min 1 and max 2 on cpu"),
         (
             "replicas: {max: 2}\ndevice: cuda\ncores: 1",
-            "replicas: expected a number, got min 1 and max 2 on cuda",
+            "replicas: expected a number, got min 1 and max 2 on cuda:0",
         ),
         ("sessions: one", "sessions: expected 'cores' with min below max beside it"),
         ("cores: 2\nsessions: one", "sessions: expected 'cores' with min below max"),
@@ -153,6 +153,23 @@ def test_short_forms() -> None:
         ("executor: wroker", "executor: expected 'worker', 'in_process' or 'profiled', got"),
         ("device: gpu", "device: expected 'cpu', 'cuda' or 'cuda:N', got 'gpu'"),
         ("providers: [CUDA]", "did you mean 'cuda'?"),
+        (
+            "providers: [cuda]\ndevice: cpu",
+            "providers: expected 'cpu' alone on cpu",
+        ),
+        (
+            "providers: [cpu]\ndevice: cuda:2",
+            "providers: expected 'cuda' or 'tensorrt' on cuda:2",
+        ),
+        (
+            "device: cuda\nexecutor: in_process",
+            "executor: expected 'worker' on cuda:0, got 'in_process'",
+        ),
+        (
+            "providers: [cuda]\nexecutor: in_process",
+            "executor: expected 'worker' on cuda:0, got 'in_process'",
+        ),
+        ("device: cuda:1\nlane: x", "lane: expected none on cuda:1: a device is one lane"),
         ("lane: ../x", "lane: expected letters, digits"),
         ("file: ../../secret", "file: expected letters, digits"),
         ("inputs: {x: {shape: [0]}}", "inputs.x.shape[0]: expected greater than or equal to 1"),
@@ -327,3 +344,20 @@ def test_no_document_is_worse_than_a_settings_error(document: dict[str, object])
         message = str(error)
     assert not re.search(r"pydantic|Traceback|Input should", message)
     assert message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("device: cuda", "cuda:0"),
+        ("device: cuda:0", "cuda:0"),
+        ("device: cuda:007", "cuda:7"),
+        ("providers: [cuda]", "cuda:0"),
+        ("providers: [tensorrt, cuda, cpu]", "cuda:0"),
+        ("providers: [cuda]\ndevice: cuda:3", "cuda:3"),
+        ("providers: [cpu]", "cpu"),
+        ("slo: 1s", "cpu"),
+    ],
+)
+def test_a_device_has_one_name_and_providers_imply_one(text: str, device: str) -> None:
+    assert load(text).device == device

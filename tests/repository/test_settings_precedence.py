@@ -127,13 +127,28 @@ def test_max_batch_size_stated_or_not(define: Define, pbtxt: str, max_batch: int
     [
         ("kind: KIND_CPU", "cpu"),
         ("kind: KIND_AUTO", "cpu"),
-        ("kind: KIND_GPU", "cuda"),
+        ("kind: KIND_GPU", "cuda:0"),
         ("kind: KIND_GPU gpus: 1", "cuda:1"),
         ("gpus: [ 0 ]", "cuda:0"),
     ],
 )
 def test_instance_groups_name_the_device(define: Define, group: str, device: str) -> None:
     assert define(pbtxt=f"instance_group {{ {group} }}").settings.device == device
+
+
+def test_providers_name_the_device_where_nothing_else_does(define: Define) -> None:
+    pbtxt = "instance_group { count: 1 }"
+    assert define(pbtxt=pbtxt, yaml="providers: [cuda]").settings.device == "cuda:0"
+
+
+def test_providers_and_the_device_of_the_other_file_must_agree(define: Define) -> None:
+    with pytest.raises(SettingsError, match="providers: expected 'cpu' alone on cpu"):
+        define(pbtxt="instance_group { kind: KIND_CPU }", yaml="providers: [cuda]")
+
+
+def test_replicas_beyond_the_one_that_a_device_has_are_said_to_be_in_vain(define: Define) -> None:
+    (warning,) = define(pbtxt="instance_group { count: 2 kind: KIND_GPU gpus: 1 }").warnings
+    assert warning == "replicas: 2 are stated, and one serves: cuda:1 runs one batch at a time"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.domain import Deployment, Plan, PoolId
 from slacktide.repository.settings import ModelSettings
 from slacktide.scaling.view import ScalingLimits
 from slacktide.server.lanes import LaneError, lay_out
@@ -46,20 +47,20 @@ def test_models_that_disagree_on_a_lane_are_told_who_with():
 
 def test_replicas_of_a_model_with_cores_divide_them():
     layout = lay_out({"a": settings(cores=4, replicas=2)}, (0, 1, 2, 3))
-    assert cores_of(layout) == {"a-0": (0, 1), "a-1": (2, 3)}
+    assert cores_of(layout) == {"a/0": (0, 1), "a/1": (2, 3)}
 
 
 def test_shared_cores_are_split_for_the_model_with_most_replicas():
     layout = lay_out({"a": settings(replicas=2), "b": settings(), "c": settings()}, (0, 1, 2))
-    assert cores_of(layout) == {"shared-0": (0,), "shared-1": (1, 2)}
-    assert layout.places["a"] == ("shared-0", "shared-1")
-    assert {layout.places["b"], layout.places["c"]} == {("shared-0",), ("shared-1",)}
+    assert cores_of(layout) == {"shared/0": (0,), "shared/1": (1, 2)}
+    assert layout.places["a"] == ("shared/0", "shared/1")
+    assert {layout.places["b"], layout.places["c"]} == {("shared/0",), ("shared/1",)}
 
 
 def test_more_replicas_than_cores_get_a_core_each_at_most():
     layout = lay_out({"a": settings(replicas=8)}, (0, 1))
-    assert cores_of(layout) == {"shared-0": (0,), "shared-1": (1,)}
-    assert layout.places["a"] == ("shared-0", "shared-1")
+    assert cores_of(layout) == {"shared/0": (0,), "shared/1": (1,)}
+    assert layout.places["a"] == ("shared/0", "shared/1")
 
 
 def test_no_cores_left_is_an_error():
@@ -115,7 +116,7 @@ def test_a_fixed_number_of_replicas_divides_a_range_and_a_range_of_them_does_not
     fields = {"cores": {"min": 1, "max": 5}, "replicas": 2}
     layout = lay_out({"a": settings(**fields)}, range(8))
     assert layout.scaled[0].limits == ScalingLimits(1, 2, 2, 2)
-    assert cores_of(layout) == {"a-0": (0,), "a-1": (1,)}
+    assert cores_of(layout) == {"a/0": (0,), "a/1": (1,)}
     fields = {"cores": {"min": 2, "max": 5}, "replicas": {"max": 3}, "scaling": "static"}
     layout = lay_out({"a": settings(**fields)}, range(8))
     assert layout.scaled[0].limits == ScalingLimits(2, 5, 1, 3)
@@ -145,9 +146,60 @@ def test_models_on_one_lane_must_agree_on_how_it_is_scaled():
 def test_accelerator_models_take_no_cores():
     layout = lay_out({"a": settings(device="cuda:1"), "b": settings()}, (0, 1))
     assert [(lane.name, lane.device, lane.cores) for lane in layout.lanes] == [
-        ("cuda-1", "cuda:1", ()),
+        ("cuda:1", "cuda:1", ()),
         ("shared", "cpu", (0, 1)),
     ]
+
+
+def test_a_device_is_one_lane_whatever_it_is_called_and_however_many_are_on_it():
+    layout = lay_out(
+        {
+            "a": settings(device="cuda", replicas=2),
+            "b": settings(device="cuda:0"),
+            "c": settings(device="cuda:1"),
+            "d": settings(providers=["tensorrt", "cuda"]),
+        },
+        (0, 1),
+    )
+    assert [(lane.name, lane.device) for lane in layout.lanes] == [
+        ("cuda:0", "cuda:0"),
+        ("cuda:1", "cuda:1"),
+    ]
+    assert layout.places == {
+        "a": ("cuda:0",),
+        "b": ("cuda:0",),
+        "c": ("cuda:1",),
+        "d": ("cuda:0",),
+    }
+    assert layout.core_sets("a") == ((),)
+
+
+def test_no_name_of_a_model_is_that_of_a_lane_of_another_kind():
+    models = {
+        "cuda": settings(cores=1),
+        "gpu": settings(device="cuda"),
+        "m": settings(cores=2, replicas=2),
+        "m-0": settings(cores=1),
+        "shared": settings(cores=1),
+        "shared-0": settings(cores=1),
+        "x": settings(replicas=2),
+    }
+    layout = lay_out(models, range(9))
+    names = [lane.name for lane in layout.lanes]
+    assert len(set(names)) == len(names)
+    deployments = [
+        Deployment(PoolId(model, "1"), lane) for model in models for lane in layout.places[model]
+    ]
+    plan = Plan(layout.lanes, tuple(deployments))
+    on: dict[str, set[str]] = {}
+    for one in plan.deployments:
+        on.setdefault(one.lane, set()).add(one.pool.model)
+    assert [models for models in on.values() if len(models) > 1] == []
+    assert layout.places["m"] == ("m/0", "m/1")
+    assert layout.places["m-0"] == ("m-0",)
+    assert layout.places["x"] == ("shared/0", "shared/1")
+    alone = lay_out({"shared": settings(lane="shared", cores=1), "y": settings()}, range(2))
+    assert alone.places["shared"] != alone.places["y"]
 
 
 @given(

@@ -19,7 +19,7 @@ class Replica:
     cores: tuple[int, ...]
     max_batch: int
     device: str = "cpu"
-    """Of its lane: `cpu`, `cuda`, `cuda:N` or `tensorrt`."""
+    """Of its lane: `cpu` or `cuda:N`."""
 
 
 @light

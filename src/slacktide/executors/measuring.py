@@ -31,6 +31,7 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
+from slacktide.executors.interface import DEFAULT_MAX_BATCH
 from slacktide.executors.made_up import payloads, row_shapes
 from slacktide.executors.measuring_lengths import measure_lengths
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
@@ -162,6 +163,7 @@ async def measure(
         arena.close()
     work.meter.finish()
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
+    wanted = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
     return Measured(
         table=LatencyTable.from_samples(kept),
         interface=interface,
@@ -169,7 +171,7 @@ async def measure(
         shapes=shapes,
         device=device,
         seconds=clock() - begin,
-        skipped=tuple(n for n in batch_sizes(max(1, interface.max_batch)) if n not in sizes),
+        skipped=tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
         note=work.note,
         lengths=tuple(lengths),
         threads=source.threads,

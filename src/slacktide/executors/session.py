@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.details import client_detail
+from slacktide.executors.details import Fault, client_detail, fault_of
 from slacktide.executors.interface import read_interface
 from slacktide.executors.made_up import row_shapes
 from slacktide.executors.model_file import Shapes, inspect
@@ -70,6 +70,7 @@ class ModelSession:
         )
         self.interface = interface
         """What the model takes and gives; settled once `warm_up` has run."""
+        self._warm = False  # whether a row of made-up inputs has run
 
     @classmethod
     def open(
@@ -97,12 +98,14 @@ class ModelSession:
 
         Raises as `open` and `warm_up`; then the session used before is in use again.
         """
-        before = self._session
+        before, interface = self._session, self.interface
         try:
             self._session = self._opener.open(threads)
             self.warm_up()
+            if self.interface != interface:
+                raise MemoryError  # fewer rows fit than in the others
         except BaseException:
-            self._session = before
+            self._session, self.interface = before, interface
             raise
         self._sessions[threads] = self._session
 
@@ -114,9 +117,11 @@ class ModelSession:
         """Run every batch size 1, 2, 4, … up to the greatest, with made-up inputs.
 
         Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
-        false (ModelError), and one that was read off the model is taken back: no batch axis.
-        Inputs are made up, so a model that refuses even one row of them is left cold. Where axes
-        are padded, the declared lengths are run as well, and the padded outputs are proved.
+        false (ModelError), and one that was read off the model is taken back: no batch axis. Where
+        memory falls short, the last size that fitted is the greatest. What is raised where not even
+        one row fits, or where the device fails, is raised again. Inputs are made up, so a model
+        that refuses even one row of them is left cold. Where axes are padded, the declared lengths
+        are run as well, and the padded outputs are proved.
         """
         limit = self.interface.max_batch
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
@@ -124,9 +129,12 @@ class ModelSession:
             try:
                 arrays = self._infer(self._made_up(max(1, rows)), None)
                 self._check_rows(arrays, rows)
+                self._warm = True
             except ModelError:
                 raise
             except Exception as error:  # whatever a model may raise
+                if self._fits_before(rows, error):
+                    break
                 false_axis = isinstance(error, TensorError)
                 if not self.interface.batches or (rows == 1 and not false_axis):
                     return
@@ -140,6 +148,17 @@ class ModelSession:
         if self._padding is not None:
             self._warm_up_lengths(self._padding)
 
+    def _fits_before(self, rows: int, error: Exception) -> bool:
+        """Whether `error` says that so many rows do not fit in memory; then the size below is the
+        greatest. Raises it if one row does not fit, or the device failed."""
+        fault = self.fault(error)
+        if fault is Fault.DEVICE or (fault is Fault.MEMORY and rows <= 1):
+            raise error
+        if fault is Fault.MEMORY:
+            most = 1 << ((rows - 1).bit_length() - 1)
+            self.interface = replace(self.interface, max_batch=most)
+        return fault is Fault.MEMORY
+
     def _warm_up_lengths(self, padding: Padding) -> None:
         """Run one row and a full batch of each declared length. Raises ModelError."""
         shapes = {}
@@ -148,6 +167,9 @@ class ModelSession:
                 try:
                     arrays = self._infer(self._made_up(rows, length), None)
                 except Exception as error:  # whatever a model may raise
+                    if self._fits_before(rows, error):
+                        self._warm_up_lengths(padding)  # again, with fewer rows
+                        return
                     detail = self.detail(error)
                     raise ModelError(
                         f"lengths names {length}, but {rows} rows of it fail: {detail}"
@@ -204,6 +226,17 @@ class ModelSession:
         """What a client may know of an error that `run` raised."""
         return client_detail(error, self._source.path, self._source.root)
 
+    def fault(self, error: BaseException) -> Fault:
+        """Whose fault an error of a run is. Where the text does not tell, a row of made-up inputs
+        shows whether an accelerator still answers."""
+        fault = fault_of(error)
+        if fault is Fault.MODEL and self._warm and len(self._opener.providers) > 1:
+            try:
+                self._infer(self._made_up(1), None)
+            except Exception as again:
+                return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
+        return fault
+
     def _infer(self, feeds: dict[str, NDArray[Any]], run_options: Any) -> list[NDArray[Any]]:
         if self._by_value:
             values = {
@@ -253,7 +286,8 @@ class _Opener:
     shared_arena: bool
 
     def open(self, threads: int) -> Any:
-        """An InferenceSession. Raises ModelError."""
+        """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
+        short or a device fails: another try may do better."""
         onnxruntime = load_onnxruntime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = max(1, threads)
@@ -269,11 +303,14 @@ class _Opener:
         source = self.source
         try:
             session = onnxruntime.InferenceSession(
-                str(source.path.resolve()), options, providers=list(self.providers)
+                str(source.path.resolve()),
+                options,
+                providers=list(self.providers),
+                enable_fallback=0,  # or a model whose device fails runs on the CPU from then on
             )
-        except MemoryError:
-            raise
         except Exception as error:  # ONNX Runtime's errors have no common base but this
+            if fault_of(error) is not Fault.MODEL:
+                raise
             detail = client_detail(error, source.path, source.path.resolve(), source.root)
             raise ModelError(f"the model cannot be opened: {detail}") from None
         check_taken(self.providers, session)

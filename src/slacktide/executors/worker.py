@@ -20,7 +20,7 @@ from typing import Any
 
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.details import client_detail
+from slacktide.executors.details import Fault, client_detail
 from slacktide.executors.ladder import Ladder
 from slacktide.executors.output_file import OutputWriter
 from slacktide.executors.ports import Ready
@@ -112,7 +112,7 @@ class BatchRunner:
         self._named: int | None = None
 
     def execute(self, body: bytes) -> bytes:
-        """Run one batch; the FINISHED, FAILED or ABORTED frame."""
+        """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed."""
         cpu = time.process_time()
         batch, members = decode_batch(body)
         options = self._new_options()
@@ -129,7 +129,10 @@ class BatchRunner:
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and _stopped(error):
                 return encode_number(Kind.ABORTED, batch)
-            return encode_text(Kind.FAILED, batch, self._session.detail(error))
+            detail = self._session.detail(error)
+            if self._session.fault(error) is Fault.DEVICE:
+                return encode_text(Kind.BROKEN, 0, detail)  # and is killed for it
+            return encode_text(Kind.FAILED, batch, detail)
         finally:
             with self._lock:
                 self._running = self._options = None

@@ -210,6 +210,7 @@ class WorkerHandle:
         elif kind is Kind.BROKEN:
             permanent, detail = decode_text(body)
             self._broken = Lost(detail, bool(permanent))
+            self.kill()  # where it has not ended by itself
         else:
             raise ProtocolError(f"{kind.name} from a worker")
 

@@ -65,9 +65,9 @@ def _version_policy(versions: Versions) -> dict[str, Any]:
 
 
 def _instance_group(settings: ModelSettings) -> dict[str, Any]:
-    device, _, number = settings.device.partition(":")
-    group = {"count": settings.replicas.min, "kind": "KIND_CPU" if device == "cpu" else "KIND_GPU"}
-    return {**group, "gpus": [int(number)]} if number else group
+    if settings.on_cpu:
+        return {"count": settings.replicas.min, "kind": "KIND_CPU"}
+    return {"count": 1, "kind": "KIND_GPU", "gpus": [int(settings.device.partition(":")[2])]}
 
 
 def _dynamic_batching(settings: ModelSettings) -> dict[str, Any]:

@@ -42,10 +42,16 @@ def merge(
 
 
 def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> tuple[str, ...]:
-    """A sentence if the configuration delays batches, which only `fifo` does, in vain."""
+    """Sentences on what is stated in vain: delays of batches, which only `fifo` has, and replicas
+    on a device, which runs one batch at a time."""
+    found: tuple[str, ...] = ()
+    if not settings.on_cpu and (count := settings.replicas.min) > 1:
+        reason = f"{settings.device} runs one batch at a time"
+        found = (f"replicas: {count} are stated, and one serves: {reason}",)
     if settings.scheduler.name == "fifo" or not {"max_delay", "preferred"} & config.fifo.keys():
-        return ()
+        return found
     return (
+        *found,
         f"{where}: the delay and preferred sizes of dynamic_batching have no effect under the "
         f"scheduler {settings.scheduler.name!r}; state 'scheduler: fifo' to have them",
     )

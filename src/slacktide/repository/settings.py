@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.plan import CPU
 from slacktide.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.repository.scaling import (
     Cores,
@@ -164,6 +165,12 @@ def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths
 
 
+def _one_name(device: str) -> str:
+    """`cuda` is `cuda:0`, and `cuda:01` is `cuda:1`: a device has one name."""
+    kind, _, number = device.partition(":")
+    return kind if kind == CPU else f"{kind}:{int(number or 0)}"
+
+
 def _short_hint(value: Any) -> Any:
     return {"of": value} if isinstance(value, str) else value
 
@@ -204,8 +211,10 @@ class ModelSettings(Section):
     executor: Literal["worker", "in_process", "profiled"] = "worker"
     """`worker`: a process for each replica; `in_process`: for tiny models that may take the server
     down with them; `profiled`: answers from the stored profile, without running the model."""
-    device: Annotated[str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = "cpu"
-    """Where it runs: `cpu`, `cuda` or `cuda:N`."""
+    device: Annotated[
+        str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$"), AfterValidator(_one_name)
+    ] = CPU
+    """Where it runs: `cpu` or `cuda:N`; `cuda:0` if only `providers` of a GPU are stated."""
     providers: Annotated[
         tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
     ] = ()
@@ -228,6 +237,26 @@ class ModelSettings(Section):
     profiling: Profiling = Profiling()
     work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
     """What the run time grows with; None: what the request claims."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _device_of_providers(cls, data: Any) -> Any:
+        named = data.get("providers") if isinstance(data, dict) else None
+        gpu = isinstance(named, list | tuple) and {"cuda", "tensorrt"} & {*map(str, named)}
+        return {"device": "cuda", **data} if gpu else data
+
+    @model_validator(mode="after")
+    def _device_can(self) -> ModelSettings:
+        gpu = any(provider != CPU for provider in self.providers)
+        if self.providers and gpu == self.on_cpu:
+            wanted = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
+            raise ValueError(f"providers: expected {wanted} on {self.device}")
+        if not self.on_cpu and self.executor == "in_process":
+            # A failed GPU takes its process along: here that would be the server.
+            raise ValueError(f"executor: expected 'worker' on {self.device}, got 'in_process'")
+        if not self.on_cpu and self.lane is not None:
+            raise ValueError(f"lane: expected none on {self.device}: a device is one lane")
+        return self
 
     @model_validator(mode="after")
     def _slo_within_max(self) -> ModelSettings:
@@ -252,8 +281,8 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _scaling_has_room(self) -> ModelSettings:
-        if not self.replicas.fixed and (self.cores is None or self.device != "cpu"):
-            what = "a number" if self.device != "cpu" else "'cores' beside it"
+        if not self.replicas.fixed and (self.cores is None or not self.on_cpu):
+            what = "'cores' beside it" if self.on_cpu else "a number"
             raise ValueError(
                 f"replicas: expected {what}, got min {self.replicas.min} and "
                 f"max {self.replicas.max} on {self.device}"
@@ -270,9 +299,14 @@ class ModelSettings(Section):
         return self
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether it runs on cores."""
+        return self.device == CPU
+
+    @property
     def scaled(self) -> bool:
         """Whether cores or replicas may change while it serves."""
-        if self.cores is None or self.device != "cpu":
+        if self.cores is None or not self.on_cpu:
             return False
         return not (self.cores.fixed and self.replicas.fixed)
 
@@ -312,16 +346,3 @@ class ModelSettings(Section):
         """Most requests waiting: the smaller of what `limits` and the scheduler say."""
         stated = (self.limits.queue, getattr(self.scheduler, "max_queue", None))
         return min((limit for limit in stated if limit is not None), default=None)
-
-    @property
-    def provider_names(self) -> tuple[str, ...]:
-        """`providers` under ONNX Runtime's own names."""
-        return tuple(PROVIDER_NAMES[provider] for provider in self.providers)
-
-
-PROVIDER_NAMES = {
-    "cpu": "CPUExecutionProvider",
-    "cuda": "CUDAExecutionProvider",
-    "tensorrt": "TensorrtExecutionProvider",
-}
-"""ONNX Runtime's names of the providers, by ours."""

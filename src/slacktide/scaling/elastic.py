@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
+from slacktide.domain.plan import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Group:
 
 def groups_of(base: Plan, scaled: Collection[str]) -> tuple[Group, ...]:
     """The groups of `base` in which there are models of `scaled`, in the order of its lanes."""
-    cpu = {lane.name for lane in base.lanes if lane.device == "cpu"}
+    cpu = {lane.name for lane in base.lanes if lane.device == CPU}
     on: dict[str, set[str]] = {}
     for deployment in base.deployments:
         if deployment.lane in cpu:
@@ -83,7 +84,7 @@ def resized(base: Plan, groups: Sequence[Sized], cores: Mapping[str, tuple[int, 
     out."""
     elastic = {lane for sized in groups for lane in sized.group.lanes}
     lanes = [
-        lane if lane.device != "cpu" else replace(lane, cores=cores[lane.name])
+        replace(lane, cores=cores[lane.name]) if lane.device == CPU else lane
         for lane in base.lanes
         if lane.name not in elastic
     ]

@@ -110,6 +110,7 @@ class App:
             launching,
             self.scaling,
         )
+        launching.plan_again = self.fleet.apply
         self.data = ServerDataPlane(
             self.driver,
             self.catalog,

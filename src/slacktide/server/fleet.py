@@ -242,7 +242,7 @@ class Fleet:
         self._deployed.add(new, layout)
         starting = [self._launching.await_up(version.pool) for version in new]
         try:
-            self._apply()
+            self.apply()
             async with asyncio.timeout(self._settings.start_s):
                 for waiting in starting:
                     problem = await waiting
@@ -266,7 +266,7 @@ class Fleet:
         except TimeoutError:
             log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
         self._deployed.remove({version.pool for version in old})
-        self._apply()
+        self.apply()
         for version in old:
             self._catalog.forget(version)
             # Running batches may still read the payloads; the mapping goes with its last view.
@@ -274,7 +274,7 @@ class Fleet:
         for cleanup in {version.cleanup for version in old if version.cleanup is not None}:
             await asyncio.to_thread(cleanup)
 
-    def _apply(self) -> None:
+    def apply(self) -> None:
         """Tell the engine what is deployed now."""
         base, scaled = self._deployed.plan(), self._deployed.scaled()
         plan = self._scaling.rebase(base, scaled, now=self._driver.clock())

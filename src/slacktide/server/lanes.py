@@ -1,5 +1,6 @@
-"""Which cores a model's replicas run on. Pure.
+"""Which cores or device a model's replicas run on. Pure.
 
+- A device, such as `cuda:1`, is one lane, shared by all models on it: each has one replica there.
 - A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
   must agree on its size.
 - Where cores or replicas have a range, the lane is *scaled*: it starts as small as it may be, and a
@@ -9,12 +10,17 @@
   are cores); a model with r replicas sits on r of them, on those with the fewest replicas first.
 
 Core sets are disjoint, always.
+
+A lane is called what it is: `cuda:1`, `shared`, or the model or `lane` that it belongs to; one of
+several has a number, as `shared/0`. No name of a model holds a colon or a slash, so no two lanes
+share a name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from slacktide.domain import LaneSpec
 from slacktide.profiles import rungs
@@ -22,7 +28,7 @@ from slacktide.repository.settings import ModelSettings
 from slacktide.scaling.view import ScalingLimits
 
 SHARED = "shared"
-"""Name of the lane that models without cores of their own share; `shared-0` … if it is split."""
+"""Name of the lane that models without cores of their own share; `shared/0` … if it is split."""
 
 
 class LaneError(ValueError):
@@ -99,8 +105,9 @@ def lay_out(
     scaled: list[ScaledLane] = []
     modest: list[ScaledLane] = []
     for name in sorted(models):
-        if models[name].device != "cpu":
-            places[name] = tuple(_device_lanes(name, models[name], lanes))
+        if not models[name].on_cpu:
+            places[name] = (models[name].device,)
+    lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*places.values())}))
     for label, names in _owners(models).items():
         settings = models[names[0]]
         limits, warning = _limits(names[0], settings, total, allow_fewer=allow_fewer)
@@ -136,7 +143,7 @@ def lay_out(
 
 def _shares(settings: ModelSettings) -> bool:
     """Whether the model sits on the lanes of those that state nothing."""
-    return settings.device == "cpu" and settings.cores is None and settings.lane is None
+    return settings.on_cpu and settings.cores is None and settings.lane is None
 
 
 def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
@@ -144,7 +151,7 @@ def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
     owners: dict[str, tuple[str, ...]] = {}
     for name in sorted(models):
         settings = models[name]
-        if settings.device != "cpu" or _shares(settings):
+        if not settings.on_cpu or _shares(settings):
             continue
         label = settings.lane or name
         others = owners.setdefault(label, ())
@@ -211,20 +218,16 @@ def _own_lanes(
         raise LaneError(
             lane.models[0], f"cores: wants {count * each}, and {len(free)} of {total} are free"
         )
-    names = (lane.name,) if count == 1 else tuple(f"{lane.name}-{i}" for i in range(count))
+    names = _numbered(f"own/{SHARED}" if lane.name == SHARED else lane.name, count)
     for name in names:
         lanes.append(LaneSpec(name, tuple(free[:each])))
         del free[:each]
     return dict.fromkeys(lane.models, names)
 
 
-def _device_lanes(name: str, settings: ModelSettings, lanes: list[LaneSpec]) -> list[str]:
-    """One accelerator lane for each replica; models on the same device and lane name share it."""
-    label = settings.lane or settings.device.replace(":", "-")
-    names = [label if i == 0 else f"{label}-{i}" for i in range(settings.replicas.min)]
-    present = {lane.name for lane in lanes}
-    lanes.extend(LaneSpec(n, (), settings.device) for n in names if n not in present)
-    return names
+def _numbered(label: str, count: int) -> tuple[str, ...]:
+    """Names of so many lanes."""
+    return (label,) if count == 1 else tuple(f"{label}/{i}" for i in range(count))
 
 
 def _share(
@@ -235,7 +238,7 @@ def _share(
 ) -> dict[str, tuple[str, ...]]:
     """Split what is left into equal lanes, and spread the models over them."""
     count = min(len(free), max(models[name].replicas.min for name in sharing))
-    names = [SHARED] if count == 1 else [f"{SHARED}-{i}" for i in range(count)]
+    names = _numbered(SHARED, count)
     each = len(free) // count
     for i, lane in enumerate(names):
         # What does not divide goes to the last lane rather than to waste.

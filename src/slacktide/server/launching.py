@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from slacktide.domain import Batch, BatchTiming, PoolId, Replica
@@ -26,6 +27,8 @@ class Launching:
         self._executors = executors
         self._engine = engine
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
+        self.plan_again: Callable[[], None] = lambda: None
+        """Called when a version's batches have become smaller."""
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
         """Done once all of its replicas are up, with None, or when that cannot be, with why."""
@@ -49,8 +52,15 @@ class Launching:
         version = self._catalog.by_pool(replica.pool)
         if version is None:
             return "it is no longer wanted"
-        if report.interface != version.interface:
+        fits, planned = report.interface.max_batch, version.interface.max_batch
+        found = replace(report.interface, max_batch=planned if fits and planned else fits)
+        if found != version.interface:
             return "the model's inputs, outputs or batch axis are not those of its profile"
+        if fits < planned:
+            name = version.name
+            log.warning("%s: memory has room for batches of %d rows, not %d", name, fits, planned)
+            version.limit_batch(fits)
+            self.plan_again()
         version.replicas_up.add(replica.id)
         if report.note and version.sessions != report.sessions:
             log.warning("%s: %s", version.name, report.note)
@@ -124,7 +134,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         Path(definition.model_path),
         definition.data_root,
         definition.settings.max_batch,
-        definition.settings.provider_names,
+        definition.settings.providers,
         definition.warmup_shapes,
         definition.settings.pads,
         threads,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from slacktide.domain import PoolId
@@ -111,6 +111,11 @@ class LoadedVersion:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._drained.append(waiter)
             await waiter
+
+    def limit_batch(self, rows: int) -> None:
+        """Batches, and so requests, have at most so many rows from now on."""
+        self.interface = replace(self.interface, max_batch=rows)
+        self.check = InputCheck(self.interface, self.definition.settings)
 
     @property
     def pin(self) -> str:

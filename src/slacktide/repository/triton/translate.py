@@ -106,7 +106,10 @@ class _Reader:
         if min(counts) < 1:
             self._wrong("instance_group.count", f"expected 1 or more, got {min(counts)}")
         self.settings["replicas"] = sum(counts)
-        self.settings["device"] = devices.pop()
+        if any(
+            group.get("kind", "KIND_AUTO") != "KIND_AUTO" or group.get("gpus") for group in groups
+        ):
+            self.settings["device"] = devices.pop()
 
     def _device(self, group: Mapping[str, Any]) -> str:
         kind, gpus = group.get("kind", "KIND_AUTO"), sorted(set(group.get("gpus", [])))
