@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from slacktide.domain import PoolId, Replica
+from slacktide.domain import Batch, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import Arena, Ready
 from slacktide.profiles import ClassedTimes, LatencyTable
@@ -50,12 +51,36 @@ class House:
         self.plans: list[int] = []
         self.launching.plan_again = lambda: self.plans.append(self.version.interface.max_batch)
 
+    def finished(self, seconds: float) -> None:
+        """A batch of one request, told and learnt in the driver's order."""
+        self.launching.finished(Batch(0, REPLICA, (), 1, 0.0, 1.0), BatchTiming(), seconds)
+        self.times.observe(seconds, (), 1, 1)
+
 
 @pytest.fixture
 def house() -> Any:
     house = House()
     yield house
     house.version.arena.close()
+
+
+def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, logger="slacktide.models")
+    while not house.times.drifted:
+        house.finished(0.020)
+    for _ in range(100):
+        house.finished(0.020)
+    assert [record.getMessage() for record in caplog.records] == [
+        "m: batch times drift from the profile"
+    ]
+    while house.times.drifted:
+        house.finished(0.010)
+    for _ in range(100):
+        house.finished(0.010)
+    assert [record.getMessage() for record in caplog.records] == [
+        "m: batch times drift from the profile",
+        "m: batch times fit the profile again",
+    ]
 
 
 def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, caplog: Any) -> None:

@@ -89,11 +89,13 @@ class Launching:
         """See `Launcher.finished`."""
         version = self._catalog.by_pool(batch.replica.pool)
         if version is not None:
-            was = version.times.drifted
             if not batch.sample:
                 version.tally.executed(batch.rows, timing, int(time.time() * 1000))
-            if version.times.drifted != was:
-                log.warning("%s: batch times drift from the profile", version.name)
+            # The engine learns of this batch afterwards: the batches before it count.
+            if version.times.drifted != version.drifting:
+                version.drifting = not version.drifting
+                how = "drift from the profile" if version.drifting else "fit the profile again"
+                log.warning("%s: batch times %s", version.name, how)
 
     def _note_state(self, version: LoadedVersion, detail: str) -> None:
         pool = self._engine.state.pools.get(version.pool)
