@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 import yaml
+from typer.models import OptionInfo
 
 from slacktide.cli.flag_file import values_from_file
 from slacktide.cli.output import fail, print_json
@@ -19,13 +21,15 @@ from slacktide.server.settings import ServerSettings
 
 ENV = "SLACKTIDE_"
 
+Command = TypeVar("Command", bound=Callable[..., None])
+
 _LISTEN = "Where it listens"
 _MODELS = "How models run"
 _LIMITS = "Limits and timeouts"
 _ACCESS = "Who may do what"
 _SEEN = "What can be seen"
 
-_FLAGS = {"max_request_bytes": "max_request_size"}
+_FLAGS = {"max_request_bytes": "max_request_size", "scheduler_options": "scheduler_option"}
 """Flags that are not called like their setting."""
 
 
@@ -50,29 +54,26 @@ def _percent(text: str, flag: str) -> float:
         fail(f"--{flag}: {error}")
 
 
-def _flag(
-    env: str,
-    panel: str,
-    help: str,
-    *,
-    metavar: str | None = None,
-    min: int | None = None,
-    name: str | None = None,
-) -> Any:
-    """An option in a panel of the help, which the environment knows as SLACKTIDE_`env`.
-
-    `name` states the flag where it takes no value; otherwise it is the parameter's.
-    """
-    return typer.Option(
-        *([] if name is None else [name]),
-        envvar=f"{ENV}{env}",
-        rich_help_panel=panel,
-        help=help,
-        metavar=metavar,
-        min=min,
-    )
+def _flag(panel: str, help: str, *, metavar: str | None = None, min: int | None = None) -> Any:
+    """An option in a panel of the help."""
+    return typer.Option(rich_help_panel=panel, help=help, metavar=metavar, min=min)
 
 
+def _named_alike(command: Command) -> Command:
+    """Have the environment know each option by its parameter's name, as SLACKTIDE_NAME; one that
+    takes no value has no `--no-` form."""
+    hints = get_type_hints(command, include_extras=True)
+    for name, hint in hints.items():
+        for option in getattr(hint, "__metadata__", ()):
+            if isinstance(option, OptionInfo) and option.rich_help_panel is not None:
+                option.envvar = f"{ENV}{name.upper()}"
+                if hint.__origin__ is bool:
+                    option.param_decls = (f"--{name.replace('_', '-')}",)
+    command.__annotations__ = hints
+    return command
+
+
+@_named_alike
 def serve(
     repository: Annotated[
         Path,
@@ -87,34 +88,26 @@ def serve(
             is_eager=True,
         ),
     ] = None,
-    host: Annotated[
-        str, _flag("HOST", _LISTEN, "Address to listen on.", metavar="ADDRESS")
-    ] = "127.0.0.1",
-    http_port: Annotated[
-        int, _flag("HTTP_PORT", _LISTEN, "0: a free one; -1: no HTTP.", metavar="PORT")
-    ] = 8000,
-    grpc_port: Annotated[
-        int, _flag("GRPC_PORT", _LISTEN, "0: a free one; -1: no gRPC.", metavar="PORT")
-    ] = 8001,
+    host: Annotated[str, _flag(_LISTEN, "Address to listen on.", metavar="ADDRESS")] = "127.0.0.1",
+    http_port: Annotated[int, _flag(_LISTEN, "0: a free one; -1: no HTTP.", metavar="PORT")] = 8000,
+    grpc_port: Annotated[int, _flag(_LISTEN, "0: a free one; -1: no gRPC.", metavar="PORT")] = 8001,
     metrics_port: Annotated[
-        int, _flag("METRICS_PORT", _LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
+        int, _flag(_LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
     ] = 8002,
     control_port: Annotated[
         int,
         _flag(
-            "CONTROL_PORT",
             _ACCESS,
             "HTTP port for loading and unloading alone; 0: a free one; -1: none.",
             metavar="PORT",
         ),
     ] = -1,
     control_host: Annotated[
-        str, _flag("CONTROL_HOST", _ACCESS, "Address of that port.", metavar="ADDRESS")
+        str, _flag(_ACCESS, "Address of that port.", metavar="ADDRESS")
     ] = "127.0.0.1",
     allowed_hosts: Annotated[
         str | None,
         _flag(
-            "ALLOWED_HOSTS",
             _ACCESS,
             "Host names, with commas, that requests may be for beside localhost.",
             metavar="NAMES",
@@ -123,7 +116,6 @@ def serve(
     allowed_origins: Annotated[
         str | None,
         _flag(
-            "ALLOWED_ORIGINS",
             _ACCESS,
             "Origins, with commas, whose web pages may use the server (CORS); default: none.",
             metavar="ORIGINS",
@@ -132,25 +124,18 @@ def serve(
     cores: Annotated[
         int | None,
         _flag(
-            "CORES",
-            _MODELS,
-            "Most cores that models use; default: all this process may use.",
-            metavar="N",
+            _MODELS, "Most cores that models use; default: all this process may use.", metavar="N"
         ),
     ] = None,
     allow_fewer_cores: Annotated[
         bool,
         _flag(
-            "ALLOW_FEWER_CORES",
-            _MODELS,
-            "Serve models that wish for more cores than there are with those, and warn.",
-            name="--allow-fewer-cores",
+            _MODELS, "Serve models that wish for more cores than there are with those, and warn."
         ),
     ] = False,
     cpu_allocator: Annotated[
         str,
         _flag(
-            "CPU_ALLOCATOR",
             _MODELS,
             "How workers get their cores: affinity, cgroup (a quota on top, where writable) or "
             "kubernetes (our own pod is resized first).",
@@ -160,7 +145,6 @@ def serve(
     core_share: Annotated[
         str,
         _flag(
-            "CORE_SHARE",
             _MODELS,
             "With --cpu-allocator cgroup: part of the time of each core that a worker gets.",
             metavar="PERCENT",
@@ -169,7 +153,6 @@ def serve(
     pod_overhead: Annotated[
         int,
         _flag(
-            "POD_OVERHEAD",
             _MODELS,
             "With --cpu-allocator kubernetes: CPU of the pod for the server's own loop.",
             metavar="MILLICORES",
@@ -178,7 +161,6 @@ def serve(
     scheduler: Annotated[
         str | None,
         _flag(
-            "SCHEDULER",
             _MODELS,
             "slack, edf or fifo for every model, whatever its settings say.",
             metavar="NAME",
@@ -187,161 +169,83 @@ def serve(
     scheduler_option: Annotated[
         list[str] | None,
         _flag(
-            "SCHEDULER_OPTION",
-            _MODELS,
-            "KEY=VALUE for --scheduler; may be given several times.",
-            metavar="KEY=VALUE",
+            _MODELS, "KEY=VALUE for --scheduler; may be given several times.", metavar="KEY=VALUE"
         ),
     ] = None,
     state_dir: Annotated[
         Path | None,
-        _flag(
-            "STATE_DIR", _MODELS, "Where profiles go if the repository is read-only.", metavar="DIR"
-        ),
+        _flag(_MODELS, "Where profiles go if the repository is read-only.", metavar="DIR"),
     ] = None,
     profile_budget: Annotated[
-        str,
-        _flag(
-            "PROFILE_BUDGET",
-            _MODELS,
-            "Time to measure a version that has no stored profile.",
-            metavar="TIME",
-        ),
+        str, _flag(_MODELS, "Time to measure a version that has no stored profile.", metavar="TIME")
     ] = "2s",
     memory_limit: Annotated[
-        str, _flag("MEMORY_LIMIT", _LIMITS, "Payloads of requests in flight.", metavar="SIZE")
+        str, _flag(_LIMITS, "Payloads of requests in flight.", metavar="SIZE")
     ] = "2GiB",
     client_memory_limit: Annotated[
         str | None,
-        _flag(
-            "CLIENT_MEMORY_LIMIT",
-            _LIMITS,
-            "The same for one client address; default: half of it.",
-            metavar="SIZE",
-        ),
+        _flag(_LIMITS, "The same for one client address; default: half of it.", metavar="SIZE"),
     ] = None,
     max_in_flight_per_client: Annotated[
-        int | None,
-        _flag(
-            "MAX_IN_FLIGHT_PER_CLIENT",
-            _LIMITS,
-            "Requests in flight of one client address.",
-            metavar="N",
-            min=1,
-        ),
+        int | None, _flag(_LIMITS, "Requests in flight of one client address.", metavar="N", min=1)
     ] = None,
     max_connections: Annotated[
-        int, _flag("MAX_CONNECTIONS", _LIMITS, "Connections per port.", metavar="N", min=1)
+        int, _flag(_LIMITS, "Connections per port.", metavar="N", min=1)
     ] = 4096,
-    max_request_size: Annotated[
-        str, _flag("MAX_REQUEST_SIZE", _LIMITS, "Largest body.", metavar="SIZE")
-    ] = "64MiB",
+    max_request_size: Annotated[str, _flag(_LIMITS, "Largest body.", metavar="SIZE")] = "64MiB",
     header_timeout: Annotated[
-        str, _flag("HEADER_TIMEOUT", _LIMITS, "For a request's headers.", metavar="TIME")
+        str, _flag(_LIMITS, "For a request's headers.", metavar="TIME")
     ] = "10s",
     body_timeout: Annotated[
-        str,
-        _flag(
-            "BODY_TIMEOUT",
-            _LIMITS,
-            "For a request's body, beyond what its size allows.",
-            metavar="TIME",
-        ),
+        str, _flag(_LIMITS, "For a request's body, beyond what its size allows.", metavar="TIME")
     ] = "30s",
-    idle_timeout: Annotated[
-        str, _flag("IDLE_TIMEOUT", _LIMITS, "For a quiet connection.", metavar="TIME")
-    ] = "75s",
+    idle_timeout: Annotated[str, _flag(_LIMITS, "For a quiet connection.", metavar="TIME")] = "75s",
     drain_delay: Annotated[
         str,
-        _flag(
-            "DRAIN_DELAY",
-            _LIMITS,
-            "On SIGTERM: from failing readiness to closing the ports.",
-            metavar="TIME",
-        ),
+        _flag(_LIMITS, "On SIGTERM: from failing readiness to closing the ports.", metavar="TIME"),
     ] = "0s",
     drain_timeout: Annotated[
-        str,
-        _flag(
-            "DRAIN_TIMEOUT",
-            _LIMITS,
-            "After that: longest wait for what is in flight.",
-            metavar="TIME",
-        ),
+        str, _flag(_LIMITS, "After that: longest wait for what is in flight.", metavar="TIME")
     ] = "30s",
     allow_control: Annotated[
-        bool,
-        _flag(
-            "ALLOW_CONTROL",
-            _ACCESS,
-            "Let clients load and unload on every port; needs --token-file.",
-            name="--allow-control",
-        ),
+        bool, _flag(_ACCESS, "Let clients load and unload on every port; needs --token-file.")
     ] = False,
-    allow_uploads: Annotated[
-        bool,
-        _flag(
-            "ALLOW_UPLOADS", _ACCESS, "Let the load call bring model files.", name="--allow-uploads"
-        ),
-    ] = False,
+    allow_uploads: Annotated[bool, _flag(_ACCESS, "Let the load call bring model files.")] = False,
     triton_strict: Annotated[
         bool,
-        _flag(
-            "TRITON_STRICT",
-            _MODELS,
-            "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
-            name="--triton-strict",
-        ),
+        _flag(_MODELS, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."),
     ] = False,
     token_file: Annotated[
         Path | None,
-        _flag(
-            "TOKEN_FILE",
-            _ACCESS,
-            "File with the bearer token that calls must carry.",
-            metavar="FILE",
-        ),
+        _flag(_ACCESS, "File with the bearer token that calls must carry.", metavar="FILE"),
     ] = None,
     tls_cert: Annotated[
-        Path | None, _flag("TLS_CERT", _ACCESS, "Certificate chain (PEM).", metavar="FILE")
+        Path | None, _flag(_ACCESS, "Certificate chain (PEM).", metavar="FILE")
     ] = None,
     tls_key: Annotated[
-        Path | None, _flag("TLS_KEY", _ACCESS, "Its private key (PEM).", metavar="FILE")
+        Path | None, _flag(_ACCESS, "Its private key (PEM).", metavar="FILE")
     ] = None,
     tls_client_ca: Annotated[
-        Path | None,
-        _flag("TLS_CLIENT_CA", _ACCESS, "Require client certificates of this CA.", metavar="FILE"),
+        Path | None, _flag(_ACCESS, "Require client certificates of this CA.", metavar="FILE")
     ] = None,
-    log_level: Annotated[str, _flag("LOG_LEVEL", _SEEN, "debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, _flag(_SEEN, "debug, info, warning or error.")] = "info",
     log_format: Annotated[
-        LogFormat, _flag("LOG_FORMAT", _SEEN, "Lines for people or for machines.")
+        LogFormat, _flag(_SEEN, "Lines for people or for machines.")
     ] = LogFormat.TEXT,
-    access_log: Annotated[
-        bool, _flag("ACCESS_LOG", _SEEN, "A line for each request.", name="--access-log")
-    ] = False,
+    access_log: Annotated[bool, _flag(_SEEN, "A line for each request.")] = False,
     trace_endpoint: Annotated[
-        str | None,
-        _flag(
-            "TRACE_ENDPOINT", _SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
-        ),
+        str | None, _flag(_SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL")
     ] = None,
     record: Annotated[
         Path | None,
         _flag(
-            "RECORD",
             _SEEN,
             "Record the engine's events and commands, for `slacktide simulate --replay`.",
             metavar="FILE",
         ),
     ] = None,
     record_limit: Annotated[
-        str,
-        _flag(
-            "RECORD_LIMIT",
-            _SEEN,
-            "Size at which FILE becomes FILE.1 and begins anew.",
-            metavar="SIZE",
-        ),
+        str, _flag(_SEEN, "Size at which FILE becomes FILE.1 and begins anew.", metavar="SIZE")
     ] = "1GiB",
     print_config: Annotated[
         bool,
@@ -438,7 +342,12 @@ def _options(pairs: list[str]) -> dict[str, object]:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             fail(f"--scheduler-option: expected KEY=VALUE, got {pair!r}")
-        options[key] = yaml.safe_load(value)
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            fail(
+                f"--scheduler-option: {key}: expected a number, true, false or text, got {value!r}"
+            )
     return options
 
 
