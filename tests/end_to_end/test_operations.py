@@ -24,9 +24,14 @@ import tritonclient.grpc
 import tritonclient.http
 import trustme
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 import slacktide
+from slacktide.cli.main import app as command_line
+from slacktide.domain import PoolId
 from slacktide.server.groups import Group
+from slacktide.server.pools import Pools
+from slacktide.server.ports import ControlError
 from slacktide.server.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.wire.proto import messages
 
@@ -172,6 +177,13 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
         (("{repo}", "--allow-control"), r"--allow-control: needs a token \(.*--control-port"),
         (("{repo}", "--allowed-origins", "app.example"), "--allowed-origins: expected"),
         (("{repo}", "--http-port", "70000"), "http.port"),
+        (("{repo}", "--scheduler", "slak"), "--scheduler: unknown .* did you mean 'slack'"),
+        (
+            ("{repo}", "--scheduler", "slack", "--scheduler-option", "kapa=1"),
+            "--scheduler-option: .* did you mean 'kappa'",
+        ),
+        (("{repo}", "--header-timeout", "0s"), "--header-timeout: expected more than 0"),
+        (("{repo}", "--host", "256.0.0.1"), "host: "),
         (("{repo}", "--drain-delay", "soon"), "drain-delay"),
     ],
 )
@@ -188,6 +200,82 @@ def test_what_cannot_be_started_says_why_and_exits_2(
     text = "".join(refused.said)
     assert re.search(message, text), text
     assert "Traceback" not in text
+    assert text.count("error: ") == 1
+    assert "ready" not in text
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "message"),
+    [
+        (["--scheduler-option", "kappa=1"], {"scheduler_options": {"kappa": 1.0}}, "needs"),
+        (
+            ["--scheduler", "slack", "--scheduler-option", "kappa=[1"],
+            {"scheduler": "slack", "scheduler_options": {"kappa": "[1"}},
+            "kappa.*(number|float)",
+        ),
+        (
+            ["--scheduler", "slack", "--scheduler-option", "kappa=7"],
+            {"scheduler": "slack", "scheduler_options": {"kappa": 7.0}},
+            "kappa",
+        ),
+        (["--scheduler", "slak"], {"scheduler": "slak"}, "did you mean 'slack'"),
+        (["--client-memory-limit", "0B"], {"client_memory_limit": 0}, "more than 0"),
+        (["--idle-timeout", "0s"], {"idle_timeout_s": 0}, "more than 0"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(
+    tmp_path: Path, words: list[str], settings: dict[str, Any], message: str
+) -> None:
+    result = CliRunner().invoke(command_line, ["serve", str(tmp_path), *words])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert result.stderr.startswith(f"error: {words[-2]}: ")
+    assert re.search(message, result.stderr)
+    with pytest.raises(ValueError, match=message):
+        slacktide.Server(tmp_path, **settings).start()
+
+
+def test_a_model_that_the_engine_cannot_take_fails_and_the_others_serve(
+    zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Pools.parts
+
+    def parts(self: Pools, pool: PoolId, max_batch: int, view: Any) -> Any:
+        if pool.model == "bad":
+            raise ZeroDivisionError("this pool cannot be")
+        return make(self, pool, max_batch, view)
+
+    monkeypatch.setattr(Pools, "parts", parts)
+    zoo.matmul("bad")
+    zoo.matmul()
+    with serve(zoo) as house:
+        house.good()
+        entry = house.index()["bad"]
+        assert (entry["state"], "ZeroDivisionError" in entry["reason"]) == ("UNAVAILABLE", True)
+        with pytest.raises(ControlError, match="the engine cannot serve it"):
+            house.server.load("bad")
+        house.good()
+        house.look(lambda app: app.driver.broken.set())
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert house.get(path).status == 503, "nobody would start it anew"
+
+
+def test_a_server_that_can_put_no_plan_in_force_ends(zoo: Any) -> None:
+    zoo.matmul()
+    text = """
+import sys
+from pathlib import Path
+from slacktide.cli.serving import run
+from slacktide.engine.deploying import Deploying
+from slacktide.server.settings import ServerSettings
+Deploying.plan_changed = lambda self, event: 1 / 0
+settings = ServerSettings(http_port=0, grpc_port=None, metrics_port=None, profile_budget_s=0.2)
+sys.exit(run(Path(sys.argv[1]), settings))
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", text, str(zoo.root)], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 1
+    assert "no plan can be put in force" in ended.stderr
 
 
 def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:

@@ -44,10 +44,14 @@ from slacktide.executors.ports import (
     TensorRef,
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.scaling.autoscaler import ScaledModel
+from slacktide.scaling.view import ScalingLimits
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
 from slacktide.server.open_requests import Outputs
+from slacktide.server.ports import ControlError
+from slacktide.server.scaling import Scaling
 
 POOL = PoolId("m", "1")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 1))
@@ -87,6 +91,13 @@ class Puppet:
         self.report(Finished(self.batch, tensors, BatchTiming(infer_s=0.001)))
 
 
+def planned(*pools: PoolId, cores: tuple[int, ...] = (0,)) -> Plan:
+    """These pools on one lane."""
+    deployments = tuple(Deployment(pool, "lane", 4) for pool in pools)
+    routes = tuple(Route(pool.model, pool) for pool in pools)
+    return Plan((LaneSpec("lane", cores),), deployments, routes)
+
+
 class Stage:
     """A driver, its puppets, and what requests heard."""
 
@@ -102,6 +113,8 @@ class Stage:
         self.driver = Driver(Engine(self._parts), self)
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        if pool.model == "bad":
+            raise ZeroDivisionError("no such scheduler")
         scheduler = make_scheduler("edf", {}, max_batch=max_batch, times=self.times, view=view)
         return PoolParts(scheduler, self.times, sampling=self.sampling)
 
@@ -126,9 +139,7 @@ class Stage:
     # what tests do
 
     def deploy(self, *cores: int) -> None:
-        plan = Plan((LaneSpec("lane", cores),), (Deployment(POOL, "lane", 4),), (Route("m", POOL),))
-        self.driver.post(PlanChanged(plan))
-        self.driver.flush()
+        self.driver.apply(planned(POOL, cores=cores))
 
     @property
     def puppet(self) -> Puppet:
@@ -195,6 +206,67 @@ def test_requests_of_one_turn_share_a_batch():
         ]
         assert stage.freed == ids
         await stage.driver.idle()
+
+    staged(play)
+
+
+def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds():
+    """Also what the engine had done of it: the lane that it shrank."""
+
+    async def play(stage: Stage) -> None:
+        driver = stage.driver
+        with pytest.raises(ControlError, match="cannot serve it: ZeroDivisionError"):
+            driver.apply(planned(POOL, PoolId("bad", "1"), cores=(1,)))
+        assert not driver.broken.is_set()
+        assert [puppet.replica.pool for puppet in stage.puppets] == [POOL]
+        assert driver.engine.state.lanes["lane"].target == (0,)
+        id = stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa")
+        assert stage.reason(id) is Reason.ON_TIME
+        driver.apply(planned(POOL))
+        with pytest.raises(ControlError):
+            driver.apply(planned(PoolId("bad", "1")))
+        assert not driver.broken.is_set()
+
+    staged(play)
+
+
+def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCaptureFixture):
+    async def play(stage: Stage) -> None:
+        stage.driver.engine._handlers[PlanChanged] = lambda event: 1 / 0
+        with pytest.raises(ControlError):
+            stage.driver.apply(planned(POOL))
+        assert stage.driver.broken.is_set()
+        assert "no plan can be put in force (ZeroDivisionError" in caplog.text
+
+    staged(play)
+
+
+def test_a_plan_of_a_planner_that_the_engine_cannot_have_makes_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def play(stage: Stage) -> None:
+        driver = stage.driver
+        scaling = driver._scaling = Scaling(driver.engine, (0,))
+        bad, good = planned(POOL, PoolId("bad", "1")), planned(POOL)
+        scaling.models = {"m": ScaledModel(ScalingLimits(1, 1, batch_max=4), "static")}
+        plans = [bad, good]
+        monkeypatch.setattr(
+            scaling._autoscaler, "before", lambda events, now: (PlanChanged(plans.pop(0)),)
+        )
+        id = stage.submit()
+        await turn()
+        assert scaling._paused_until > driver.clock()
+        stage.puppet.finish(b"aaaa")
+        assert stage.reason(id) is Reason.ON_TIME
+        assert plans == [good], "no plan is asked for meanwhile"
+        scaling.rebase(good, {}, now=driver.clock())
+        scaling.models = {"m": ScaledModel(ScalingLimits(1, 1, batch_max=4), "static")}
+        stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa")
+        assert (plans, driver._plan, driver.broken.is_set()) == ([], good, False)
 
     staged(play)
 

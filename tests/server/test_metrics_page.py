@@ -369,7 +369,7 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
         (2.0, [TimerFired()]),
     ]
     for at, events in turns:
-        told = world.scaling.before(events, now=at)
+        told = [*world.scaling.before(events, now=at), *events]
         world.engine.handle_all(told, now=at)
         world.scaling.after(told, now=at)
     world.resizing.begin("mlp", (0, 1), [0])

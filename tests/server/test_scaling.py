@@ -51,7 +51,7 @@ def scaling() -> Scaling:
 
 def turn(scaling: Scaling, events: Sequence[Event], *, now: float) -> Sequence[Event]:
     """One turn of a driver; what the engine was told."""
-    told = scaling.before(events, now=now)
+    told = [*scaling.before(events, now=now), *events]
     scaling._engine.handle_all(told, now=now)
     scaling.after(told, now=now)
     return told

@@ -21,6 +21,8 @@ from slacktide.server.tracing import TracingUnavailable
 
 log = logging.getLogger("slacktide.server")
 
+BROKEN = 1
+"""Exit code of a server whose engine cannot go on."""
 OTHER_DESCRIPTORS = 256
 """For what is not a connection: workers (a pipe, an arena, shared memory each), files, logs."""
 
@@ -73,7 +75,8 @@ def run(repository: Path, settings: ServerSettings) -> int:
     if shortage is not None:
         log.warning(shortage)
 
-    async def main() -> None:
+    async def main() -> int:
+        code = 0
         app = App(repository, settings)
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
@@ -91,17 +94,23 @@ def run(repository: Path, settings: ServerSettings) -> int:
         if starting.done():
             starting.result()
             _calm_the_collector()
-            await stop
-            await app.drain()
+            broken = asyncio.create_task(app.driver.broken.wait())
+            await asyncio.wait({stop, broken}, return_when=asyncio.FIRST_COMPLETED)
+            broken.cancel()
+            if app.driver.broken.is_set():
+                code = BROKEN
+            else:
+                await app.drain()
         else:
             starting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await starting
         stop.cancel()
         await app.close()
+        return code
 
     try:
-        uvloop.run(main())
+        return uvloop.run(main())
     except RepositoryError as error:
         fail(f"{repository}: {error}")
     except (
@@ -112,5 +121,4 @@ def run(repository: Path, settings: ServerSettings) -> int:
         TracingUnavailable,
         ValueError,
     ) as error:
-        fail(str(error))
-    return 0
+        fail((isinstance(error, OSError) and error.strerror) or str(error))

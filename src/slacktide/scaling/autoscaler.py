@@ -166,7 +166,7 @@ class Autoscaler:
         self._rebasing = True
         return self._plan
 
-    def before(self, events: Sequence[Event], *, now: float) -> Sequence[Event]:
+    def before(self, events: Sequence[Event], *, now: float) -> Sequence[PlanChanged]:
         """What to hand to the engine before `events`: a new plan, or nothing."""
         again: list[_Model] = []
         fresh: dict[str, dict[int, Waiting]] = {}
@@ -285,7 +285,9 @@ class Autoscaler:
 
     # ── what is decided ──────────────────────────────────────────────────────────────────────
 
-    def _look(self, fresh: Mapping[str, Mapping[int, Waiting]], now: float) -> tuple[Event, ...]:
+    def _look(
+        self, fresh: Mapping[str, Mapping[int, Waiting]], now: float
+    ) -> tuple[PlanChanged, ...]:
         asked = False
         for group in self._sizing.groups:
             for name in group.models:

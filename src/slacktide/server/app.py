@@ -122,6 +122,7 @@ class App:
             self.catalog,
             self.fleet,
             self.repository,
+            self.driver.broken,
             staging=self._staging(),
         )
         metrics = Metrics(

@@ -44,28 +44,31 @@ class ServerControlPlane:
         catalog: Catalog,
         fleet: Fleet,
         repository: Repository,
+        broken: asyncio.Event,
         *,
         staging: Staging | None = None,
     ) -> None:
-        """`staging`: where models that come with the load call go; None refuses them."""
+        """`broken`: set when the engine cannot go on. `staging`: where models that come with the
+        load call go; None refuses them."""
         self.started = False
         """Whether the models of the start have been loaded, or have failed to."""
         self.draining = False
         self._catalog = catalog
         self._fleet = fleet
         self._repository = repository
+        self._broken = broken
         self._staging = staging
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
     def live(self) -> bool:
-        """The process answers; says nothing of models."""
-        return True
+        """The process answers, and its engine works; says nothing of models."""
+        return not self._broken.is_set()
 
     def ready(self) -> bool:
         """Every model that was there at the start serves, unless it was unloaded since. What
         clients load or fail to load later is told by `model_ready` alone."""
-        if not self.started or self.draining:
+        if not self.started or self.draining or self._broken.is_set():
             return False
         expected = self._catalog.expected
         serving = [v for name in expected for v in self._versions(name)]

@@ -25,6 +25,8 @@ from slacktide.domain import (
     FreeSlots,
     MemoryShort,
     Notice,
+    Plan,
+    PlanChanged,
     Reason,
     Request,
     ResizeLane,
@@ -40,6 +42,7 @@ from slacktide.executors.ports import Payload
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 from slacktide.server.open_requests import Done, OpenRequests
+from slacktide.server.ports import ControlError
 from slacktide.server.replicas import Launcher, Replicas
 from slacktide.server.scaling import Scaling
 
@@ -87,6 +90,11 @@ class Driver:
         )
         self._next_id = 0
         self._closed = False
+        self._plan = Plan((), (), ())
+        """The last that the engine has put in force."""
+        self._plan_fault: Exception | None = None
+        self.broken = asyncio.Event()
+        """Set when a plan could be neither put in force nor taken back: no state to serve from."""
         self._pause_due = False
         self.moderation = Moderation(cores=len(os.sched_getaffinity(0)))
 
@@ -148,6 +156,28 @@ class Driver:
         self.flush()
         return True
 
+    # ── plans ────────────────────────────────────────────────────────────────────────────────────
+
+    def apply(self, plan: Plan) -> None:
+        """Put a plan in force, now. Raises ControlError if the engine cannot; then the one before
+        it is in force again."""
+        self.flush()
+        self._plan_fault = None
+        self.post(PlanChanged(plan))
+        self.flush()
+        if (fault := self._plan_fault) is not None:
+            raise ControlError("unavailable", f"the engine cannot serve it: {fault!r}") from fault
+        self._plan = plan
+
+    def _take_back(self, fault: Exception, now: float) -> list[Command]:
+        """Commands that lead from a plan of which the engine has done a part to the one before."""
+        if self._plan_fault is not None:
+            log.critical("no plan can be put in force (%r): the server cannot go on", fault)
+            self.broken.set()
+            return []
+        self._plan_fault = fault
+        return self._handled([PlanChanged(self._plan)], now)
+
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
     def post(self, event: Event) -> None:
@@ -196,11 +226,19 @@ class Driver:
         now = max(self.clock(), self.engine.state.now)
         if self._alarm.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
+        plans: Sequence[PlanChanged] = ()
         if self._scaling is not None:
-            events = self._scaling.before(events, now=now)
+            plans = self._scaling.before(events, now=now)
+        if plans:
+            self._plan_fault = None
+            events = [*plans, *events]
         for command in self._handled(events, now):
             self._carry_out(command)
         if self._scaling is not None:
+            if plans and self._plan_fault is None:
+                self._plan = plans[-1].plan
+            elif plans:
+                self._scaling.pause(now=now)
             self._scaling.after(events, now=now)
         if self._recorder is not None:
             self._recorder.encode()
@@ -218,7 +256,7 @@ class Driver:
                 if recorder is not None:
                     recorder.called(events, now, given)
                 return [*commands, *given] if commands else given
-            except Exception:
+            except Exception as error:
                 log.exception("the engine could not handle an event")
                 given = engine.state.runs + engine.state.commands
                 if recorder is not None:
@@ -227,6 +265,8 @@ class Driver:
                 handled = engine.events_seen - before
                 if not handled:  # nothing but lanes to be filled was left
                     return commands
+                if isinstance(events[handled - 1], PlanChanged):
+                    commands += self._take_back(error, now)
                 events = events[handled:]
 
     def _next_wakeup(self) -> float | None:

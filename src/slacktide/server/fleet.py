@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from slacktide.domain import PlanChanged, PoolId
+from slacktide.domain import PoolId
 from slacktide.executors.arena import Arena
 from slacktide.executors.budget import MemoryBudget
 from slacktide.executors.ports import Executor
@@ -275,11 +275,10 @@ class Fleet:
             await asyncio.to_thread(cleanup)
 
     def apply(self) -> None:
-        """Tell the engine what is deployed now."""
+        """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
         base, scaled = self._deployed.plan(), self._deployed.scaled()
         plan = self._scaling.rebase(base, scaled, now=self._driver.clock())
-        self._driver.post(PlanChanged(plan))
-        self._driver.flush()
+        self._driver.apply(plan)
 
     def _failed(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from slacktide.server.access import AccessLogger
@@ -99,6 +101,8 @@ async def _named(setting: str, start: Awaitable[None]) -> None:
     try:
         await start
     except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            setting = "control-host" if setting == "control-port" else "host"
         raise OSError(error.errno, f"{setting}: {error.strerror or error}") from None
 
 

@@ -43,10 +43,10 @@ class Scaling:
         self._paused_until = 0.0
         return self._autoscaler.rebase(base, models, now=now)
 
-    def before(self, events: Sequence[Event], *, now: float) -> Sequence[Event]:
-        """`events`, behind a new plan if they ask for one."""
+    def before(self, events: Sequence[Event], *, now: float) -> Sequence[PlanChanged]:
+        """New plans to put in force before `events`, if they ask for any."""
         if not self.models or now < self._paused_until:
-            return events
+            return ()
         begin = time.perf_counter()
         try:
             plans = self._autoscaler.before(events, now=now)
@@ -56,13 +56,15 @@ class Scaling:
                 self._paused_until = now + PAUSE_S
             kept = "the plan in force stays" if model is None else f"the last wish of {model} stays"
             log.exception("planning failed; %s for %g s", kept, PAUSE_S)
-            return events
+            return ()
         finally:
             self.planning_s += time.perf_counter() - begin
-        if not plans:
-            return events
         self.plans += len(plans)
-        return [*plans, *events]
+        return plans
+
+    def pause(self, *, now: float) -> None:
+        """The engine could not put a plan of ours in force: make none for a while."""
+        self._paused_until = now + PAUSE_S
 
     def after(self, events: Sequence[Event], *, now: float) -> None:
         """The engine has handled `events`."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from slacktide.scheduling import PolicyError, policy_options
 from slacktide.server.security import (
     PortRules,
     TlsFiles,
@@ -17,6 +18,19 @@ from slacktide.server.security import (
 from slacktide.server.sizes import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
+
+
+_POSITIVE = (
+    "memory_limit",
+    "client_memory_limit",
+    "max_in_flight_per_client",
+    "max_request_bytes",
+    "max_connections",
+    "profile_budget_s",
+    "header_timeout_s",
+    "body_timeout_s",
+    "idle_timeout_s",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +114,21 @@ class ServerSettings:
         stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
             raise ValueError(f"{', '.join(ports[:-1])} and {ports[-1]} must differ")
-        for name in ("memory_limit", "max_request_bytes", "max_connections", "profile_budget_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
+        for name in _POSITIVE:
+            number = getattr(self, name)
+            if number is not None and number <= 0:
+                raise ValueError(f"{name}: expected more than 0, got {number}")
         for name in ("drain_delay_s", "drain_timeout_s"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
+        if self.scheduler is not None:
+            for name, options in (("scheduler", {}), ("scheduler_options", self.scheduler_options)):
+                try:
+                    policy_options(self.scheduler, options)
+                except PolicyError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        elif self.scheduler_options:
+            raise ValueError("scheduler_options: needs scheduler")
         if self.cores is not None and self.cores < 1:
             raise ValueError(f"cores: expected 1 or more, got {self.cores}")
         if self.cpu_allocator not in get_args(CpuAllocatorName):
