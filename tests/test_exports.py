@@ -25,10 +25,10 @@ EXPORTS = {
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
-        BatchTiming Cancelled Command Deployment Event FreeSlots LaneResized LaneSpec
+        BatchTiming Cancelled Circuit Command Deployment Event FreeSlots LaneResized LaneSpec
         MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
-        StartReplica StopReplica Submitted TimerFired
+        StartReplica StopReplica Submitted TellCircuit TimerFired
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle InvariantError Planner PoolFactory PoolParts

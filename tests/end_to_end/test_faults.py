@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
         zoo.spin(name, settings="max_batch: 8\n")
     zoo.spin("hanging", settings=own_lane + "max_batch: 8\n")
     zoo.matmul("five")
+    zoo.matmul("again")
     with serve(zoo) as house:
         yield house
 
@@ -120,23 +122,39 @@ def test_workers_are_replaced_when_their_nursery_dies(fragile: Any) -> None:
     fragile.good()
 
 
-def test_five_crashes_make_a_model_unavailable_until_it_is_loaded_again(fragile: Any) -> None:
-    def given_up(app: Any) -> bool:
-        return bool(app.catalog.find("five", None).reason)
+def unavailable(app: Any, model: str) -> bool:
+    return bool(app.catalog.find(model, None).reason)
 
+
+def wear_out(house: Any, model: str, *, retry_first: float = 10.0) -> int:
+    """Kill its worker until the model is unavailable; how often that took."""
+
+    def try_again_after(app: Any) -> None:
+        for id, pool in app.engine.state.pools.items():
+            if id.model == model:
+                crashes = pool.crashes
+                crashes._settings = replace(crashes._settings, retry_first=retry_first)
+
+    house.look(try_again_after)
     kills = 0
-    while not fragile.look(given_up):  # the death of the nursery may have counted as one
-        kill(fragile, "five")
+    while not house.look(lambda app: unavailable(app, model)):
+        kill(house, model)
         kills += 1
-        fragile.until(lambda app: not app.control.model_ready("five", None), "the loss is noticed")
-        fragile.until(
-            lambda app: given_up(app) or app.control.model_ready("five", None),
-            "the model is up again, or given up",
+        house.until(lambda app: not app.control.model_ready(model, None), "the loss is noticed")
+        house.until(
+            lambda app: unavailable(app, model) or app.control.model_ready(model, None),
+            "the model is up again, or unavailable",
         )
-    assert 4 <= kills <= 5
+    return kills
+
+
+def test_five_crashes_make_a_model_unavailable_and_loading_it_again_helps(fragile: Any) -> None:
+    kills = wear_out(fragile, "five")
+    assert 4 <= kills <= 5  # the death of the nursery may have counted as one
     entry = fragile.index()["five"]
     assert entry["state"] == "UNAVAILABLE"
     assert "5 crashes within 60 s" in entry["reason"]
+    assert entry["reason"].endswith("; it is tried again in 10 s")
     answer = fragile.infer("five", fragile.matmul_call())
     assert answer.status == 503
     assert "5 crashes" in answer.error
@@ -146,6 +164,26 @@ def test_five_crashes_make_a_model_unavailable_until_it_is_loaded_again(fragile:
     fragile.server.load("five")
     assert fragile.infer("five", fragile.matmul_call()).status == 200
     assert fragile.get("/v2/health/ready").status == 200
+
+
+def test_an_unavailable_model_is_tried_again_by_itself(fragile: Any, caplog: Any) -> None:
+    wear_out(fragile, "again", retry_first=0.2)
+    fragile.until(lambda app: app.control.model_ready("again", None), "the model is tried again")
+    assert fragile.infer("again", fragile.matmul_call()).status == 200
+    assert fragile.index()["again"]["state"] == "READY"
+    assert fragile.get("/v2/health/ready").status == 200
+    page = fragile.ask(fragile.server.metrics_port, "GET", "/metrics").body.decode()
+    labels = '{model="again",version="1"'
+    assert f"slacktide_circuit_openings_total{labels}}} 1" in page
+    assert f'slacktide_circuit{labels},state="trial"}} 1' in page
+    said = [record.getMessage() for record in caplog.records if "again:1" in record.getMessage()]
+    assert any("tried again in 0.2 s" in line for line in said)
+    assert "again:1 serves again, on trial" in said
+    # One crash on trial is enough.
+    kill(fragile, "again")
+    fragile.until(lambda app: unavailable(app, "again"), "the crash on trial counts")
+    fragile.until(lambda app: app.control.model_ready("again", None), "it is tried once more")
+    assert fragile.infer("again", fragile.matmul_call()).status == 200
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────

@@ -30,6 +30,7 @@ from slacktide.domain import (
     StartReplica,
     StopReplica,
     Submitted,
+    TellCircuit,
 )
 from slacktide.engine import (
     Engine,
@@ -176,6 +177,7 @@ class World:
         self.batches: list[Batch] = []
         self.started: list[Replica] = []
         self.stopped: list[tuple[Replica, bool]] = []
+        self.told: list[TellCircuit] = []
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         self.times[pool] = FlatTimes(self.seconds.get(pool.model, 0.01), self.divides)
@@ -208,6 +210,8 @@ class World:
             self.started.append(command.replica)
         elif isinstance(command, StopReplica):
             self.stopped.append((command.replica, command.kill))
+        elif isinstance(command, TellCircuit):
+            self.told.append(command)
 
     def deploy(self, plan: Plan) -> None:
         """Apply a plan and bring up every replica it starts."""

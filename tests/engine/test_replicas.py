@@ -77,19 +77,6 @@ def test_old_crashes_are_forgiven(world):
     assert world.engine.next_wakeup() - world.now == pytest.approx(0.1)
 
 
-def test_five_crashes_in_a_minute_make_the_version_unavailable_with_the_reason(world):
-    for _ in range(4):
-        crash(world)
-        restart(world)
-    world.submit(1)
-    crash(world, detail="out of memory")
-    assert world.reasons() == {1: Reason.UNAVAILABLE}
-    assert "out of memory" in world.answers[1].detail
-    world.submit(2)
-    assert world.answers[2].reason is Reason.UNAVAILABLE
-    assert world.engine.next_wakeup() is None
-
-
 def test_a_broken_model_is_given_up_at_once(make_world, one_model_plan):
     world = make_world()
     world.send(PlanChanged(one_model_plan("1")))
@@ -187,15 +174,3 @@ def test_a_version_that_was_up_once_is_started_again_after_a_slow_start(world):
     world.submit(1)
     world.finish()
     assert world.answers[1].reason is Reason.ON_TIME
-
-
-def test_a_poison_request_costs_its_version_one_crash_of_the_five(world):
-    for id in range(1, 5):
-        world.submit(id, slo=20.0)
-        for _ in range(2):
-            crash(world)
-            restart(world)
-    assert set(world.reasons().values()) == {Reason.CRASHED}
-    world.submit(5)
-    world.finish()
-    assert world.answers[5].reason is Reason.ON_TIME

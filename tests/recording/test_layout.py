@@ -20,6 +20,7 @@ from slacktide.domain import (
     BatchFinished,
     BatchTiming,
     Cancelled,
+    Circuit,
     Command,
     Deployment,
     Event,
@@ -44,6 +45,7 @@ from slacktide.domain import (
     StartReplica,
     StopReplica,
     Submitted,
+    TellCircuit,
 )
 from slacktide.engine import EngineSettings
 from slacktide.recording import Call, Header, LayoutError
@@ -158,6 +160,7 @@ COMMANDS: tuple[Command, ...] = (
     StartReplica(REPLICA, 11),
     StopReplica(REPLICA, True, 11),
     ResizeLane("lane", (0,), (REPLICA,), 11),
+    TellCircuit(REPLICA.pool, Circuit.OPEN, "it crashed", 10.0, 11),
 )
 
 

@@ -26,6 +26,7 @@ from slacktide.domain import (
     Request,
     Route,
     Submitted,
+    TellCircuit,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, Sampling
@@ -106,6 +107,7 @@ class Stage:
         self.heard: dict[int, tuple[Outcome, Outputs | None]] = {}
         self.freed: list[int] = []
         self.losses: list[str] = []
+        self.told: list[TellCircuit] = []
         self.unwanted: list[int] = []
         self.refusal: str | None = None
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
@@ -132,6 +134,9 @@ class Stage:
 
     def stopped(self, replica: Replica) -> None:
         self.unwanted.append(replica.id)
+
+    def circuit(self, told: TellCircuit) -> None:
+        self.told.append(told)
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         assert seconds >= 0

@@ -7,12 +7,14 @@ from slacktide.domain.batch import Batch, BatchTiming, Replica
 from slacktide.domain.commands import (
     AbortBatch,
     Answer,
+    Circuit,
     Command,
     FreeSlots,
     ResizeLane,
     RunBatch,
     StartReplica,
     StopReplica,
+    TellCircuit,
 )
 from slacktide.domain.events import (
     Announced,
@@ -45,6 +47,7 @@ __all__ = [
     "BatchFinished",
     "BatchTiming",
     "Cancelled",
+    "Circuit",
     "Command",
     "Deployment",
     "Event",
@@ -72,5 +75,6 @@ __all__ = [
     "StartReplica",
     "StopReplica",
     "Submitted",
+    "TellCircuit",
     "TimerFired",
 ]

@@ -6,10 +6,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from slacktide.domain.batch import Batch, Replica
 from slacktide.domain.light import light
 from slacktide.domain.outcomes import Outcome
+from slacktide.domain.plan import PoolId
+
+
+class Circuit(Enum):
+    """Whether a version may serve, after what it has crashed."""
+
+    CLOSED = "closed"
+    """It may."""
+    OPEN = "open"
+    """Not now: its replicas are stopped."""
+    TRIAL = "trial"
+    """One replica is started, or up, to see whether it may."""
 
 
 @light
@@ -82,4 +95,26 @@ class ResizeLane:
     cause: int
 
 
-Command = RunBatch | AbortBatch | Answer | FreeSlots | StartReplica | StopReplica | ResizeLane
+@dataclass(frozen=True, slots=True)
+class TellCircuit:
+    """The circuit of a version has changed: tell those who watch."""
+
+    pool: PoolId
+    circuit: Circuit
+    reason: str
+    """Why it is unavailable; empty: it is not."""
+    retry_s: float | None
+    """Open: seconds until it is tried again; None: never."""
+    cause: int
+
+
+Command = (
+    RunBatch
+    | AbortBatch
+    | Answer
+    | FreeSlots
+    | StartReplica
+    | StopReplica
+    | ResizeLane
+    | TellCircuit
+)

@@ -20,6 +20,7 @@ from slacktide.domain import (
 from slacktide.engine.lane import Lane, Placement, Running
 from slacktide.engine.ledger import Entry, State
 from slacktide.engine.ports import Proposal, WaitUntil
+from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
 from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
@@ -111,7 +112,6 @@ class Batches:
         running = self._start(lane, placement, proposal.members, proposal.rows)
         if pool.suspects:
             pool.suspects.popleft()
-            running.suspect = True
         else:
             pool.scheduler.take(running.batch)
         entries = self._state.ledger.entries
@@ -162,6 +162,9 @@ class Batches:
             placement.pool.times.observe(
                 state.now - batch.started, batch.members, batch.rows, running.cores
             )
+        crashes = placement.pool.crashes
+        if crashes.doubtful and not batch.sample and crashes.finished(state.now - placement.since):
+            state.doubtful.append(placement.pool)
         entries = state.ledger.entries
         kept = None if batch.sample else self._sampler.choose(batch, placement)
         ids = tuple([member.id for member in batch.members if member is not kept])
@@ -193,17 +196,23 @@ class Batches:
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
         self._forget_all_but_suspects(batch)
 
-    def lost(self, batch: Batch, detail: str) -> None:
+    def lost(self, batch: Batch, crash: Crash) -> bool:
         """The replica died under `batch`: its members run again, one by one; the second crash
-        ends a request."""
+        ends a request. Whether that is what happened: then the crash is no new one."""
         self.leave(batch.id)
+        entries = self._state.ledger.entries
+        again = not batch.sample and any(entries[m.id].crashes for m in batch.members)
         for entry in self._waiting(batch):
             entry.crashes += 1
+            if entry.crash is None:
+                entry.crash = crash
+                crash.unjudged += 1
             if entry.crashes < self._state.settings.crashes_per_request_count:
-                self._suspect(entry, batch, detail)
+                self._suspect(entry, batch, crash.detail)
             else:
-                self._state.end_running(entry, batch, Reason.CRASHED, detail)
+                self._state.end_running(entry, batch, Reason.CRASHED, crash.detail)
         self._forget_all_but_suspects(batch)
+        return again
 
     def leave(self, batch: int) -> Running:
         """The lane of `batch` is free again. Raises ValueError if no such batch runs."""

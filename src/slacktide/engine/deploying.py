@@ -8,7 +8,9 @@ ones until it is up on a new one.
 
 from __future__ import annotations
 
-from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, Reason
+import math
+
+from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, Reason
 from slacktide.engine.lane import Lane
 from slacktide.engine.pool import Pool
 from slacktide.engine.replicas import Replicas
@@ -44,6 +46,7 @@ class Deploying:
         state.routes = RouteTable(plan.routes)
         self._follow_routes()
         self._remove_what_left(plan)
+        state.doubtful.extend(state.pools.values())  # a trial may have lost its place
 
     def tidy(self, lane: Lane) -> None:
         """Once a lane is free: take away, or start anew, what was to go while it was busy."""
@@ -75,8 +78,8 @@ class Deploying:
                 deployment.pool, deployment.max_batch, state.factory, state.settings
             )
         pool.removed = False
-        if pool.down_reason is not None:
-            return
+        if pool.crashes.circuit is Circuit.OPEN and pool.crashes.retry_at == math.inf:
+            return  # given up for good
         for placement in pool.placements:
             if placement.lane is lane:
                 placement.retiring = placement.leaving = False

@@ -102,6 +102,8 @@ class Engine:
             state.cause = self.events_seen
             self.events_seen += 1
             self._handlers[type(event)](event)
+            if state.doubtful:
+                self._replicas.reconsider()
         if state.dirty:
             lanes, state.dirty = state.dirty, {}
             for lane in lanes.values():

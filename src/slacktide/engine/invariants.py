@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from slacktide.domain import Request
+from slacktide.domain import Circuit, Request
 from slacktide.engine.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
@@ -72,6 +72,13 @@ def _one_place_each(engine: Engine) -> None:
         State.SAMPLE: (0, 0, 0, 1),
         State.ENDED: (0, 0, 1, 0),
     }
+    unjudged = Counter(
+        entry.crash
+        for entry in state.ledger.entries.values()
+        if entry.crash is not None and entry.state in (State.SUSPECT, State.RUNNING)
+    )
+    for crash, count in unjudged.items():
+        _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} to be judged")
     for id, entry in state.ledger.entries.items():
         found = (queued[id], suspects[id], running[id], held[id])
         _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
@@ -136,6 +143,16 @@ def _placements(engine: Engine) -> None:
             _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")
             cap = min(placement.cap, pool.max_batch)
             _require(replica.max_batch == cap, f"replica {replica.id} has another cap")
-        if pool.down_reason is not None:
+        history = pool.crashes
+        down, circuit = pool.down_reason is not None, history.circuit
+        _require(down or circuit is not Circuit.OPEN, f"{pool.id}: open, but not down")
+        _require(not (down and circuit is Circuit.CLOSED), f"{pool.id}: down, but closed")
+        _require(
+            (history.retry_at < math.inf) <= (circuit is Circuit.OPEN), f"{pool.id}: tried twice"
+        )
+        if circuit is Circuit.OPEN:
+            live = [p for p in pool.placements if not (p.parked or p.restarting or p.retiring)]
+            _require(not live, f"{pool.id} is unavailable but keeps replicas")
+        if down:
             _require(not pool.suspects and not len(pool.scheduler), f"{pool.id} is down but holds")
             _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")

@@ -63,9 +63,10 @@ class Placement:
         """The latest replica here, with the cores and the cap that count now."""
         self.state = ReplicaState.STARTING
         self.since = -math.inf
-        """When the latest replica was started."""
+        """When the latest replica was started; once it is up, when it came up."""
         self.until = math.inf
-        """When the engine must act: start limit (STARTING) or restart (BACKOFF)."""
+        """When the engine must act: start limit (STARTING) or restart (BACKOFF; inf: only once the
+        circuit of its version says so)."""
         self.retiring = False
         """No longer in the plan; goes once the batch it runs is done."""
         self.leaving = False
@@ -80,6 +81,11 @@ class Placement:
         cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
         if (self.replica.cores, self.replica.max_batch) != (cores, cap):
             self.replica = replace(self.replica, cores=cores, max_batch=cap)
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for the circuit of its version."""
+        return self.state is ReplicaState.BACKOFF and self.until == math.inf
 
     @property
     def serves(self) -> bool:
@@ -98,13 +104,10 @@ class Running:
         "hang_at",
         "placement",
         "steady",
-        "suspect",
         "waiting",
     )
 
-    def __init__(
-        self, batch: Batch, placement: Placement, expected_end: float, *, suspect: bool = False
-    ) -> None:
+    def __init__(self, batch: Batch, placement: Placement, expected_end: float) -> None:
         self.batch = batch
         self.placement = placement
         self.waiting = 0 if batch.sample else len(batch.members)
@@ -115,8 +118,6 @@ class Running:
         """How many it is expected to run on from now on."""
         self.steady = True
         """Whether it has been expected to run on the same number all along."""
-        self.suspect = suspect
-        """One request, run alone because an earlier batch with it died."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
         """It goes on with so many cores: what is left of it takes as much more or less time as it

@@ -19,6 +19,7 @@ from slacktide.domain import Notice, OutcomeKind, Reason, Request
 
 if TYPE_CHECKING:
     from slacktide.engine.pool import Pool
+    from slacktide.engine.recovery import Crash
 
 
 class State(Enum):
@@ -41,13 +42,15 @@ class State(Enum):
 class Entry:
     """One request in the ledger. Mutable and slotted: made once for every request."""
 
-    __slots__ = ("crashes", "pool", "request", "state")
+    __slots__ = ("crash", "crashes", "pool", "request", "state")
 
     def __init__(self, request: Request | Notice, pool: Pool, state: State) -> None:
         self.request = request
         self.pool = pool
         self.state = state
         self.crashes = 0
+        self.crash: Crash | None = None
+        """The first of them."""
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class Pool:
         """Members of batches that died, to be run again one by one before anything else."""
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None
-        """Why the version is unavailable for good; None while it is not."""
+        """Why the version is unavailable; None while it is not."""
         self.ever_up = False
         """Whether any replica of it has come up."""
         self.removed = False

@@ -1,35 +1,125 @@
-"""When a lost replica is started again, and when a version is given up."""
+"""When a lost replica is started again, when its version is given up, and for how long.
+
+Theory of operation. The *circuit* of a version is closed while lost replicas are started again.
+Too many crashes open it: the version is unavailable, and after a pause it is on *trial*. One
+replica is started, and requests are admitted once it is up. A crash on trial opens the circuit
+again, for twice as long. A batch that is finished when crashes this far apart would no longer open
+it closes it, and the other replicas are started.
+
+A crash under a batch counts once every member has been *judged* by a run alone. If one of them
+crashes that run too, the request is *convicted* and the crash taken back: the request is to blame,
+not the version. Only a long row of convictions, with no batch finished between, is the version's.
+"""
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from typing import TYPE_CHECKING
 
+from slacktide.domain import Circuit
 from slacktide.engine.settings import EngineSettings
+
+if TYPE_CHECKING:
+    from slacktide.engine.pool import Pool
+
+
+class Crash:
+    """The loss of a replica of `pool`, at `at`."""
+
+    __slots__ = ("at", "detail", "pool", "unjudged")
+
+    def __init__(self, pool: Pool, at: float, detail: str) -> None:
+        self.pool = pool
+        self.at = at
+        self.detail = detail
+        self.unjudged = 0
+        """Members of its batch that have neither been convicted nor ended otherwise."""
 
 
 class CrashHistory:
-    """Crashes of one pool's replicas within the window, oldest first."""
+    """Crashes of one pool's replicas within the window, oldest first, and its circuit."""
 
-    __slots__ = ("_settings", "_times")
+    __slots__ = ("_convicted", "_crashes", "_opened", "_settings", "circuit", "proved", "retry_at")
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._times: deque[float] = deque()
+        self._crashes: list[Crash] = []
+        self._convicted = 0
+        """Requests in a row, no batch finished between."""
+        self._opened = 0
+        """How often the circuit has opened since it was last closed."""
+        self.circuit = Circuit.CLOSED
+        self.retry_at = math.inf
+        """When a version is to be tried again; inf: it is not waiting for that."""
+        self.proved = False
+        """On trial: it has worked for long enough."""
 
-    def crashed(self, *, now: float, suspect: bool = False) -> float | None:
-        """Record a crash. Seconds to pause before the restart; None: give the version up.
+    def crashed(self, crash: Crash) -> None:
+        """A replica was lost."""
+        self._crashes.append(crash)
 
-        `suspect`: it died of one request, run alone because it had been in a crash before. The
-        request is to blame, not the version, and the first crash has been counted already.
-        """
+    def judged(self, crash: Crash, *, convicted: bool) -> None:
+        """A member of the batch that was lost in `crash` has ended."""
+        crash.unjudged -= 1
+        if convicted:
+            self._convicted += 1
+            if crash in self._crashes:
+                self._crashes.remove(crash)
+
+    def finished(self, up_s: float) -> bool:
+        """A batch was finished by a replica that had been up for `up_s` seconds. Whether that
+        matters."""
+        self._convicted = 0
         settings = self._settings
-        if not suspect:
-            self._times.append(now)
-        while self._times and self._times[0] <= now - settings.crash_window:
-            self._times.popleft()
-        count = max(1, len(self._times))
-        if count >= settings.crash_limit_count:
-            return None
+        if self.circuit is not Circuit.TRIAL:
+            return False
+        self.proved = up_s >= settings.crash_window / settings.crash_limit_count
+        return self.proved
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether a batch that is finished changes anything."""
+        return self._convicted > 0 or self.circuit is Circuit.TRIAL
+
+    def pause(self, *, now: float) -> float:
+        """Seconds until a replica that is lost now is started again."""
+        settings = self._settings
+        self._forgive(now)
         # 2**63 s is past any maximum; the bound keeps the power finite for odd settings.
-        pause = settings.backoff_first * 2.0 ** min(count - 1, 63)
+        pause = settings.backoff_first * 2.0 ** min(max(1, len(self._crashes)) - 1, 63)
         return float(min(settings.backoff_most, pause))
+
+    def fault(self, *, now: float) -> str:
+        """Why the version is to be given up now; empty if it is not."""
+        settings = self._settings
+        self._forgive(now)
+        counted = [crash for crash in self._crashes if not crash.unjudged]
+        if self._convicted >= settings.convictions_in_a_row_count:
+            return f"{self._convicted} requests in a row crashed it"
+        if counted and self.circuit is Circuit.TRIAL:
+            return f"it crashed when it was tried again: {counted[-1].detail}"
+        if len(counted) < settings.crash_limit_count:
+            return ""
+        window, last = settings.crash_window, counted[-1].detail
+        return f"{len(counted)} crashes within {window:g} s; the last: {last}"
+
+    def open(self, *, now: float, for_good: bool) -> float | None:
+        """Open the circuit. Seconds until it is on trial; None: never."""
+        settings = self._settings
+        self.circuit, self.proved = Circuit.OPEN, False
+        self._crashes.clear()
+        self._convicted = 0
+        pause = min(settings.retry_most, settings.retry_first * 2.0 ** min(self._opened, 63))
+        self._opened += 1
+        self.retry_at = math.inf if for_good else now + pause
+        return None if for_good else pause
+
+    def begin_trial(self) -> None:
+        self.circuit, self.retry_at = Circuit.TRIAL, math.inf
+
+    def close(self) -> None:
+        self.circuit, self.proved, self._opened = Circuit.CLOSED, False, 0
+
+    def _forgive(self, now: float) -> None:
+        while self._crashes and self._crashes[0].at <= now - self._settings.crash_window:
+            self._crashes.pop(0)

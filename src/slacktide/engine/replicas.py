@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from slacktide.domain import (
+    Circuit,
     Deployment,
     Reason,
     Replica,
@@ -12,10 +13,12 @@ from slacktide.domain import (
     ReplicaUp,
     StartReplica,
     StopReplica,
+    TellCircuit,
 )
 from slacktide.engine.batches import Batches
 from slacktide.engine.lane import Lane, Placement, ReplicaState
 from slacktide.engine.pool import Pool
+from slacktide.engine.recovery import Crash
 from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 
@@ -33,12 +36,14 @@ class Replicas:
         self._next_id = 0
 
     def place(self, pool: Pool, lane: Lane, deployment: Deployment) -> None:
-        """Give `pool` a place on `lane`, and start its first replica."""
+        """Give `pool` a place on `lane`, and start its first replica there if it may have one."""
         placement = Placement(pool, lane, deployment, self._state.settings.fairness_window)
         pool.placements.append(placement)
         lane.placements.append(placement)
         pool.count_lanes()
-        self._start(placement)
+        placement.state = ReplicaState.BACKOFF
+        placement.adapt()
+        self._start_if_due(placement)
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
         """A placement is no longer in the plan: it goes at once, or when another has come up."""
@@ -70,10 +75,8 @@ class Replicas:
         if lane.running is not None and lane.running.placement is placement:
             placement.restarting = True
             return
-        placement.restarting = False
-        self._by_id.pop(placement.replica.id, None)
-        self._stop(placement, kill=False)
-        self._start(placement)
+        self._park(placement)
+        self._start_if_due(placement)
 
     def retire_on(self, lane: Lane) -> bool:
         """Take away, or start anew, what waited for the lane to become free; True if anything was
@@ -97,10 +100,14 @@ class Replicas:
         placement.state = ReplicaState.UP
         placement.until = math.inf
         self._reckon()
-        placement.pool.ever_up = True
-        placement.pool.start_time = self._state.now - placement.since
+        pool, now = placement.pool, self._state.now
+        pool.ever_up = True
+        pool.start_time, placement.since = now - placement.since, now
+        if pool.down_reason is not None:  # from now on requests say whether it works
+            pool.down_reason = None
+            self._tell(pool)
         self._state.mark(placement.lane)
-        for other in tuple(placement.pool.placements):
+        for other in tuple(pool.placements):
             if other.leaving:
                 self.detach(other)
                 self._state.mark(other.lane)
@@ -122,38 +129,89 @@ class Replicas:
         placement.killed = placement.restarting = False
         state.mark(placement.lane)
         running = placement.lane.running
-        suspect = False
+        crash = Crash(pool, state.now, detail)
+        again = False
         if running is not None and running.placement is placement:
-            suspect = running.suspect
-            self._batches.lost(running.batch, detail)
-        if placement.retiring:
-            return  # retire_on takes it away
-        if placement.leaving:
+            again = self._batches.lost(running.batch, crash)
+        if placement.leaving and not placement.retiring:
             self.detach(placement)
-            return
-        pause = None if permanent else pool.crashes.crashed(now=state.now, suspect=suspect)
-        if pause is not None:
-            placement.until = state.now + pause
-            self._reckon()
-        elif permanent:
-            self._give_up(pool, detail)
+        if pool.crashes.circuit is Circuit.OPEN:
+            return  # its last batch, or one that hung before
+        if permanent and not (placement.retiring or placement.leaving):
+            # One that has been up may have lost its file for a while.
+            self._give_up(pool, detail, for_good=not pool.ever_up)
         else:
-            count, window = state.settings.crash_limit_count, state.settings.crash_window
-            self._give_up(pool, f"{count} crashes within {window:g} s; the last: {detail}")
+            if not again:
+                pool.crashes.crashed(crash)
+            placement.until = state.now + pool.crashes.pause(now=state.now)
+        state.doubtful.append(pool)
 
-    def _give_up(self, pool: Pool, reason: str) -> None:
+    def reconsider(self) -> None:
+        """Open or close circuits for what has just happened, and see that each trial is made."""
+        state = self._state
+        pools, state.doubtful = state.doubtful, []
+        for pool in pools:
+            crashes = pool.crashes
+            fault = crashes.fault(now=state.now)
+            if fault and crashes.circuit is not Circuit.OPEN:
+                self._give_up(pool, fault)
+            elif crashes.proved:
+                crashes.close()
+                self._tell(pool)
+            for placement in pool.placements:
+                if placement.parked:
+                    self._start_if_due(placement)
+        self._reckon()
+
+    def _give_up(self, pool: Pool, reason: str, *, for_good: bool = False) -> None:
         """A version becomes unavailable: its replicas stop, what waits is refused."""
         pool.down_reason = reason
+        retry_s = pool.crashes.open(now=self._state.now, for_good=for_good)
         for placement in tuple(pool.placements):
-            self.detach(placement)
+            running = placement.lane.running
+            if for_good or placement.leaving:
+                self.detach(placement)
+            elif running is not None and running.placement is placement:
+                placement.restarting = True  # parked once that batch is done
+            else:
+                self._park(placement)
         self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
         self._sampler.give_back(pool)
+        self._tell(pool, retry_s)
+
+    def _park(self, placement: Placement) -> None:
+        """Have no replica here."""
+        if placement.state is not ReplicaState.BACKOFF:
+            self._by_id.pop(placement.replica.id, None)
+            self._stop(placement, kill=placement.killed)
+        placement.state = ReplicaState.BACKOFF
+        placement.until = math.inf
+        placement.killed = placement.restarting = False
+
+    def _start_if_due(self, placement: Placement) -> None:
+        """Start a replica unless the version is unavailable, or another is on trial for it."""
+        crashes = placement.pool.crashes
+        tried = any(
+            not (other.parked or other.retiring or other.leaving or other.restarting)
+            for other in placement.pool.placements
+            if other is not placement
+        )
+        if crashes.circuit is Circuit.CLOSED or (crashes.circuit is Circuit.TRIAL and not tried):
+            self._start(placement)
+
+    def _tell(self, pool: Pool, retry_s: float | None = None) -> None:
+        state, reason = self._state, pool.down_reason or ""
+        told = TellCircuit(pool.id, pool.crashes.circuit, reason, retry_s, state.cause)
+        state.commands.append(told)
 
     def check_timers(self) -> None:
         """Start again what has paused long enough; kill what starts or runs for too long."""
         state = self._state
         now = state.now
         for pool in state.pools.values():
+            if pool.crashes.retry_at <= now:
+                pool.crashes.begin_trial()
+                state.doubtful.append(pool)
             for placement in pool.placements:
                 if placement.until <= now:
                     if placement.state is ReplicaState.BACKOFF:
@@ -185,7 +243,8 @@ class Replicas:
     def _reckon(self) -> None:
         """Find `next_due` again; placements come and go far more rarely than requests."""
         pools = self._state.pools.values()
-        self.next_due = min((p.until for pool in pools for p in pool.placements), default=math.inf)
+        due = [placement.until for pool in pools for placement in pool.placements]
+        self.next_due = min([*due, *(pool.crashes.retry_at for pool in pools)], default=math.inf)
 
     def _kill(self, placement: Placement) -> None:
         placement.killed = True

@@ -22,6 +22,11 @@ class EngineSettings:
     crash_window: float = 60.0
     crash_limit_count: int = 5
     """So many crashes within the window make a version unavailable."""
+    convictions_in_a_row_count: int = 10
+    """So many requests that crashed their run alone, and no batch finished between, do so too."""
+    retry_first: float = 10.0
+    """Pause before an unavailable version is tried again; doubles with every try that fails."""
+    retry_most: float = 300.0
     crashes_per_request_count: int = 2
     """A request that was running in so many crashes is failed."""
     start_guess: float = 0.5

@@ -24,6 +24,7 @@ from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import Entry, Ledger, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.ports import PoolFactory
+from slacktide.engine.recovery import Crash
 from slacktide.engine.routing import RouteTable
 from slacktide.engine.settings import EngineSettings
 
@@ -37,6 +38,7 @@ class EngineState:
         "cause",
         "commands",
         "dirty",
+        "doubtful",
         "factory",
         "lanes",
         "ledger",
@@ -59,6 +61,8 @@ class EngineState:
         """What runs, by batch id."""
         self.dirty: dict[str, Lane] = {}
         """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
+        self.doubtful: list[Pool] = []
+        """Whose circuit may have to change for the event at hand."""
         self.now = -math.inf
         self.cause = -1
         """Running number of the event at hand."""
@@ -89,6 +93,8 @@ class EngineState:
         """A request that never started (or waits to start again) ends without a result."""
         request, now = entry.request, self.now
         self.ledger.end(request.model, reason)
+        if entry.crash is not None:
+            self._judge(entry.crash, convicted=False)
         outcome = Outcome(
             reason,
             now,
@@ -102,6 +108,9 @@ class EngineState:
         """A member of `batch` gets its outcome."""
         request, now, started = entry.request, self.now, batch.started
         self.ledger.end(request.model, reason)
+        if entry.crash is not None:
+            convicted = entry.crashes >= self.settings.crashes_per_request_count
+            self._judge(entry.crash, convicted=convicted)
         outcome = Outcome(
             reason,
             now,
@@ -112,6 +121,10 @@ class EngineState:
             detail,
         )
         self.commands.append(Answer(request.id, outcome, self.cause))
+
+    def _judge(self, crash: Crash, *, convicted: bool) -> None:
+        crash.pool.crashes.judged(crash, convicted=convicted)
+        self.doubtful.append(crash.pool)
 
     def forget(self, id: int) -> None:
         """Nothing names the payload of this request any more."""

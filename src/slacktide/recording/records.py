@@ -31,6 +31,7 @@ from slacktide.domain import (
     RunBatch,
     StartReplica,
     StopReplica,
+    TellCircuit,
 )
 from slacktide.engine import EngineSettings
 from slacktide.recording.errors import LayoutError
@@ -95,6 +96,7 @@ _batch = record_encoder(
 )
 _outcome = record_encoder(Outcome, left_out=("at",))
 _replica = record_encoder(Replica)
+_pool = record_encoder(PoolId)
 _EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     type_: (name, record_encoder(type_)) for name, type_ in EVENTS.items()
 }
@@ -106,6 +108,9 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
     StartReplica: lambda c: ("StartReplica", c.cause, *_replica(c.replica)),
     StopReplica: lambda c: ("StopReplica", c.cause, c.replica.id, c.kill),
     ResizeLane: lambda c: ("ResizeLane", c.cause, c.lane, c.cores, _ids(c.replicas)),
+    TellCircuit: lambda c: (
+        ("TellCircuit", c.cause, _pool(c.pool), c.circuit.value, c.reason, c.retry_s)
+    ),
 }
 
 
@@ -153,6 +158,7 @@ def layout() -> dict[str, list[str]]:
     found["StartReplica"] = ["cause", *layout_of((Replica,))["Replica"]]
     found["StopReplica"] = ["cause", "replica", "kill"]
     found["ResizeLane"] = ["cause", "lane", "cores", "replicas"]
+    found["TellCircuit"] = ["cause", "pool", "circuit", "reason", "retry_s"]
     return found
 
 

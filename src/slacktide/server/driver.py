@@ -34,6 +34,7 @@ from slacktide.domain import (
     StartReplica,
     StopReplica,
     Submitted,
+    TellCircuit,
     TimerFired,
 )
 from slacktide.domain.events import Announced
@@ -77,6 +78,7 @@ class Driver:
     ) -> None:
         """`scaling`: plans while models serve; None: only loads and unloads do."""
         self.engine = engine
+        self._launcher = launcher
         self._scaling = scaling
         self._recorder = recorder
         self.clock = time.monotonic
@@ -311,6 +313,8 @@ class Driver:
                 self.replicas.stop(command)
             case ResizeLane():
                 self.replicas.resize(command)
+            case TellCircuit():
+                self._launcher.circuit(command)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.domain import Batch, BatchTiming, PoolId, Replica
+from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
 from slacktide.engine import Engine
 from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
 from slacktide.repository import ModelDefinition
@@ -75,8 +75,6 @@ class Launching:
             return
         version.replicas_up.discard(replica.id)
         version.tally.crashes += 1
-        # Whether the engine gives the version up is known once it has handled the loss.
-        asyncio.get_running_loop().call_soon(self._note_state, version, detail)
 
     def stopped(self, replica: Replica) -> None:
         """See `Launcher.stopped`."""
@@ -97,14 +95,23 @@ class Launching:
                 how = "drift from the profile" if version.drifting else "fit the profile again"
                 log.warning("%s: batch times %s", version.name, how)
 
-    def _note_state(self, version: LoadedVersion, detail: str) -> None:
-        pool = self._engine.state.pools.get(version.pool)
-        if pool is None or pool.down_reason is None:
+    def circuit(self, told: TellCircuit) -> None:
+        """See `Launcher.circuit`."""
+        version = self._catalog.by_pool(told.pool)
+        if version is None or version.state is VersionState.UNLOADING:
             return
-        version.state = VersionState.UNAVAILABLE
-        version.reason = pool.down_reason
-        log.error("%s:%s is unavailable: %s", version.name, version.version, pool.down_reason)
-        self._tell(version.pool, pool.down_reason)
+        name, reason = f"{version.name}:{version.version}", told.reason
+        if told.circuit is Circuit.OPEN:
+            after = "" if told.retry_s is None else f"; it is tried again in {told.retry_s:g} s"
+            log.error("%s is unavailable: %s%s", name, reason, after)
+            version.tally.circuit_openings += 1
+            version.state, version.reason = VersionState.UNAVAILABLE, reason + after
+            self._tell(version.pool, reason)
+        elif version.state is VersionState.UNAVAILABLE:
+            log.warning("%s serves again, on trial", name)
+            version.state, version.reason = VersionState.READY, ""
+        else:
+            log.info("%s has worked since its trial began; all of its replicas start", name)
 
     def _tell_if_up(self, version: LoadedVersion) -> None:
         """All that are in the plan now: there may be fewer than when it was loaded."""

@@ -24,6 +24,7 @@ from slacktide.domain import (
     ReplicaUp,
     ResizeLane,
     StopReplica,
+    TellCircuit,
 )
 from slacktide.executors.ports import (
     Aborted,
@@ -61,6 +62,10 @@ class Launcher(Protocol):
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         """A batch is done, `seconds` after it was handed over."""
+        ...
+
+    def circuit(self, told: TellCircuit) -> None:
+        """A version has become unavailable, or is no longer."""
         ...
 
 

@@ -94,6 +94,7 @@ class Tally:
         self.budget_s = Histogram(BUDGET_BOUNDS)
         self.batch_rows = Histogram(ROWS_BOUNDS)
         self.crashes = 0
+        self.circuit_openings = 0
         self.samples = SampleCounts()
         """Of requests that ran again, alone; the engine counts them."""
 

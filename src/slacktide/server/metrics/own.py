@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from slacktide._version import __version__
-from slacktide.domain import Reason
+from slacktide.domain import Circuit, Reason
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
@@ -24,6 +24,12 @@ from slacktide.server.versions import Catalog
 _RESULT = "of requests with a result"
 _COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], float]]] = (
     ("crashes_total", "counter", "Replicas lost", lambda view: view.tally.crashes),
+    (
+        "circuit_openings_total",
+        "counter",
+        "How often crashes made it unavailable, failed tries included",
+        lambda view: view.tally.circuit_openings,
+    ),
     (
         "payload_bytes",
         "gauge",
@@ -132,6 +138,7 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
     yield from _predictions(views)
     yield from _classes(views)
     yield _replicas(views)
+    yield _circuits(views)
 
 
 def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) -> Iterable[Family]:
@@ -253,6 +260,15 @@ def _replicas(views: Sequence[VersionView]) -> Family:
             family.add(
                 view.replicas[state], model=view.model, version=view.version, state=state.value
             )
+    return family
+
+
+def _circuits(views: Sequence[VersionView]) -> Family:
+    family = Family("slacktide_circuit", "gauge", "1 for the state of its circuit, else 0")
+    for view in views:
+        for state in Circuit:
+            here = int(view.circuit is state)
+            family.add(here, model=view.model, version=view.version, state=state.value)
     return family
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slacktide.domain import PoolId
+from slacktide.domain import Circuit, PoolId
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
@@ -36,6 +36,7 @@ class VersionView:
     states: Counter[State] = field(default_factory=Counter)
     """Requests that the engine knows, by where they are."""
     replicas: Counter[ReplicaState] = field(default_factory=Counter)
+    circuit: Circuit = Circuit.CLOSED
 
     @property
     def waiting(self) -> int:
@@ -61,6 +62,7 @@ def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
         pool = engine.state.pools.get(loaded.pool)
         if pool is not None:
             view.replicas.update(placement.state for placement in pool.placements)
+            view.circuit = pool.crashes.circuit
     return tuple(views[key] for key in sorted(views))
 
 
