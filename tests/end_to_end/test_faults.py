@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from slacktide.domain import Reason
 from slacktide.executors import available_cores
+from slacktide.executors import spawner as spawner_module
 from slacktide.wire.proto import messages
 
 A_WHILE = 150_000
@@ -120,6 +122,26 @@ def test_workers_are_replaced_when_their_nursery_dies(fragile: Any) -> None:
     os.kill(fragile.look(lambda app: app._executors["worker"].nursery_pid), signal.SIGKILL)
     assert waiting.result().status == 200
     fragile.good()
+
+
+def test_a_model_comes_back_although_the_process_that_starts_workers_stands_still(
+    fragile: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spawner_module, "_ANSWER", 0.5)
+    stopped = fragile.look(lambda app: app._executors["worker"].nursery_pid)
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        kill(fragile, "nursery")
+        fragile.until(
+            lambda app: app._executors["worker"].nursery_pid not in (None, stopped),
+            "another process starts workers",
+        )
+        fragile.until(lambda app: app.control.model_ready("nursery", None), "the model is back")
+        assert fragile.infer("nursery", fragile.spin_call(1)).status == 200
+        fragile.good()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(stopped, signal.SIGCONT)
 
 
 def unavailable(app: Any, model: str) -> bool:

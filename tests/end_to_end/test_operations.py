@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -276,6 +277,19 @@ sys.exit(run(Path(sys.argv[1]), settings))
     )
     assert ended.returncode == 1
     assert "no plan can be put in force" in ended.stderr
+
+
+def test_with_little_address_space_it_serves_and_says_so(
+    program: Any, zoo: Any, common: Any
+) -> None:
+    zoo.matmul()
+    served = program(zoo.root, *FREE)
+    limit = 6 << 30
+    resource.prlimit(served.process.pid, resource.RLIMIT_AS, (limit, limit))
+    port = served.port("http")
+    call = json.dumps(common.matmul_call())
+    assert common.ask(port, "POST", "/v2/models/matmul/infer", call).status == 200
+    assert "address space is limited (ulimit -v): room for" in "".join(served.said)
 
 
 def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:

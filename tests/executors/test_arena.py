@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -147,3 +149,29 @@ def test_limits_must_be_positive() -> None:
         Arena(0)
     with pytest.raises(ValueError, match="positive"):
         MemoryBudget(1, per_owner=0)
+
+
+@pytest.mark.parametrize(
+    ("spare", "expected"),
+    [
+        (3 << 30, "1024 MiB"),  # and as much again for everything else
+        (200 << 20, "64 MiB"),
+        (100 << 20, "no address space left for 64 MiB of payloads: raise the limit (ulimit -v)"),
+    ],
+)
+def test_where_address_space_is_limited_an_arena_reserves_less(spare: int, expected: str) -> None:
+    text = f"""
+import resource
+from slacktide.executors.arena import Arena
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + {spare}, used + {spare}))
+try:
+    arena = Arena(1 << 34)
+    arena.view(arena.allocate(arena.limit // 2))[-1:] = b"x"
+    print(arena.limit >> 20, "MiB")
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

@@ -27,6 +27,7 @@ from slacktide.executors import (
     ProcessExecutor,
     TensorRef,
 )
+from slacktide.executors import spawner as spawner_module
 from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
@@ -355,6 +356,57 @@ def test_a_nursery_that_dies_before_it_answers_loses_the_replica(models, kit, ar
         report = await case.next()
         assert isinstance(report, Lost)
         assert not report.permanent
+
+    serve(body)
+
+
+def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
+    models, kit, arena, monkeypatch, caplog
+) -> None:
+    """SIGSTOP: its requests are lost and said so; what comes next goes to another one."""
+
+    async def body(executor: ProcessExecutor) -> None:
+        old = kit.Case(executor, models.matmul(), arena)
+        await old.ready()
+        monkeypatch.setattr(spawner_module, "_ANSWER", 0.1)
+        stopped = executor.nursery_pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        lost = await kit.Case(executor, models.matmul(), arena).next()
+        assert lost == Lost("the process that starts workers does not answer")
+        assert f"process {stopped}): another one takes its place" in caplog.text
+        new = kit.Case(executor, models.matmul(), arena)
+        await new.ready()
+        assert executor.nursery_pid not in (None, stopped)
+        for number, case in enumerate((old, new)):
+            given = kit.put(arena, np.ones((1, 4), np.float32))
+            assert isinstance(await case.run(number, given), Finished)
+        fd = os.pidfd_open(stopped)
+        old.handle.stop()  # the last of its workers: nothing needs the old one any more
+        await asyncio.to_thread(select.select, [fd], [], [], kit.PATIENCE)
+        os.close(fd)
+        assert isinstance(await new.run(7, given), Finished)
+
+    serve(body)
+
+
+def test_what_a_nursery_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
+    async def body(executor: ProcessExecutor) -> None:
+        old = kit.Case(executor, models.matmul(), arena)
+        await old.ready()
+        monkeypatch.setattr(spawner_module, "_ANSWER", 0.1)
+        stopped = executor.nursery_pid
+        assert stopped is not None
+        os.kill(stopped, signal.SIGSTOP)
+        assert isinstance(await kit.Case(executor, models.matmul(), arena).next(), Lost)
+        answers = executor._spawners[0]._answers
+        os.kill(stopped, signal.SIGCONT)  # now it does what it was asked to do
+        children = Path(f"/proc/{stopped}/task/{stopped}/children")
+        while executor._spawners[0]._answers == answers or len(children.read_text().split()) > 1:
+            await asyncio.sleep(0.01)
+        assert children.read_text().split() == [str(old.handle.pid)]
+        given = kit.put(arena, np.ones((1, 4), np.float32))
+        assert isinstance(await old.run(1, given), Finished)
 
     serve(body)
 

@@ -27,6 +27,8 @@ from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded
 
 ALIGNMENT = 64
 """Bytes. A cache line, and what vector instructions of today like best."""
+LEAST_RESERVED = 64 << 20
+"""Bytes that an arena must have if it is to have more than that: the largest request by default."""
 
 
 class Slot(NamedTuple):
@@ -37,7 +39,8 @@ class Slot(NamedTuple):
 
 
 class Arena:
-    """Slots in shared memory, at most `limit` bytes of them (rounded up to whole pages).
+    """Slots in shared memory, at most `limit` bytes of them (rounded up to whole pages), or fewer
+    if this process may not map so many. Raises OSError if it may map next to none.
 
     `budget`, where given, is charged for every slot as well; several arenas may share one.
     """
@@ -50,11 +53,17 @@ class Arena:
         self._limit = -(-limit // mmap.PAGESIZE) * mmap.PAGESIZE
         self._budget = budget
         self._fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(self._fd, self._limit)
+        try:
+            self._map = self._reserve()
+        except OSError as error:
+            os.close(self._fd)
+            size = f"{self._limit >> 20} MiB of payloads"
+            raise OSError(
+                error.errno, f"no address space left for {size}: raise the limit (ulimit -v)"
+            ) from None
         # Its size is settled: a worker gone mad cannot cut it and have the server die of SIGBUS.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, seals)
-        self._map = mmap.mmap(self._fd, self._limit)
         self._view = memoryview(self._map)
         self._live: dict[int, tuple[int, Hashable]] = {}
         self._free: dict[int, list[int]] = {}
@@ -62,6 +71,22 @@ class Arena:
         self._end = 0
         self._touched = 0
         self._in_use = 0
+
+    def _reserve(self) -> mmap.mmap:
+        """Map the limit; if the system does not allow so much (`ulimit -v`), half of it, and so on.
+
+        As much again must fit, for everything else; a worker has to map it beside its model, too.
+        """
+        while True:
+            try:
+                os.ftruncate(self._fd, self._limit)
+                with contextlib.closing(mmap.mmap(self._fd, self._limit, prot=mmap.PROT_READ)):
+                    return mmap.mmap(self._fd, self._limit)
+            except OSError:
+                if self._limit <= LEAST_RESERVED:
+                    raise
+                half = self._limit // 2 // mmap.PAGESIZE * mmap.PAGESIZE
+                self._limit = max(LEAST_RESERVED, half)
 
     @property
     def fd(self) -> int:

@@ -29,7 +29,8 @@ class ProcessExecutor:
     def __init__(self, allocator: CpuAllocator | None = None) -> None:
         """`allocator` moves cores; affinity alone unless stated."""
         self._allocator = AffinityAllocator() if allocator is None else allocator
-        self._spawner: Spawner | None = None
+        self._spawners: list[Spawner] = []
+        """The one in use is the last; those before it were given up, and still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._numbers = count()
         self._closed = False
@@ -46,8 +47,7 @@ class ProcessExecutor:
         if self._closed:
             raise RuntimeError("this executor is closed")
         loop = asyncio.get_running_loop()
-        if self._spawner is None or not self._spawner.alive:
-            self._spawner = Spawner(loop)
+        self.warm()
         control, their_control = socket.socketpair()
         aborts, their_aborts = socket.socketpair()
         output_fd = make_output_file()
@@ -65,19 +65,18 @@ class ProcessExecutor:
         request = SpawnRequest(next(self._numbers), source, replica.cores, replica.device)
         descriptors = [their_control.fileno(), their_aborts.fileno(), arena.fd, output_fd]
         with their_control, their_aborts:
-            self._spawner.spawn(request, descriptors, handle)
+            self._spawners[-1].spawn(request, descriptors, handle)
         return handle
 
     def warm(self) -> None:
         """Start the nursery ahead of the first replica (it takes a quarter of a second)."""
-        if self._spawner is None or not self._spawner.alive:
-            self._spawner = Spawner(asyncio.get_running_loop())
+        if self.nursery_pid is None:
+            self._spawners.append(Spawner(asyncio.get_running_loop()))
 
     @property
     def nursery_pid(self) -> int | None:
         """Process id of the nursery; None if there is none."""
-        spawner = self._spawner
-        return spawner.pid if spawner is not None and spawner.alive else None
+        return next((spawner.pid for spawner in self._spawners if spawner.alive), None)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -92,10 +91,11 @@ class ProcessExecutor:
             handle.stop()
         if self._handles:
             await self._empty.wait()
-        if self._spawner is not None:
-            await self._spawner.close()
+        await asyncio.gather(*(spawner.close() for spawner in self._spawners))
 
     def _handle_gone(self, handle: WorkerHandle) -> None:
         self._handles.discard(handle)
+        for spawner in self._spawners:
+            spawner.end_if_deserted(self.worker_pids)
         if self._empty is not None and not self._handles:
             self._empty.set()

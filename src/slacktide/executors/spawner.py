@@ -9,18 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
 
+log = logging.getLogger(__name__)
+
 _PATIENCE = 2.0  # seconds for a nursery to end by itself; it has nothing to save
+_FIRST_ANSWER = 30.0  # seconds, twice: it imports first, perhaps from a cold disk
+_ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine is not taken for its own
 
 
 class Parent(Protocol):
@@ -40,7 +45,11 @@ class Parent(Protocol):
 
 
 class Spawner:
-    """One nursery process. Make it with a running loop; `alive` is False once it has gone."""
+    """One nursery process. Make it with a running loop; `alive` is False once it has gone.
+
+    One that does not answer (stopped, or stuck) is given up: it gets no requests any more, but it
+    stays while its workers live, which would die with it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -48,6 +57,8 @@ class Spawner:
         self._parents: dict[int, Parent] = {}
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._ended: asyncio.Future[None] = loop.create_future()
+        self._answers = 0
+        self._given_up = False
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs:
@@ -64,7 +75,7 @@ class Spawner:
 
     @property
     def alive(self) -> bool:
-        return not self._ended.done()
+        return not (self._ended.done() or self._given_up)
 
     @property
     def pid(self) -> int:
@@ -79,10 +90,30 @@ class Spawner:
         self._asked[request.id] = parent
         self._waiting.append((message, [os.dup(fd) for fd in descriptors]))
         self._send()
+        patience = _ANSWER if self._answers else _FIRST_ANSWER
+        self._loop.call_later(patience, self._overdue, request.id, patience)
+
+    def end_if_deserted(self, workers: Collection[int]) -> None:
+        """If it was given up, and none of its workers is among the living `workers`, kill it."""
+        if self._given_up and not self._ended.done() and self._parents.keys().isdisjoint(workers):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _overdue(self, id: int, again: float = 0.0) -> None:
+        if id in self._asked and not self._ended.done():
+            self._readable()  # it may have answered while this process stood still
+        if id not in self._asked or self._ended.done():
+            return
+        if again:
+            self._loop.call_later(again, self._overdue, id)
+            return
+        self._given_up = True
+        what = "the process that starts workers does not answer"
+        log.error("%s (process %d): another one takes its place", what, self.pid)
+        self._tell_all_asked(what)
 
     async def close(self) -> None:
         """End the nursery (and with it every worker it still has), and wait for it."""
-        if self.alive:
+        if not self._ended.done():
             self._socket.shutdown(socket.SHUT_WR)
             try:
                 await asyncio.wait_for(asyncio.shield(self._ended), _PATIENCE)
@@ -125,7 +156,13 @@ class Spawner:
             if gone is not None:
                 gone.exited(int(str(document["status"])))
             return
-        parent = self._asked.pop(int(str(document["id"])))
+        self._answers += 1
+        parent = self._asked.pop(int(str(document["id"])), None)
+        if parent is None:  # given up meanwhile, and so is the worker
+            for pidfd in descriptors:
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            _close_all(descriptors)
+            return
         if "error" in document:
             parent.not_spawned(str(document["error"]))
             return
@@ -144,14 +181,18 @@ class Spawner:
         self._socket.close()
         os.close(self._pidfd)
         self._process.wait()  # it is dead: returns at once
+        if not self._ended.done():
+            self._ended.set_result(None)
+        self._tell_all_asked("the process that starts workers has ended")
+
+    def _tell_all_asked(self, detail: str) -> None:
+        """There will be no answers."""
         for _, descriptors in self._waiting:
             _close_all(descriptors)
         self._waiting.clear()
-        if not self._ended.done():
-            self._ended.set_result(None)
         asked, self._asked = list(self._asked.values()), {}
         for parent in asked:
-            parent.not_spawned("the process that starts workers has ended")
+            parent.not_spawned(detail)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

@@ -220,7 +220,16 @@ class Fleet:
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
         pool = PoolId(definition.name, definition.version, generation=self._generation)
-        limit = definition.settings.limits.memory
+        limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
+        try:
+            arena = Arena(limit, name=str(pool), budget=self._budget)
+        except OSError as error:
+            raise ControlError("unavailable", str(error.strerror)) from None
+        if arena.limit < limit:
+            log.warning(
+                "%s: address space is limited (ulimit -v): room for %d MiB of payloads, not %d",
+                *(definition.name, arena.limit >> 20, limit >> 20),
+            )
         before = self._catalog.find(definition.name, definition.version)
         return LoadedVersion(
             pool,
@@ -228,7 +237,7 @@ class Fleet:
             source,
             known.interface,
             ClassedTimes(known.record.table, latency=partial(_latency, known.record)),
-            Arena(min(limit or _ARENA_LIMIT, _ARENA_LIMIT), name=str(pool), budget=self._budget),
+            arena,
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.tally if before is not None else Tally(),
