@@ -54,11 +54,6 @@ def test_what_is_missing_is_named(wanted: tuple[str, ...], device: str) -> None:
         choose_providers(wanted, device, (CPU,))
 
 
-def test_a_gpu_is_not_used_on_a_lane_of_the_cpu() -> None:
-    with pytest.raises(ProviderMissingError, match="is wanted on a lane of the CPU"):
-        choose_providers(("cuda",), "cpu", ALL)
-
-
 def test_a_quiet_fallback_is_found_out() -> None:
     class Session:
         def get_providers(self) -> list[str]:

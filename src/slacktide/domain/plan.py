@@ -24,9 +24,6 @@ class PoolId(NamedTuple):
         return f"{self.model}:{self.version}{variant}{generation}"
 
 
-CPU = "cpu"
-
-
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
     """A set of cores, or an accelerator, that runs one batch at a time."""
@@ -34,11 +31,11 @@ class LaneSpec:
     name: str
     cores: tuple[int, ...]
     """Processor numbers the lane owns; disjoint from every other lane's. Never empty on a CPU."""
-    device: str = CPU
+    device: str = "cpu"
     """`cpu`, or the one name of an accelerator: `cuda:0`, `cuda:1`, …"""
 
     def __post_init__(self) -> None:
-        if self.device == CPU and not self.cores:
+        if self.device == "cpu" and not self.cores:
             raise ValueError(f"lane {self.name!r} has no cores")
         if len(set(self.cores)) != len(self.cores):
             raise ValueError(f"lane {self.name!r} names a core twice: {self.cores}")

@@ -45,9 +45,9 @@ def choose_providers(
     """Execution providers, best first, CPU last.
 
     `wanted` are the model's own (names of ONNX Runtime, or short: `cuda`, `tensorrt`, `cpu`); each
-    must be available, and those of a GPU need a lane on one. If it names none, the lane's `device`
-    decides: `cuda:1` takes CUDA, `cpu` the CPU. TensorRT is never taken unasked, since it spends
-    minutes building engines. Raises ProviderMissingError.
+    must be available. If it names none, the lane's `device` decides: `cuda:1` takes CUDA, `cpu` the
+    CPU. TensorRT is never taken unasked, since it spends minutes building engines. Raises
+    ProviderMissingError.
     """
     kind, _, number = device.partition(":")
     if wanted:
@@ -60,8 +60,6 @@ def choose_providers(
                 f"{name} is wanted, but this onnxruntime only has {', '.join(available)}"
             )
     ordered = [name for name in dict.fromkeys(names) if name != CPU]
-    if kind == "cpu" and (CUDA in ordered or TENSORRT in ordered):
-        raise ProviderMissingError(f"{ordered[0]} is wanted on a lane of the CPU")
     options = {"device_id": number or "0"}
     accelerated: list[Provider] = [
         (name, dict(options) if name in (CUDA, TENSORRT) else {}) for name in ordered

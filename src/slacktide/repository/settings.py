@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.domain.plan import CPU
 from slacktide.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.repository.scaling import (
     Cores,
@@ -168,7 +167,7 @@ def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
 def _one_name(device: str) -> str:
     """`cuda` is `cuda:0`, and `cuda:01` is `cuda:1`: a device has one name."""
     kind, _, number = device.partition(":")
-    return kind if kind == CPU else f"{kind}:{int(number or 0)}"
+    return kind if kind == "cpu" else f"{kind}:{int(number or 0)}"
 
 
 def _short_hint(value: Any) -> Any:
@@ -213,7 +212,7 @@ class ModelSettings(Section):
     down with them; `profiled`: answers from the stored profile, without running the model."""
     device: Annotated[
         str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$"), AfterValidator(_one_name)
-    ] = CPU
+    ] = "cpu"
     """Where it runs: `cpu` or `cuda:N`; `cuda:0` if only `providers` of a GPU are stated."""
     providers: Annotated[
         tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
@@ -247,7 +246,7 @@ class ModelSettings(Section):
 
     @model_validator(mode="after")
     def _device_can(self) -> ModelSettings:
-        gpu = any(provider != CPU for provider in self.providers)
+        gpu = any(provider != "cpu" for provider in self.providers)
         if self.providers and gpu == self.on_cpu:
             wanted = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
             raise ValueError(f"providers: expected {wanted} on {self.device}")
@@ -301,7 +300,7 @@ class ModelSettings(Section):
     @property
     def on_cpu(self) -> bool:
         """Whether it runs on cores."""
-        return self.device == CPU
+        return self.device == "cpu"
 
     @property
     def scaled(self) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
-from slacktide.domain.plan import CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,7 @@ class Group:
 
 def groups_of(base: Plan, scaled: Collection[str]) -> tuple[Group, ...]:
     """The groups of `base` in which there are models of `scaled`, in the order of its lanes."""
-    cpu = {lane.name for lane in base.lanes if lane.device == CPU}
+    cpu = {lane.name for lane in base.lanes if lane.device == "cpu"}
     on: dict[str, set[str]] = {}
     for deployment in base.deployments:
         if deployment.lane in cpu:
@@ -84,7 +83,7 @@ def resized(base: Plan, groups: Sequence[Sized], cores: Mapping[str, tuple[int, 
     out."""
     elastic = {lane for sized in groups for lane in sized.group.lanes}
     lanes = [
-        replace(lane, cores=cores[lane.name]) if lane.device == CPU else lane
+        lane if lane.device != "cpu" else replace(lane, cores=cores[lane.name])
         for lane in base.lanes
         if lane.name not in elastic
     ]

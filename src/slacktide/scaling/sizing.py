@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from slacktide.domain import Plan
-from slacktide.domain.plan import CPU
 from slacktide.engine import Engine
 from slacktide.scaling.elastic import Group, Sized, groups_of, resized
 from slacktide.scaling.ledger import Claim, CoreLedger, Holding, shares
@@ -71,7 +70,7 @@ class Sizing:
         claims = [
             Claim(lane.name, len(lane.cores), len(lane.cores), math.inf)
             for lane in self._base.lanes
-            if lane.device == CPU and lane.name not in elastic
+            if lane.device == "cpu" and lane.name not in elastic
         ]
         first: list[Claim] = []
         further: list[Claim] = []
@@ -90,7 +89,7 @@ class Sizing:
         holdings = {
             lane.name: Holding(lane.cores, lane.target, lane.held)
             for lane in state.lanes.values()
-            if lane.device == CPU
+            if lane.device == "cpu"
         }
         cores = self._ledger.cores_for(
             {one.lane: given[one.lane] for one in order},

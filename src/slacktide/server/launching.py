@@ -27,8 +27,7 @@ class Launching:
         self._executors = executors
         self._engine = engine
         self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
-        self.plan_again: Callable[[], None] = lambda: None
-        """Called when a version's batches have become smaller."""
+        self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
 
     def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
         """Done once all of its replicas are up, with None, or when that cannot be, with why."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slacktide.domain.plan import CPU
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.interface import DEFAULT_MAX_BATCH
@@ -138,7 +137,7 @@ class ProfileShelf:
         device = definition.settings.device
         hardware = hardware_fingerprint().digest
         return ProfileKey(
-            model_hash(definition), hardware if device == CPU else f"{hardware}-{device}"
+            model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
         )
 
 

@@ -49,8 +49,7 @@ class LoadedVersion:
     sessions: Sequence[SessionSize] = ()
     """Of the replica that came up last."""
     replicas_up: set[int] = field(default_factory=set)
-    drifting: bool = False
-    """Whether the log's last word is that batch times drift from the profile."""
+    drifting: bool = False  # the log's last word on batch times
     in_flight: int = 0
     """Calls that have not been answered."""
     cleanup: Callable[[], None] | None = None

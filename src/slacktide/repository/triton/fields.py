@@ -145,11 +145,7 @@ _ROWS: tuple[tuple[str, Treatment, str], ...] = (
         "`KIND_CPU`, `KIND_GPU` (`device: cuda` in slacktide.yaml) or `KIND_AUTO` (a GPU if `gpus` "
         "are named); `KIND_MODEL` is refused.",
     ),
-    (
-        "instance_group.count",
-        _H,
-        "`replicas` in slacktide.yaml, summed up; a GPU has one.",
-    ),
+    ("instance_group.count", _H, "`replicas` in slacktide.yaml, summed up; a GPU has one."),
     ("instance_group.gpus", _H, "One GPU at most: `device: cuda:N` in slacktide.yaml."),
     ("instance_group.profile", _W, "Belongs to TensorRT plans."),
     ("instance_group.rate_limiter", _W, "A lane runs one batch at a time."),
