@@ -36,6 +36,7 @@ BENCHMARKS = {
     "memory": "a minute at ten times capacity: does memory stay bounded, is everybody answered",
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
     "resize": "cores moved between running workers: how soon, how well, at what price",
+    "priority": "a worker's policy, niceness, slice: beside a busy neighbour, on the loop's core",
     "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",

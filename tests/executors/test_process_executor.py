@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import select
 import signal
+import struct
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -50,6 +52,14 @@ def serve(body: Body, run: Any = asyncio.run) -> None:
             await executor.close()
 
     run(whole())
+
+
+def slice_of(pid: int) -> int:
+    """Nanoseconds of the time slice that a process has asked for: sched_getattr(2)."""
+    number = {"x86_64": 315, "aarch64": 275}[os.uname().machine]
+    found = ctypes.create_string_buffer(48)
+    assert ctypes.CDLL(None).syscall(number, pid, found, 48, 0) == 0
+    return int(struct.unpack("=IIQiIQQQ", found.raw)[5])
 
 
 def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> None:
@@ -288,6 +298,8 @@ def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
         assert os.getpriority(os.PRIO_PROCESS, pid) == min(
             19, os.getpriority(os.PRIO_PROCESS, 0) + 5
         )
+        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+        assert slice_of(pid) in (0, 1_000_000)  # Linux before 6.12 has none of one's own
         assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "500"
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
