@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from slacktide.domain import Notice, Reason
+from slacktide.domain import Notice, Reason, Request
 from slacktide.engine.ports import Idle, Proposal
-from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
+from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
 from slacktide.scheduling import Edf, EdfOptions
 
 
@@ -44,17 +47,129 @@ def test_p99_leaves_room_for_a_slow_batch(lab) -> None:
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == expected
 
 
-def test_p99_holds_for_members_of_any_class(lab) -> None:
-    latency = BatchLatency(c0=0.005, c1=0.001, sizes=(1, 2, 4, 8))
-    lengths = {"short": np.array([1.0, 2.0]), "long": np.array([18.0, 20.0])}
-    times = FixedTimes(classes_of_samples(lengths, latency, most=2))
-    options = EdfOptions(guarantee="p99", admission=False)
-    scheduler = Edf(options, max_batch=8, times=times, view=lab.LaneView())
-    for id in range(8):
-        scheduler.add(lab.request(id, 0.06, application="short"), now=0.0)
-    # Four rows take 5 + 4 · 20 ms if one is long, and edf does not ask whether one is.
-    assert times.p99(2, 1) < 0.06 < times.p99(3, 1)
-    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 1]
+LATENCY = BatchLatency(c0=0.005, c1=0.001, sizes=(1, 2, 4, 8))
+LENGTHS = {"short": np.array([1.0, 2.0, 4.0]), "long": np.array([14.0, 18.0, 20.0])}
+CLASSES = classes_of_samples(LENGTHS, LATENCY, most=2)
+
+
+class Unlike(FixedTimes):
+    """Batch times by class, which are known from revision 1 on."""
+
+    def __init__(self) -> None:
+        super().__init__(CLASSES)
+        self.revision = 1
+
+    def classes(self, cores: int) -> RunClasses | None:
+        return super().classes(cores) if self.revision else None
+
+
+def of_classes(lab: SimpleNamespace, times: Unlike | None = None, **options: object) -> Edf:
+    made = EdfOptions(**{"admission": False, **options})
+    return Edf(made, max_batch=8, times=times or Unlike(), view=lab.LaneView())
+
+
+def time_of(members: Sequence[Request], guarantee: str) -> float:
+    """Mean or p99 of the time of a batch, by the product of the CDFs of its members' lengths."""
+    grid = np.linspace(0.0, 25.0, 25_001)
+    cdf = np.ones_like(grid)
+    for member in members:
+        of = CLASSES.class_of(member)
+        points = np.arange(CLASSES.cdfs.shape[1]) * CLASSES.step
+        cdf *= np.interp(grid, points, CLASSES.cdfs[of])
+    longest = np.trapezoid(1.0 - cdf, grid) if guarantee == "expected" else grid[cdf < 0.99].max()
+    rows = sum(member.rows for member in members)
+    paid = next(size for size in (1, 2, 4, 8) if size >= rows)
+    return LATENCY.c0 + LATENCY.c1 * paid * float(longest)
+
+
+@pytest.mark.parametrize("guarantee", ["expected", "p99"])
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(4, 120).map(lambda i: i / 400 + 1 / 12_345),
+            st.sampled_from(["short", "long", "stranger"]),
+            st.sampled_from([1, 1, 1, 2]),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_with_classes_it_takes_in_order_all_that_keep_its_head(lab, guarantee: str, some) -> None:
+    scheduler = of_classes(lab, guarantee=guarantee)
+    for id, (deadline, application, rows) in enumerate(some):
+        request = lab.request(id, deadline, application=application, rows=rows)
+        assert scheduler.add(request, now=0.0) is None
+    asked = list(scheduler.pending())
+    hopeless = {one.id for one in asked if time_of([one], guarantee) > one.deadline}
+    if any(abs(time_of([one], guarantee) - one.deadline) < 1e-4 for one in asked):
+        return
+    assert {id for id, _ in scheduler.expire(now=0.0)} == hopeless
+    kept: list[Request] = []
+    for one in asked:
+        if one.id in hopeless or sum(member.rows for member in (*kept, one)) > 8:
+            continue
+        need = time_of([*kept, one], guarantee)
+        if kept and abs(need - kept[0].deadline) < 1e-4:
+            return  # too near to call with another way to integrate
+        if not kept or need <= kept[0].deadline:
+            kept.append(one)
+    proposal = scheduler.propose(lab.REPLICA, now=0.0)
+    assert (ids(proposal) if kept else proposal) == ([one.id for one in kept] or Idle())
+
+
+def test_one_that_would_make_its_head_late_is_passed_over(lab) -> None:
+    scheduler = of_classes(lab)
+    for id, application in enumerate(["short", "long", "short", "short", "short"]):
+        scheduler.add(lab.request(id, 0.036 + id / 1000, application=application), now=0.0)
+    # Two rows take 5 + 2 · 17 ms if one is long, four 5 + 4 · 3.5 ms if all are short.
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2, 3, 4]
+    assert ids(scheduler.propose(lab.REPLICA, now=0.02)) == [0, 2]
+
+
+def test_each_is_given_up_and_refused_by_the_time_of_its_own_class(lab) -> None:
+    times = Unlike()
+    anybody = times.expected(1, 1)
+    for admission in (False, True):
+        scheduler = of_classes(lab, times, admission=admission)
+        reasons = [
+            scheduler.add(lab.request(id, anybody, application=application), now=0.0)
+            for id, application in enumerate(["short", "long"])
+        ]
+        gone = [id for id, _ in scheduler.expire(now=0.0)]
+        assert reasons == [None, Reason.SHORTER_THAN_ALONE if admission else None]
+        assert gone == ([] if admission else [1])
+        assert scheduler.next_expiry() == pytest.approx(anybody - 0.005 - 0.001 * 7 / 3, rel=0.01)
+
+
+def test_classes_are_known_as_soon_as_the_times_know_them(lab) -> None:
+    times = Unlike()
+    times.revision = 0
+    scheduler = of_classes(lab, times)
+    anybody = times.expected(1, 1)
+    for id, application in enumerate(["short", "long", "short"]):
+        scheduler.add(lab.request(id, anybody + id, application=application), now=0.0)
+    assert scheduler.next_expiry() == pytest.approx(0.0)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
+    times.revision = 1
+    assert scheduler.next_expiry() > 0.005
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
+    scheduler.add(lab.request(3, anybody, application="long"), now=0.0)
+    assert scheduler.expire(now=0.0) == [(3, Reason.HOPELESS)]
+    times.revision = 2
+    assert scheduler.expire(now=0.0) == []
+    assert [one.id for one in scheduler.pending()] == [0, 1, 2]
+
+
+def test_where_all_are_alike_no_batch_is_asked_about_by_its_members(lab) -> None:
+    times = lab.LogNormalTimes(lambda rows: 0.01 * rows)
+    asked = []
+    times.forecast = lambda *batch: asked.append(batch)
+    scheduler = Edf(EdfOptions(), max_batch=8, times=times, view=lab.LaneView())
+    for id in range(4):
+        scheduler.add(lab.request(id, 1.0, application=f"app-{id}"), now=0.0)
+    assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 1, 2, 3]
+    assert scheduler.expire(now=0.995) != ()
+    assert asked == []
 
 
 def test_who_cannot_be_on_time_even_alone_is_given_up(lab) -> None:

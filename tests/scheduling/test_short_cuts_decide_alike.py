@@ -144,7 +144,9 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
     for id, (left, size) in enumerate(pending):
         queue.add(lab.request(id, left * alone, rows=size))
     table = row_times(times, MAX_BATCH, lambda times, rows, cores: times.expected(rows, cores))(1)
-    long = SimpleNamespace(expected={1: float("inf")}, lead=table.lead, per_row=table.per_row)
+    long = SimpleNamespace(
+        expected={1: float("inf")}, lead=table.lead, per_row=table.per_row, classes=None
+    )
     reasons = [
         Admission(queue=queue, view=lab.LaneView(lanes=lanes), max_queue=None).refuse(
             deadline=budget * alone,

@@ -77,9 +77,9 @@ class AllAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        lead = self.times.lead
+        lead, kind = self.times.lead, self._queue.kind
         return (
-            (deadline, request.rows, lead[request.rows])
+            (deadline, request.rows, lead[kind(request)[0]])
             for deadline, _, request in self._queue.order[:WALK]
             if request.penalty >= penalty
         )

@@ -12,16 +12,19 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
+from slacktide.profiles import RunClasses
 from slacktide.scheduling.admission import Admission, Ahead, AllAhead, RowRates
-from slacktide.scheduling.announcements import Announcements
-from slacktide.scheduling.queue import DeadlineQueue
-from slacktide.scheduling.tables import Lead, row_times
+from slacktide.scheduling.announcements import Announcements, as_request
+from slacktide.scheduling.class_queue import alike
+from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows
+from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, row_times
 
 
 class DeadlinePolicy(ABC):
     """A `Scheduler` (engine/ports.py) but for `propose`.
 
-    `lead` says how much time a request must have left, or it is given up as hopeless.
+    `lead` says how much time a request must have left, or it is given up as hopeless; where
+    predictions know classes, `class_lead` does, if there is one.
     """
 
     def __init__(
@@ -31,16 +34,18 @@ class DeadlinePolicy(ABC):
         times: BatchTimes,
         view: PoolView,
         lead: Lead,
+        class_lead: ClassLead | None = None,
         admission: bool,
         max_queue: int | None,
     ) -> None:
         self._max_batch = max_batch
         self._view = view
         self._times = times
-        self._row_times = row_times(times, max_batch, lead)
+        self._row_times = row_times(times, max_batch, lead, class_lead)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
+        self._sorted_by: RunClasses | None = None
         self._ahead: AllAhead | None = None
         self._admission = Admission(
             queue=self._timed, view=view, max_queue=max_queue, enabled=admission
@@ -77,8 +82,7 @@ class DeadlinePolicy(ABC):
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
-        lead = self._row_times(self._view.cores).lead
-        return reasons(self._timed.expire(lead, now=now), now=now)
+        return reasons(self._timed.expire(self._by_kind().lead, now=now), now=now)
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -102,7 +106,7 @@ class DeadlinePolicy(ABC):
         """The earliest latest start of a request with a deadline."""
         if not self._timed.order:
             return None
-        return self._timed.next_expiry(self._row_times(self._view.cores).lead)
+        return self._timed.next_expiry(self._by_kind().lead)
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
@@ -116,10 +120,24 @@ class DeadlinePolicy(ABC):
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
-        times = self._row_times(self._view.cores)
+        times = self._by_kind()
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllAhead(self._timed, times)
-        return times, self._ahead
+        if times.classes is None:
+            return times, self._ahead
+        kind, _ = self._timed.kind(asked if isinstance(asked, Request) else as_request(asked))
+        own = RowTimes(times.expected.__getitem__, lambda _: times.lead[kind], self._max_batch)
+        return own, self._ahead
+
+    def _by_kind(self) -> RowTimes:
+        """What each kind of request needs; the queue tells kinds apart as these times do."""
+        times = self._row_times(self._view.cores)
+        before, classes = self._sorted_by, times.classes
+        if classes is not before:
+            if before is None or classes is None or not alike(before, classes):
+                self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
+            self._sorted_by = classes
+        return times
 
     def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices.by_id)

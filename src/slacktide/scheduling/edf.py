@@ -4,6 +4,9 @@ The request due first leads; the batch is the largest that keeps it on time. Tha
 under overload: heads that are nearly late force small batches, small batches make more of them
 late. With `guarantee: p99` the p99 time of the batch must fit instead of the median.
 
+Where predictions know run classes, the time of a batch is the forecast for its members. Requests
+join in order unless they would make the head late; a long one is passed over, as one of many rows.
+
 A best-effort request is ordered by the deadline it is given but binds nobody: the batch must fit
 the first member that has a real one.
 """
@@ -15,10 +18,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
+from math import inf
 from typing import Literal
+
+import numpy as np
 
 from slacktide.domain import Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.profiles import RunClasses
+from slacktide.profiles.fixed_times import ClassForecast
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import TimeByRows
@@ -51,11 +59,17 @@ class Edf(DeadlinePolicy):
         def lead(times: BatchTimes, rows: int, cores: int) -> float:
             return times.p99(rows, cores) if p99 else times.expected(rows, cores)
 
+        def class_lead(classes: RunClasses, rows: int, members: tuple[int, ...], _: int) -> float:
+            longest = np.exp(classes.logs[list(members)].sum(axis=0))
+            forecast = ClassForecast(classes, longest, rows)
+            return forecast.p99 if p99 else forecast.expected
+
         super().__init__(
             max_batch=max_batch,
             times=times,
             view=view,
             lead=lead,
+            class_lead=class_lead,
             admission=options.admission,
             max_queue=options.max_queue,
         )
@@ -63,26 +77,35 @@ class Edf(DeadlinePolicy):
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The batch led by the request due first. Changes nothing."""
         limit = min(self._max_batch, replica.max_batch)
-        # `lead` is the guaranteed time of a batch, by rows.
-        needs = self._row_times(max(1, len(replica.cores))).lead
+        # `lead` is the guaranteed time of a batch, by rows, or by rows and its members' classes.
+        times = self._row_times(max(1, len(replica.cores)))
+        classes, needs = times.classes, times.lead
         timed = self._timed
-        if not self._best_effort.order and timed.uniform:
+        if classes is None and not self._best_effort.order and timed.uniform:
             # One row each, all alike: the first ones, as many as fit.
             fitting = max(1, _fitting(min(limit, timed.rows), needs, timed.order[0][0] - now))
             first = tuple([entry[2] for entry in timed.order[:fitting]])
             return Proposal(first, len(first))
         members: list[Request] = []
+        mixture: list[int] = []
         rows = 0
-        bound = False
+        left = inf
         for deadline, _, request in islice(self._in_order(), 4 * limit):
-            if not bound and not request.best_effort:
-                bound = True
-                limit = _fitting(limit, needs, deadline - now)
-                if not members:
-                    limit = max(limit, request.rows)
-            if rows + request.rows <= limit:
-                members.append(request)
-                rows += request.rows
+            if left == inf and not request.best_effort:
+                left = deadline - now
+                if classes is None:
+                    limit = _fitting(limit, needs, left)
+                    if not members:
+                        limit = max(limit, request.rows)
+            if rows + request.rows > limit:
+                continue
+            if classes is not None:
+                joined = sorted((*mixture, classes.class_of(request)))
+                if members and needs[rows + request.rows, *joined] > left:
+                    continue
+                mixture = joined
+            members.append(request)
+            rows += request.rows
             if rows >= limit:
                 break
         return Proposal(tuple(members), rows) if members else Idle()

@@ -1,11 +1,11 @@
 """`DeadlineQueue`: requests in (deadline, id) order, also split by signature and by kind.
 
 Theory of operation. One plain sorted list holds everything; two `Partition`s hold the same entries
-split by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty).
-All requests of a kind need the same time alone, so those that expire are a prefix of each kind's
-list, and the work ahead of a deadline is one bisection per kind. While only one key is present, a
-partition's only part *is* the order, so the common queue (one shape, one row, one penalty) pays for
-one insertion, not three.
+split by key: by *signature* (only equal ones share a batch) and by *kind*, i.e. (rows, penalty), or
+((rows, class), penalty) for a policy that goes by classes. All requests of a kind need the same
+time alone, so those that expire are a prefix of each kind's list, and the work ahead of a deadline
+is one bisection per kind. While only one key is present, a partition's only part *is* the order, so
+the common queue (one shape, one row, one penalty) pays for one insertion, not three.
 
 Plain lists and `bisect` were chosen over `sortedcontainers` by measurement
 (bench/scheduler_decisions.py): 1 to 2 µs for an insertion at 10,000 pending, slices and bisections
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,8 +27,17 @@ from slacktide.scheduling.tables import TimeByRows
 Entry = tuple[float, int, Request]
 """(deadline, id, request). Ids are unique, so two entries never compare their requests."""
 
-Kind = tuple[int, float]
-"""(rows, penalty) of a request."""
+Kind = tuple[Hashable, float]
+"""(rows, or rows and class where classes are known; penalty) of a request."""
+
+# `attrgetter` rather than functions of our own: it runs in C, for every request.
+by_rows: Callable[[Request], Kind] = attrgetter("rows", "penalty")
+
+
+def by_class(class_of: Callable[[Request], int]) -> Callable[[Request], Kind]:
+    """Kinds with classes."""
+    return lambda request: ((request.rows, class_of(request)), request.penalty)
+
 
 K = TypeVar("K")
 
@@ -54,6 +63,11 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
         for column in beside:
             del column[at : at + n]
         i += n
+
+
+def out_of_time(part: list[Entry], need: float, *, now: float) -> list[Entry]:
+    """The entries of `part` (sorted) whose latest start, deadline − `need`, has come."""
+    return part[: bisect_right(part, now, key=lambda entry: entry[0] - need)]
 
 
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
@@ -138,7 +152,7 @@ class Index(Protocol):
 class DeadlineQueue:
     """Requests waiting, earliest deadline first (ties: lower id first)."""
 
-    __slots__ = ("_entries", "_kinds", "_signatures", "index", "order", "removals", "rows")
+    __slots__ = ("_entries", "_kinds", "_signatures", "index", "kind", "order", "removals", "rows")
 
     def __init__(self) -> None:
         self.order: list[Entry] = []
@@ -150,9 +164,10 @@ class DeadlineQueue:
         self.index: Index | None = None
         """Told of everything that comes or goes from now on."""
         self._entries: dict[int, Entry] = {}
-        # `attrgetter` rather than functions of our own: it runs in C, for every request.
         self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
-        self._kinds: Partition[Kind] = Partition(self.order, attrgetter("rows", "penalty"))
+        self.kind = by_rows
+        """The kind of a request. Read only; see `sort_by`."""
+        self._kinds: Partition[Kind] = Partition(self.order, self.kind)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -172,6 +187,11 @@ class DeadlineQueue:
             and len(self._signatures.parts) == 1
             and self.rows == len(self.order)
         )
+
+    def sort_by(self, kind: Callable[[Request], Kind]) -> None:
+        """From now on tell kinds apart like this."""
+        self.kind = kind
+        self._kinds = Partition(self.order, kind)
 
     def add(self, request: Request) -> None:
         """Insert a request. Raises ValueError if its id is here already."""
@@ -217,15 +237,14 @@ class DeadlineQueue:
     def expire(self, lead: TimeByRows, *, now: float) -> list[Request]:
         """Forget and return, in order, the requests whose latest start has come.
 
-        `lead[rows]` is the time in seconds that a request of that many rows needs; its latest
-        start is deadline − lead[rows].
+        `lead` is the time in seconds that a request needs by its rows, or (rows, class) where
+        kinds are told apart by it; its latest start is deadline − lead.
         """
         gone: list[Entry] = []
         for (rows, _), part in self._kinds.parts.items():
             need = lead[rows]
             if part[0][0] - need <= now:
-                end = bisect_right(part, now, key=lambda entry, need=need: entry[0] - need)  # type: ignore[misc]  # mypy cannot infer a lambda with a default
-                gone += part[:end]
+                gone += out_of_time(part, need, now=now)
         if not gone:
             return []
         gone.sort()
@@ -247,8 +266,8 @@ class DeadlineQueue:
         """Rows of the requests due no later than `deadline` that cost at least `penalty`."""
         after = (deadline, float("inf"))
         return sum(
-            rows * bisect_right(part, after)
-            for (rows, cost), part in self._kinds.parts.items()
+            part[0][2].rows * bisect_right(part, after)
+            for (_, cost), part in self._kinds.parts.items()
             if cost >= penalty
         )
 

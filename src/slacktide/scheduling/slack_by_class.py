@@ -6,8 +6,8 @@ follows every new snapshot of these, and answers `slack` with the best batch (sl
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 from slacktide.domain import Notice, Request
 from slacktide.engine.ports import BatchTimes, PoolView
@@ -16,7 +16,7 @@ from slacktide.scheduling.best_effort import worth
 from slacktide.scheduling.class_admission import ClassAhead, ClassTimes
 from slacktide.scheduling.class_queue import ClassQueue, Prefixes, alike
 from slacktide.scheduling.class_tables import ClassTables
-from slacktide.scheduling.queue import DeadlineQueue, Entry, within_rows
+from slacktide.scheduling.queue import DeadlineQueue, Entry, out_of_time, within_rows
 from slacktide.scheduling.slack_candidates import LOOK, Candidate, Stance
 from slacktide.scheduling.slack_classes import Prices, best_of_group, score_of
 from slacktide.scheduling.slack_options import SlackOptions
@@ -139,7 +139,7 @@ class ByClass:
         for kind, part in self.index.parts():
             need = tables.lead(kind.of, kind.rows)
             if part[0][0] - need <= now:
-                gone += part[: bisect_right(part, now, key=_latest_start(need))]
+                gone += out_of_time(part, need, now=now)
         if gone:
             gone.sort()
             self._queue.remove([entry[1] for entry in gone])
@@ -245,8 +245,3 @@ class ByClass:
                 score = found
                 chosen = extra
         return chosen
-
-
-def _latest_start(need: float) -> Callable[[Entry], float]:
-    """When an entry must start that needs so many seconds."""
-    return lambda entry: entry[0] - need

@@ -9,27 +9,33 @@ between two revisions, and its batches are shorter than a table of all sizes tak
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import RunClasses
+
+MOST_KEPT = 4096
+"""Times kept of batches by classes; queues offer the same few mixtures again and again."""
 
 
 class TimeByRows(Protocol):
     """Seconds by rows, non-decreasing; 0 at 0."""
 
-    def __getitem__(self, rows: int, /) -> float: ...
+    def __getitem__(self, rows: Any, /) -> float: ...
 
 
-class Lazy(dict[int, float]):
+class Lazy(dict[Any, float]):
     """A `TimeByRows` that asks `time` once for each number of rows."""
 
     __slots__ = ("_time",)
 
-    def __init__(self, time: Callable[[int], float]) -> None:
+    def __init__(self, time: Callable[[Any], float]) -> None:
         super().__init__({0: 0.0})
         self._time = time
 
-    def __missing__(self, rows: int) -> float:
+    def __missing__(self, rows: Any) -> float:
+        if len(self) > MOST_KEPT:
+            self.clear()
         seconds = self[rows] = self._time(rows)
         return seconds
 
@@ -50,15 +56,22 @@ def powers_of_two(max_batch: int) -> tuple[int, ...]:
 class RowTimes:
     """Times of a batch by its rows, for one number of cores; seconds."""
 
-    __slots__ = ("_max_batch", "_per_row", "expected", "lead")
+    __slots__ = ("_max_batch", "_per_row", "classes", "expected", "lead")
 
     def __init__(
-        self, expected: Callable[[int], float], lead: Callable[[int], float], max_batch: int
+        self,
+        expected: Callable[[int], float],
+        lead: Callable[[Any], float],
+        max_batch: int,
+        classes: RunClasses | None = None,
     ) -> None:
+        self.classes = classes
+        """What `lead` goes by, besides rows; None: by rows alone."""
         self.expected: TimeByRows = Lazy(expected)
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
-        """Time that a request of so many rows must have left, or it is given up."""
+        """Time that a request of so many rows, or of such (rows, class) where there are `classes`,
+        must have left, or it is given up."""
         self._max_batch = max_batch
         self._per_row: float | None = None
 
@@ -104,15 +117,24 @@ class Cached(Generic[Table]):
 Lead = Callable[[BatchTimes, int, int], float]
 """(times, rows, cores) -> seconds that a request of so many rows must have left."""
 
+ClassLead = Callable[[RunClasses, int, tuple[int, ...], int], float]
+"""(classes, rows, classes of the members, cores) -> the same for these; as a rule it is one."""
 
-def row_times(times: BatchTimes, max_batch: int, lead: Lead) -> Cached[RowTimes]:
+
+def row_times(
+    times: BatchTimes, max_batch: int, lead: Lead, class_lead: ClassLead | None = None
+) -> Cached[RowTimes]:
     """Row times by number of cores, up to `max_batch` rows."""
 
     def build(cores: int) -> RowTimes:
+        def expected(rows: int) -> float:
+            return times.expected(rows, cores)
+
+        classes = times.classes(cores) if class_lead is not None else None
+        if classes is None or class_lead is None:
+            return RowTimes(expected, lambda rows: lead(times, rows, cores), max_batch)
         return RowTimes(
-            expected=lambda rows: times.expected(rows, cores),
-            lead=lambda rows: lead(times, rows, cores),
-            max_batch=max_batch,
+            expected, lambda kind: class_lead(classes, kind[0], kind[1:], cores), max_batch, classes
         )
 
     return Cached(times, build)
