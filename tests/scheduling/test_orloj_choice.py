@@ -66,10 +66,24 @@ def mean_of_batch(size: int) -> float:
     return LATENCY.c0 + LATENCY.c1 * size * CLASSES.step * float(np.sum(tail[:-1] + tail[1:]) / 2)
 
 
-def score_of(request: Request, size: int, *, now: float, b: float) -> float:
+def mean_by_class(of: int, size: int) -> float:
+    """Of a batch with somebody of class `of` in it."""
+    tail = 1.0 - cdf_of_batch(of, size)
+    tail[0] = 1.0
+    return LATENCY.c0 + LATENCY.c1 * size * CLASSES.step * float(np.sum(tail[:-1] + tail[1:]) / 2)
+
+
+def line_11(request: Request, size: int, reading: str) -> float:
+    """EstimateBatchLatency(r, bs), by the three readings."""
+    own = reading in ("own_class", "by_class")
+    return mean_by_class(CLASSES.class_of(request), size) if own else mean_of_batch(size)
+
+
+def score_of(request: Request, size: int, *, now: float, b: float, reading: str = "batch") -> float:
     """Eq. 2 for `request` in a batch of `size`, bin by bin, in slack."""
     of = CLASSES.class_of(request)
     cdf = cdf_of_batch(of, size)
+    mean = mean_by_class(of, size) if reading == "by_class" else mean_of_batch(size)
     slack = request.deadline - now
     edges = LATENCY.c0 + LATENCY.c1 * size * CLASSES.step * np.arange(len(cdf))
     l1, l2 = edges[:-1], edges[1:]
@@ -77,15 +91,15 @@ def score_of(request: Request, size: int, *, now: float, b: float) -> float:
     past = np.exp(-b * np.maximum(slack - l2, 0.0)) - np.exp(-b * np.maximum(slack - l1, 0.0))
     inside = 1.0 - np.exp(-b * np.maximum(slack - l1, 0.0))
     p = np.where(slack > l2, past, np.where(slack > l1, inside, 0.0)) * h
-    return request.penalty * float(p.sum()) / (b * mean_of_batch(size))
+    return request.penalty * float(p.sum()) / (b * mean)
 
 
 def algorithm_1(
-    pending: list[Request], *, now: float, b: float, text: bool
+    pending: list[Request], *, now: float, text: bool, reading: str
 ) -> tuple[int, list[Request]]:
     """(size, everyone that can make it); lines 10 to 19."""
     makers = {
-        size: [request for request in pending if now + mean_of_batch(size) <= request.deadline]
+        size: [one for one in pending if now + line_11(one, size, reading) <= one.deadline]
         for size in (1, 2, 4, 8)
     }
     sizes = [size for size, able in makers.items() if len(able) >= size]
@@ -108,10 +122,16 @@ requests = st.lists(
 )
 
 
+READINGS = ("batch", "own_class", "by_class")
+
+
+@pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.parametrize("kind", [Orloj, OrlojText])
 @given(requests, st.sampled_from([0.001, 0.1, 30.0]))
-def test_the_batch_is_that_of_algorithm_1(lab, kind: type[Orloj], some, b: float) -> None:
-    made = scheduler(lab, kind, b=b)
+def test_the_batch_is_that_of_algorithm_1(
+    lab, kind: type[Orloj], reading: str, some, b: float
+) -> None:
+    made = scheduler(lab, kind, b=b, times=reading)
     now = 1.0
     for id, (slack, application, penalty) in enumerate(some):
         request = lab.request(id, now + slack, application=application, penalty=penalty)
@@ -120,24 +140,25 @@ def test_the_batch_is_that_of_algorithm_1(lab, kind: type[Orloj], some, b: float
     pending = list(made.pending())
     if not pending:
         return
-    size, able = algorithm_1(pending, now=now, b=b, text=kind is OrlojText)
+    size, able = algorithm_1(pending, now=now, text=kind is OrlojText, reading=reading)
     members = made.propose(lab.REPLICA, now=now).members
     assert len(members) == size
-    scores = {request.id: score_of(request, size, now=now, b=b) for request in able}
+    scores = {one.id: score_of(one, size, now=now, b=b, reading=reading) for one in able}
     best = sorted(scores.values(), reverse=True)[:size]
     found = sorted((scores[member.id] for member in members), reverse=True)
     assert found == pytest.approx(best, rel=1e-9, abs=1e-15)
 
 
+@pytest.mark.parametrize("reading", READINGS)
 @given(requests)
-def test_whoever_cannot_make_a_batch_of_its_own_is_given_up(lab, some) -> None:
-    made = scheduler(lab)
+def test_whoever_cannot_make_a_batch_of_its_own_is_given_up(lab, reading: str, some) -> None:
+    made = scheduler(lab, times=reading)
     now = 1.0
     hopeless = set()
     for id, (slack, application, _) in enumerate(some):
         request = lab.request(id, now + slack, application=application)
         made.add(request, now=now)
-        if slack < mean_of_batch(1):
+        if slack < line_11(request, 1, reading):
             hopeless.add(id)
     assert (made.next_expiry() <= now) == bool(hopeless)
     assert {id for id, _ in made.expire(now=now)} == hopeless
@@ -254,3 +275,13 @@ def test_it_refuses_at_the_door_what_is_given_up_anyway(lab) -> None:
     assert made.add(lab.request(0, 0.99 * alone), now=0.0) is Reason.SHORTER_THAN_ALONE
     assert made.add(lab.request(1, 1.01 * alone, application="long"), now=0.0) is None
     assert made.expire(now=0.0) == []
+
+
+def test_by_class_a_short_request_is_not_refused_for_what_others_take(lab) -> None:
+    slack = 0.99 * mean_of_batch(1)  # enough for a short one, too little for one of anybody
+    for reading, refused in (("own_class", None), ("batch", Reason.SHORTER_THAN_ALONE)):
+        made = scheduler(lab, admission=True, times=reading)
+        assert made.add(lab.request(0, slack, application="short"), now=0.0) is refused
+        assert made.add(lab.request(1, slack, application="long"), now=0.0) is not None
+        assert len(made) == (refused is None)
+        assert made.expire(now=0.0) == ([] if len(made) else ())

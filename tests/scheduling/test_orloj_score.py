@@ -20,7 +20,7 @@ def histogram(edges: list[float], masses: list[float]) -> Histogram:
         (left + right) / 2 * (above - below)
         for (left, right), (below, above) in zip(pairwise(edges), pairwise(cdf), strict=True)
     )
-    return Histogram(tuple(edges), tuple(cdf.tolist()), float(mean))
+    return Histogram(tuple(edges), tuple(cdf.tolist()), float(mean), float(mean))
 
 
 def equation_2(times: Histogram, *, t: float, deadline: float, cost: float, b: float) -> float:

@@ -101,6 +101,8 @@ class OrlojSettings(Section):
         tuple[Annotated[tuple[float, ...], Field(strict=False)], ...], Field(strict=False)
     ] = _ORLOJ.steps
     """Costs of being later still: (seconds after the deadline, multiple of the penalty) each."""
+    times: Literal["batch", "own_class", "by_class"] = _ORLOJ.times
+    """Where E[L] is that of a batch with the request's own class: nowhere, line 11, everywhere."""
     best_effort_share: Annotated[float, Field(ge=0, le=1)] = _ORLOJ.best_effort_share
     """Share of the lane's time kept for overdue requests without a deadline."""
     admission: bool = _ORLOJ.admission

@@ -33,11 +33,12 @@ from typing import NamedTuple
 
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.profiles import RunClasses
 from slacktide.scheduling.best_effort import Floor
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.orloj_runs import Run, runs_of
 from slacktide.scheduling.orloj_score import ONE_STEP
-from slacktide.scheduling.orloj_times import OrlojTimes
+from slacktide.scheduling.orloj_times import OrlojTimes, Reading
 from slacktide.scheduling.queue import Entry, Partition, within_rows
 from slacktide.scheduling.tables import Cached, powers_of_two
 
@@ -55,6 +56,10 @@ class OrlojOptions:
     """Costs of being later still, each (seconds after the deadline, cost as a multiple of the
     penalty, on top of those before it), ascending (appendix B). Such requests are given up only
     when the last step cannot be avoided."""
+    times: Reading = "batch"
+    """Where the expected time of a batch is that of one with the request's own class in it: nowhere
+    (`batch`), in the test of who can make which size (`own_class`), or in the score as well
+    (`by_class`)."""
     best_effort_share: float = 0.1
     """Lane time kept for overdue requests without a deadline; 0 to 1."""
     admission: bool = True
@@ -111,13 +116,14 @@ class Orloj(DeadlinePolicy):
         """How long after its deadline a request is still worth an answer."""
         self._tables: Cached[OrlojTimes] = Cached(
             times,
-            lambda cores: OrlojTimes(times, cores, b=options.b, steps=steps),
+            lambda cores: OrlojTimes(times, cores, b=options.b, steps=steps, reading=options.times),
         )
         super().__init__(
             max_batch=max_batch,
             times=times,
             view=view,
-            lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).mean,
+            lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).need,
+            class_lead=None if options.times == "batch" else self._alone,
             admission=options.admission,
             max_queue=options.max_queue,
         )
@@ -162,7 +168,6 @@ class Orloj(DeadlinePolicy):
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline."""
-        # E[L] depends on the rows alone, so the kinds do not matter: shapes may make many of them.
         start = super().next_expiry()
         if start is None:
             return None
@@ -173,6 +178,9 @@ class Orloj(DeadlinePolicy):
     def _choose(self, makers: Sequence[Makers]) -> Makers:
         """The batch size of line 16: the latest first, that is the largest."""
         return max(makers, key=lambda each: (each.earliest, each.size))
+
+    def _alone(self, _: RunClasses, rows: int, of: tuple[int, ...], cores: int) -> float:
+        return self._tables(cores).histogram(of[0], rows, rows).need
 
     def _kind(self, request: Request) -> Kind:
         classes = self._classes
@@ -209,7 +217,7 @@ class Orloj(DeadlinePolicy):
             earliest = inf
             parts: list[tuple[Kind, list[Entry], int]] = []
             for kind, part in group:
-                need = times.histogram(kind.of, kind.rows, max(kind.rows, size)).mean
+                need = times.histogram(kind.of, kind.rows, max(kind.rows, size)).need
                 first = bisect_left(part, (now + need,))
                 if first < len(part):
                     earliest = min(earliest, part[first][0])

@@ -48,7 +48,9 @@ class Histogram:
     cdf: tuple[float, ...]
     """P(time ≤ edge); 0 at the first and 1 at the last."""
     mean: float
-    """What E[L] is taken to be: Orloj's is that of a batch of anybody (orloj_times.py)."""
+    """What E[L] is taken to be in the score (orloj_times.py)."""
+    need: float
+    """What it is in line 11: the time that a request must have left to be in such a batch."""
 
 
 class Score:

@@ -1,13 +1,18 @@
 """What Orloj takes the time of a batch to be while it is still open who will be in it (§4.3).
 
 Whoever shares a batch is drawn from all that arrive, whichever application they come from: F is the
-mixture of all classes. E[L] "only depends on the batch size": it is that of k such rows, F^k. The
-histogram in the score of a request of class g is that of a batch with it in, F_g · F^(k-1). (Both
-are products of CDFs, which is what Eq. 8 amounts to.) Where a pool knows no classes, all requests
-are one class, with the batch times that the pool predicts.
+mixture of all classes. The histogram in the score of a request of class g is that of a batch with
+it in, F_g · F^(k-1). (Both are products of CDFs, which is what Eq. 8 amounts to.) A mean, E[L], is
+wanted in two places: in the score, and in line 11, which drops requests and rules out sizes. The
+paper says that E[L] "only depends on the batch size": the mean of F^k in both (`batch`). It also
+writes line 11 EstimateBatchLatency(r, bs): the mean of F_g · F^(k-1) there (`own_class`) or in both
+(`by_class`). Where a pool knows no classes, all requests are one class, with the batch times that
+the pool predicts, and the readings are one.
 """
 
 from __future__ import annotations
+
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -15,6 +20,10 @@ from slacktide.engine.ports import BatchTimes
 from slacktide.profiles import RunClasses
 from slacktide.profiles.distribution import FLOOR, POINTS, expected_max
 from slacktide.scheduling.orloj_score import Histogram, Score, Step
+
+Reading: TypeAlias = Literal["batch", "own_class", "by_class"]
+"""Where E[L] is that of a batch with the request's own class in it: nowhere, line 11, everywhere.
+"""
 
 TAIL = 0.001
 """Probability left out at either end where a histogram is made from quantiles."""
@@ -35,13 +44,23 @@ class OrlojTimes:
         "_cores",
         "_histograms",
         "_mix",
+        "_reading",
         "_scores",
         "_steps",
         "_times",
     )
 
-    def __init__(self, times: BatchTimes, cores: int, *, b: float, steps: tuple[Step, ...]) -> None:
+    def __init__(
+        self,
+        times: BatchTimes,
+        cores: int,
+        *,
+        b: float,
+        steps: tuple[Step, ...],
+        reading: Reading = "batch",
+    ) -> None:
         self._times = times
+        self._reading = reading
         self._cores = cores
         self._b = b
         self._steps = steps
@@ -80,8 +99,16 @@ class OrlojTimes:
         cdf = np.exp(classes.logs[of] + others * self._mix)
         cdf[0] = 0.0
         edges = [latency.seconds(rows, j * step) for j in range(POINTS)]
-        mean = latency.seconds(rows, expected_max(np.exp((others + 1) * self._mix), step))
-        return Histogram(tuple(edges), tuple(cdf.tolist()), mean)
+        anybody, own = (
+            latency.seconds(rows, expected_max(each, step))
+            for each in (np.exp((others + 1) * self._mix), cdf)
+        )
+        return Histogram(
+            tuple(edges),
+            tuple(cdf.tolist()),
+            own if self._reading == "by_class" else anybody,
+            anybody if self._reading == "batch" else own,
+        )
 
     def _by_rows(self, rows: int) -> Histogram:
         times, cores = self._times, self._cores
@@ -90,4 +117,4 @@ class OrlojTimes:
         high = max(times.quantile(1.0 - TAIL, rows, cores), low + 1e-6 * mean)
         edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
         inner = [times.on_time(edge, rows, cores) for edge in edges[1:-1]]
-        return Histogram(tuple(edges), (0.0, *inner, 1.0), mean)
+        return Histogram(tuple(edges), (0.0, *inner, 1.0), mean, mean)

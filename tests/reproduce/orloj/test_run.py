@@ -41,6 +41,7 @@ def test_rows_repeat_exactly(tmp_path):
         "clockwork",
         "orloj",
         "orloj_text",
+        "orloj, by class",
         "slack",
         "oracle_slack",
         "slack, notice 0.2",

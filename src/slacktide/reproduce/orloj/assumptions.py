@@ -25,7 +25,11 @@ _ALWAYS = (
     "orloj takes line 16 of Algorithm 1 as printed (latest minimum deadline first, so the largest "
     "batch that has enough feasible requests); orloj_text takes the words of §3.2 (earliest "
     "deadline first, the largest batch on ties).",
-    "oracle_slack is no published system: the rule of slack, told every length.",
+    "E[L] of orloj and orloj_text is that of a batch drawn from all arrivals, by its size alone; "
+    "that of orloj, by class, has the request's own class in it, in line 11 and in the score: the "
+    "strongest reading, over which gains are told.",
+    "oracle_slack is no published system: the rule of slack, told every length, in three ways of "
+    "which the best counts. It looks one batch ahead, so it is no bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival, from which "
     "the deadline counts with and without notice.",
 )

@@ -18,7 +18,7 @@ class Contender:
     """Its name in rows and tables."""
     policy: str
     """Its name among the policies, or one of the yardsticks (play.py)."""
-    options: tuple[tuple[str, float], ...] = ()
+    options: tuple[tuple[str, float | str], ...] = ()
     """Those that differ from the defaults, sorted by name."""
     notice: float = 0.0
     """How long before its arrival a request is announced, as a share of the time alone."""

@@ -1,6 +1,6 @@
 """What there is to reproduce: the tables and figures as points, each a mean over a few cells.
 
-The paper's four systems take part in every table; beside them ours, the other reading of Orloj's
+The paper's four systems take part in every table; beside them ours, the other readings of Orloj's
 Algorithm 1, and a yardstick that knows every length. Nothing is measured here.
 """
 
@@ -26,12 +26,14 @@ CLOCKWORK = Contender("clockwork", "clockwork", (("tolerance", 0.0),))
 ORLOJ = Contender("orloj", "orloj")
 PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
 ORLOJ_TEXT = Contender("orloj_text", "orloj_text")
+ORLOJ_BY_CLASS = Contender("orloj, by class", "orloj", (("times", "by_class"),))
+"""The strongest reading of the printed line 16: what gains over Orloj are judged against."""
 SLACK = Contender("slack", "slack")
 ORACLE = Contender(YARDSTICK, YARDSTICK)
 NOTICED = Contender("slack, notice 0.2", "slack", notice=0.2)
 FAIR = Contender("slack, theta 2", "slack", (("theta", 2.0),))
 
-OURS = (ORLOJ_TEXT, SLACK, ORACLE)
+OURS = (ORLOJ_TEXT, ORLOJ_BY_CLASS, SLACK, ORACLE)
 """In every table, with all seeds."""
 
 FAIR_CASE, FAIR_SLO = "two-modal", 2.0

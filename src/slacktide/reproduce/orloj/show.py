@@ -17,7 +17,7 @@ from slacktide.reproduce.orloj.queue_times import QueueTime
 from slacktide.reproduce.orloj.rows import Row
 from slacktide.reproduce.orloj.run import PAPER, QUEUE, Reproduction
 
-BY_CLASS = ("orloj", "slack", "slack, theta 2")
+BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
 """Schedulers whose finish rates are shown by class too; `--json` and `--csv` have those of all."""
 
 CLASS_SLO = 2.0
@@ -147,7 +147,8 @@ def _table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) 
 
 def _folded(name: str) -> str:
     """A heading on several lines, so that ten columns fit a terminal of 80."""
-    return name.replace("_", "_\n").replace(" ", "\n").replace("clockwork", "clock-\nwork")
+    short = name.replace("oracle_", "oracle ").replace("_", "_\n").replace(" ", "\n")
+    return short.replace("clockwork", "clock-\nwork")
 
 
 def _queue(times: Sequence[QueueTime]) -> Table:
@@ -176,4 +177,4 @@ def _goals(result: Reproduction) -> Table:
 
 
 def _empty(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE, padding=0)
+    return Table(title=title, title_justify="left", box=SIMPLE, padding=0, show_edge=False)
