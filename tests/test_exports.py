@@ -111,7 +111,7 @@ EXPORTS = {
         length_of predict stream
     """,
     "slacktide.simulation.yardsticks": """
-        Case OracleSlack best_finish
+        KAPPAS Case OracleSlack best_finish
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

@@ -49,6 +49,25 @@ def test_a_line_for_each_cell_with_error_and_streams() -> None:
     assert heading.split()[:5] == ["scheduler", "s", "goodput", "a", "b"]
 
 
+def test_a_yardstick_that_is_beaten_is_said_to_be_no_bound() -> None:
+    rows = tuple(
+        Row({"load": load, "scheduler": scheduler}, (report(goodput),))
+        for load, scheduler, goodput in (
+            ("1", "oracle_slack", 0.8),
+            ("1", "slack", 0.9),
+            ("1", "edf", 0.7),
+            ("2", "oracle_slack", 0.6),
+            ("2", "slack", 0.6),
+            ("2", "edf", 0.5),
+        )
+    )
+    said = "oracle_slack is no bound here: 1, slack did better"
+    assert said in text(Sweep("t", rows))
+    assert said in sweep_page(Sweep("t", rows))
+    assert "bound" not in text(Sweep("t", (*rows[:1], *rows[2:])))
+    assert "bound" not in sweep_page(Sweep("t", rows[3:]))
+
+
 def test_names_are_short_only_where_that_tells_them_apart() -> None:
     rows = (Row({"models.m.share": "1", "models.n.share": "2"}, (report(0.5, ("a",)),)),)
     shown = text(Sweep("t", rows))

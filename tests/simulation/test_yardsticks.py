@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import combinations
+from math import exp, inf
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,9 +18,13 @@ from slacktide.domain import (
     OutcomeKind,
     Plan,
     PoolId,
+    Reason,
+    Replica,
+    Request,
     Route,
 )
 from slacktide.engine import Engine, PoolParts
+from slacktide.engine.ports import Idle, Proposal
 from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Simulation
@@ -56,7 +63,9 @@ def finished(case: Case, policy: str) -> int:
             made = make_scheduler(policy, {}, max_batch=max_batch, times=times, view=view)
             return PoolParts(made, times)
         mean = float(np.mean(case.lengths))
-        oracle = OracleSlack(case.latency, mean_length=mean, max_batch=max_batch, view=view)
+        oracle = OracleSlack(
+            case.latency, mean_length=mean, max_batch=max_batch, times=times, view=view
+        )
         return PoolParts(oracle, times)
 
     plan = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", MOST),), (Route("m", POOL),))
@@ -111,6 +120,87 @@ def test_the_beam_finds_what_exhaustive_search_finds(requests) -> None:
     most = exhaustive(case)
     assert best_finish(case, width=10_000, may_wait=True) == most
     assert best_finish(case, width=10_000) <= most
+
+
+REPLICA = Replica(0, POOL, "lane", (0,), MOST)
+VIEW = SimpleNamespace(lanes=1, cores=1, free_in=lambda now: 0.0)
+
+
+def told(latency: BatchLatency, requests: Iterable[tuple[float, float]]) -> OracleSlack:
+    """A yardstick with these (deadline, length) waiting; a mean length is 1."""
+    times = FixedTimes(classes_of_samples({"": [1.0]}, latency))
+    oracle = OracleSlack(latency, mean_length=1.0, max_batch=MOST, times=times, view=VIEW)
+    for id, (deadline, length) in enumerate(requests):
+        oracle.add(DrawnRequest(id, "m", 0.0, deadline, length=length), now=0.0)
+    return oracle
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 400).map(lambda i: i / 10), st.sampled_from([0.2, 0.5, 1.0, 2.0])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from([0.3, 4.0]),
+    st.sampled_from([(), (1, 2, 4, 8)]),
+)
+@settings(deadline=None)
+def test_the_told_rule_takes_the_best_of_all_its_candidates(requests, c0, sizes) -> None:
+    latency = BatchLatency(c0, 1.0, sizes)
+    oracle = told(latency, requests)
+    oracle.expire(now=0.0)
+    waiting = oracle.pending()
+    proposal = oracle.propose(REPLICA, now=0.0)
+    assert isinstance(proposal, Proposal) == bool(waiting)
+    if not waiting:
+        return
+    mean_alone = c0 + 1.0
+    tau = len(waiting) * mean_alone + mean_alone
+
+    def score(members: Sequence[Request]) -> float:
+        took = latency.seconds(len(members), max(one.length for one in members))
+        total = 0.0
+        for one in members:
+            alone = latency.seconds(1, one.length)
+            spare = max(0.0, one.deadline - alone - took)
+            total += (alone / mean_alone) ** 0.5 * (1.0 - 0.9 * (1.0 - exp(-spare / tau)))
+        return total / took
+
+    best = 0.0
+    for longest in {one.length for one in waiting}:
+        least = inf
+        for size in sizes or (1, 2, 3, 4, 6, 8):
+            per_row = latency.seconds(size, longest) / size
+            if per_row <= 0.95 * least:
+                least = per_row
+                need = latency.seconds(size, longest)
+                able = [o for o in waiting if o.length <= longest and o.deadline >= need][:size]
+                best = max(best, score(able) if able else 0.0)
+    assert score(proposal.members) == pytest.approx(best)
+    end = latency.seconds(proposal.rows, max(one.length for one in proposal.members))
+    assert all(one.deadline >= end for one in proposal.members)
+
+
+def test_a_larger_batch_that_hardly_pays_is_not_run() -> None:
+    """Two of length 10 would save 1.5 % a row, and the first would be answered 10 s later."""
+    oracle = told(BatchLatency(0.3, 1.0), [(100.0, 10.0), (100.0, 10.0)])
+    assert oracle.propose(REPLICA, now=0.0).rows == 1
+    assert told(BatchLatency(4.0, 1.0), [(99.0, 10.0)] * 2).propose(REPLICA, now=0.0).rows == 2
+
+
+def test_the_yardstick_is_for_single_rows_and_forgets_what_leaves() -> None:
+    oracle = told(LATENCY, [(9.0, 1.0), (8.0, 1.0)])
+    with pytest.raises(ValueError, match="2 rows"):
+        oracle.add(DrawnRequest(7, "m", 0.0, 9.0, rows=2), now=0.0)
+    assert oracle.remove(0)
+    assert not oracle.remove(0)
+    assert oracle.next_expiry() == 3.0
+    assert oracle.expire(now=3.0) == [(1, Reason.HOPELESS)]
+    assert (len(oracle), oracle.next_expiry(), oracle.propose(REPLICA, now=3.0)) == (
+        0,
+        None,
+        Idle(),
+    )
 
 
 @pytest.mark.parametrize("slo", [10.0, 16.0])

@@ -54,7 +54,21 @@ def render_sweep(sweep: Sweep) -> Table:
         cells += [figures[name].partition(" ±")[0] for name in names]
         leads = len(sweep.rows) > 1 and row.goodput.mean == best
         table.add_row(*map(Text, cells), style="bold" if leads else "")
+    table.caption = Text(no_bound(sweep), justify="left")
     return table
+
+
+def no_bound(sweep: Sweep) -> str:
+    """Which cells answer more in time than `oracle_slack` in their place; empty if none does."""
+    oracles = [row for row in sweep.rows if "oracle_slack" in row.name]
+    better = [
+        row.name
+        for row in sweep.rows
+        for oracle in oracles
+        if len(row.labels.items() ^ oracle.labels.items()) == 2 and row not in oracles
+        if row.goodput.mean > oracle.goodput.mean
+    ]
+    return f"oracle_slack is no bound here: {'; '.join(better)} did better" if better else ""
 
 
 def sweep_page(sweep: Sweep) -> str:
@@ -63,6 +77,7 @@ def sweep_page(sweep: Sweep) -> str:
     rows = [(*row.labels.values(), stream, *_figures(row, stream)) for row, stream in lines(sweep)]
     first = sweep.rows[0].reports[0] if sweep.rows else None
     notes = [f"Means over {_seeds(sweep)}; ± is one standard error."]
+    notes += [no_bound(sweep)] if no_bound(sweep) else []
     if sweep.interrupted:
         notes.append("Interrupted: cells or seeds are missing.")
     body = "\n".join(

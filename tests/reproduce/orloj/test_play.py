@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from slacktide.reproduce.orloj import play as room
 from slacktide.reproduce.orloj.cell import Cell, Contender, Finish
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
@@ -32,6 +33,17 @@ def test_every_contender_repeats_exactly_and_loses_nobody(contender):
     assert sum(finish.submitted.values()) == 300
     assert all(finish.on_time[name] <= finish.submitted[name] for name in finish.submitted)
     assert 0.0 <= finish.rate < 1.0
+
+
+def test_of_the_runs_of_the_yardstick_the_best_counts(monkeypatch):
+    cell = replace(CELL, setting="Q", case="exponential", slo=5.0, contender=ORACLE, requests=600)
+    both = play(cell).rate
+    rates = []
+    for kappa in room.KAPPAS:
+        monkeypatch.setattr(room, "KAPPAS", (kappa,))
+        rates.append(play(cell).rate)
+    assert rates[0] != rates[1]
+    assert both == max(rates)
 
 
 def test_requests_are_the_same_for_every_scheduler_and_slo():

@@ -30,10 +30,15 @@ def run_cell(
 
     `world` is that of the cell, if it has been built before. Raises ScenarioError.
     """
-    scenario = cell.scenario
     world = world or build(cell)
+    found = (_run(cell, seed, world, kappa, progress) for kappa in world.kappas)
+    return max(found, key=lambda report: report.goodput)
+
+
+def _run(cell: Cell, seed: int, world: World, kappa: float, progress: Progress | None) -> Report:
+    scenario = cell.scenario
     scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
-    simulation = world.simulation(seed, answered=scorer.answered)
+    simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
     items = world.items(seed)
     simulation.run(items if progress is None else _told(items, world.length, progress))
     return scorer.report(

@@ -50,7 +50,8 @@ class OracleSlackSettings(Section):
     """The rule of `slack`, told the true length of every request: a yardstick, no policy."""
 
     name: Literal["oracle_slack"] = "oracle_slack"
-    kappa: Annotated[float, Field(ge=0, le=1)] = SlackSettings().kappa
+    kappa: Annotated[float, Field(ge=0, le=1)] | None = None
+    """None: each of a few, the best of which counts."""
     theta: Annotated[float, Field(ge=0)] = SlackSettings().theta
 
 

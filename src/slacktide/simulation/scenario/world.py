@@ -17,7 +17,7 @@ from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Train
 from slacktide.simulation.scenario.sections import OracleSlackSettings
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
-from slacktide.simulation.yardsticks import OracleSlack
+from slacktide.simulation.yardsticks import KAPPAS, OracleSlack
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,18 @@ class World:
     start_s: float = 0.0
     resize_s: float = 0.0
 
-    def simulation(self, seed: int, *, answered: Answered | None = None) -> Simulation:
+    @property
+    def kappas(self) -> tuple[float, ...]:
+        """A yardstick's, each for a run of its own of which the best counts, unless it has one."""
+        policies = [model.scheduler for model in self.models.values()]
+        free = any(isinstance(p, OracleSlackSettings) and p.kappa is None for p in policies)
+        return KAPPAS if free else KAPPAS[:1]
+
+    def simulation(
+        self, seed: int, *, answered: Answered | None = None, kappa: float = KAPPAS[0]
+    ) -> Simulation:
         """A fresh run; replicas are up when the first request may come."""
-        engine, plan, autoscaler = self.engine(seed), self.plan, None
+        engine, plan, autoscaler = self.engine(seed, kappa), self.plan, None
         begin = -self.start_s
         if self.scaled:
             autoscaler = Autoscaler(engine, self.cores)
@@ -67,7 +76,7 @@ class World:
             autoscaler=autoscaler,
         )
 
-    def engine(self, seed: int) -> Engine:
+    def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
         """A fresh engine, with the pools of the plan."""
         owned = by_model(self.streams)
 
@@ -79,7 +88,19 @@ class World:
             times = model.profile.times(known, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
                 return model.scheduler.parts(times, max_batch=max_batch, view=view)
-            return PoolParts(_oracle(model, known, max_batch, view), times, model.settings.share)
+            assert isinstance(model.profile, PaddedProfile)
+            stated = model.scheduler.kappa
+            oracle = OracleSlack(
+                model.profile.latency,
+                mean_length=known.mean,
+                max_batch=max_batch,
+                times=times,
+                view=view,
+                options=SlackOptions(
+                    kappa=kappa if stated is None else stated, theta=model.scheduler.theta
+                ),
+            )
+            return PoolParts(oracle, times, model.settings.share)
 
         return Engine(parts)
 
@@ -95,16 +116,3 @@ class World:
     def items(self, seed: int) -> Iterator[Item]:
         """The requests."""
         return requests(self.streams, duration=self.length, seed=seed)
-
-
-def _oracle(model: ServedModel, known: Training, max_batch: int, view: PoolView) -> OracleSlack:
-    """The yardstick for a model that asks for it."""
-    assert isinstance(model.profile, PaddedProfile)
-    assert isinstance(model.scheduler, OracleSlackSettings)
-    return OracleSlack(
-        model.profile.latency,
-        mean_length=known.mean,
-        max_batch=max_batch,
-        view=view,
-        options=SlackOptions(kappa=model.scheduler.kappa, theta=model.scheduler.theta),
-    )

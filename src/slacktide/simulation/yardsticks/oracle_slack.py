@@ -2,26 +2,33 @@
 
 What is a class there is a length here: candidates are, for each of some lengths x, each size k, the
 first k requests no longer than x, in deadline order, that would be on time in a batch of k rows as
-long as x. Their batch takes c0 + c1 · k · max(l), nobody is in doubt, and so
+long as x; fewer where there are not so many. A size must save PAYS of the time per row, or it only
+blocks the lane. Their batch takes c0 + c1 · k · max(l), nobody is in doubt, and so
 
     score = Σ worth_i · (1 − κ (1 − e^(−spare_i / τ))) / T
 
 with worth, spare and τ as in `scheduling/slack_classes.py`. (The plain alternative, earliest
 deadline first with true lengths, is no yardstick: it wastes the lane on those who are about to be
 late, and finishes less than `orloj` does without knowing lengths.)
+
+It looks one batch ahead, so it is no bound. No one κ is best everywhere: where the fixed part of a
+batch is small and deadlines are long, that of `slack` waits too long. So a run is made with each of
+KAPPAS, and the one with the most answers in time counts (docs/decisions/0014 has what else was
+tried, such as batches of every number of members).
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import Idle, PoolView, Proposal
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import BatchLatency
 from slacktide.scheduling import SlackOptions
+from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
 from slacktide.simulation.execution import length_of
 
@@ -31,11 +38,15 @@ MOST_LENGTHS = 32
 COST_GAIN = 0.05
 """Weight of the newest batch in the average cost of a request."""
 
-_Entry = tuple[float, int, Request]
+PAYS = 0.05
+"""A larger size that saves less of the time per row than this is not tried."""
+
+KAPPAS = (SlackOptions().kappa, 0.6)
+"""Each κ that a run is made with; the best counts."""
 
 
-class OracleSlack:
-    """A `Scheduler` (engine/ports.py). One row per request; refuses nobody; waits for nobody."""
+class OracleSlack(DeadlinePolicy):
+    """A `Scheduler` (engine/ports.py). One row per request; refuses and waits for none."""
 
     def __init__(
         self,
@@ -43,108 +54,76 @@ class OracleSlack:
         *,
         mean_length: float,
         max_batch: int,
+        times: BatchTimes,
         view: PoolView,
         options: SlackOptions | None = None,
         length: Callable[[Request], float] = length_of,
     ) -> None:
         """`mean_length` is that of all arrivals. Of `options`, kappa and theta matter."""
+        super().__init__(
+            max_batch=max_batch,
+            times=times,
+            view=view,
+            lead=lambda times, rows, cores: 0.0,
+            admission=False,
+            max_queue=None,
+        )
         self._latency = latency
-        self._max_batch = max_batch
-        self._view = view
         self._options = SlackOptions() if options is None else options
         self._length = length
-        self._mean_alone = latency.seconds(1, mean_length)
-        self._order: list[_Entry] = []
-        self._pending: dict[int, _Entry] = {}
-        self._notices: set[int] = set()
-        self._cost = self._mean_alone
-
-    def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """Let in."""
-        self._notices.add(notice.id)
-        return None
-
-    def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request."""
-        self.admit_moved(request, now=now)
-        return None
-
-    def admit_moved(self, request: Request, *, now: float) -> None:
-        """Queue a request. Raises ValueError if it has several rows."""
-        if request.rows != 1:
-            raise ValueError(f"request {request.id} has {request.rows} rows, not one")
-        self._notices.discard(request.id)
-        entry = self._pending[request.id] = (request.deadline, request.id, request)
-        insort(self._order, entry)
-
-    def remove(self, id: int) -> bool:
-        """Forget a request or a notice."""
-        if id in self._notices:
-            self._notices.discard(id)
-            return True
-        entry = self._pending.pop(id, None)
-        if entry is None:
-            return False
-        self._order.remove(entry)
-        return True
+        self._cost = self._mean_alone = latency.seconds(1, mean_length)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up whoever would be late even alone and at once."""
-        gone = [
-            entry for entry in self._order if not entry[2].best_effort and self._due(entry) <= now
-        ]
-        for entry in gone:
-            del self._pending[entry[1]]
-        if gone:
-            self._order = [entry for entry in self._order if entry[1] in self._pending]
-        return [(id, Reason.HOPELESS) for _, id, _ in gone]
+        """Give up what would be late even alone and at once."""
+        gone = [entry[1] for entry in self._timed.order if self._due(entry) <= now]
+        self._timed.remove(gone)
+        return [(id, Reason.HOPELESS) for id in gone]
 
     def next_expiry(self) -> float | None:
         """The earliest latest start."""
-        return min((self._due(e) for e in self._order if not e[2].best_effort), default=None)
+        return min(map(self._due, self._timed.order), default=None)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The batch worth most per second of lane time. Changes nothing."""
-        if not self._order:
+        order = self.pending()
+        if not order:
             return Idle()
-        members = self._best(min(self._max_batch, replica.max_batch), now)
+        members = self._best(order, min(self._max_batch, replica.max_batch), now)
         return Proposal(tuple(members), len(members))
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
         took = self._latency.seconds(batch.rows, max(map(self._length, batch.members)))
         self._cost += COST_GAIN * (took / len(batch.members) - self._cost)
-        for member in batch.members:
-            del self._pending[member.id]
-        self._order = [entry for entry in self._order if entry[1] in self._pending]
+        super().take(batch)
 
-    def ended(self, batch: Batch, *, now: float) -> None:
-        """Nothing to learn."""
+    def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
+        if rows != 1:
+            raise ValueError(f"request {asked.id} has {rows} rows, not one")
+        return None
 
-    def pending(self) -> tuple[Request, ...]:
-        """Every queued request, earliest deadline first."""
-        return tuple(entry[2] for entry in self._order)
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def _due(self, entry: _Entry) -> float:
+    def _due(self, entry: Entry) -> float:
         """The latest start of a request by itself."""
         return entry[0] - self._latency.seconds(1, self._length(entry[2]))
 
-    def _best(self, limit: int, now: float) -> list[Request]:
+    def _best(self, order: Sequence[Request], limit: int, now: float) -> list[Request]:
         latency, kappa = self._latency, self._options.kappa
-        tau = len(self._order) * self._cost / self._view.lanes + self._mean_alone
-        deadlines = np.array([entry[0] for entry in self._order])
-        lengths = np.array([self._length(entry[2]) for entry in self._order])
+        tau = len(order) * self._cost / self._view.lanes + self._mean_alone
+        deadlines = np.array([request.deadline for request in order])
+        lengths = np.array([self._length(request) for request in order])
         alone = latency.c0 + latency.c1 * latency.paid(1) * lengths
-        penalties = np.array([entry[2].penalty for entry in self._order])
+        penalties = np.array([request.penalty for request in order])
         worth = penalties * (alone / self._mean_alone) ** self._options.theta
 
         best, chosen = 0.0, np.zeros(1, dtype=np.int64)
         for longest in _spread(np.unique(lengths)):
             fitting = lengths <= longest
+            least = np.inf
             for size in self._sizes(limit):
+                per_row = latency.seconds(size, longest) / size
+                if per_row > (1.0 - PAYS) * least:
+                    continue
+                least = per_row
                 able = fitting & (deadlines >= now + latency.seconds(size, longest))
                 members = able.nonzero()[0][:size]
                 if not members.size:
@@ -155,7 +134,7 @@ class OracleSlack:
                 score = float(value.sum()) / took
                 if score > best:
                     best, chosen = score, members
-        return [self._order[int(i)][2] for i in chosen]
+        return [order[int(i)] for i in chosen]
 
     def _sizes(self, limit: int) -> Sequence[int]:
         padded = [size for size in self._latency.sizes if size < limit]
