@@ -144,6 +144,7 @@ class App:
             self.gate,
             access,
             self.driver.moderation.arrival_clock,
+            budget,
         )
         if settings.exposed:
             log.warning(

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
+from slacktide.executors.budget import MemoryBudget
 from slacktide.server.access import AccessLogger
 from slacktide.server.groups import Group
 from slacktide.server.grpc import GrpcServer, GrpcSettings
@@ -18,6 +19,7 @@ from slacktide.server.metrics import Metrics, metrics_routes
 from slacktide.server.ports import ControlPlane, DataPlane
 from slacktide.server.security import ASKED, Gate, PortRules, Verdict
 from slacktide.server.settings import ServerSettings
+from slacktide.server.unpacking import Unpacker
 from slacktide.wire.status import WireStatus
 
 
@@ -33,6 +35,7 @@ class FrontEnds:
         gate: Gate,
         access: AccessLogger | None,
         clock: Callable[[], float],
+        budget: MemoryBudget,
     ) -> None:
         """`clock`: monotonic seconds at which what is read now has come."""
         self._settings = settings
@@ -42,9 +45,17 @@ class FrontEnds:
         def http(routes: Iterable[Route], rules: PortRules, access: AccessLog | None) -> HttpServer:
             options = http_settings_of(settings, rules)
             gated = http_gate(gate, rules)
-            return HttpServer(routes, options, authorize=gated, access_log=access, clock=clock)
+            return HttpServer(
+                routes,
+                options,
+                authorize=gated,
+                access_log=access,
+                clock=clock,
+                unpacker=unpacker,
+            )
 
-        routes = inference_routes(data, control, http_settings_of(settings, rules))
+        unpacker = Unpacker(budget)
+        routes = inference_routes(data, control, http_settings_of(settings, rules), unpacker)
         others = [route for route in routes if route.group is not Group.INFERENCE]
         self._servers: dict[str, HttpServer | GrpcServer] = {}
         if settings.http_port is not None:
@@ -57,6 +68,7 @@ class FrontEnds:
                 authorize=grpc_gate(gate, rules),
                 access_log=None if access is None else access.grpc,
                 clock=clock,
+                unpacker=unpacker,
             )
         if settings.metrics_port is not None:
             self._servers["metrics"] = http(metrics_routes(metrics), rules, None)

@@ -20,6 +20,8 @@ from slacktide.wire.errors import WireError
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_SHIFT = 63
+MAX_FIELDS = 16_384
+"""Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
 
 
 def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
@@ -43,8 +45,12 @@ def split(
     entries: list[memoryview] = []
     head: list[memoryview] = []
     kept = at = 0  # the head's current run is view[kept:at]
+    fields = 0
     try:
         while at < end:
+            fields += 1
+            if fields > MAX_FIELDS:
+                raise WireError(Reason.TOO_LARGE, f"message: more than {MAX_FIELDS} fields")
             start = at
             tag = view[at]
             at += 1

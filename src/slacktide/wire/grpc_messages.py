@@ -37,6 +37,7 @@ from slacktide.wire.proto.messages import (
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
 from slacktide.wire.typed_contents import raw_contents
 
+MODEL_NAME = 1
 ID = 3
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6
@@ -98,6 +99,20 @@ class RequestMessage:
 def read_request(message: Buffer) -> RequestMessage:
     """Parse a serialized ModelInferRequest. Raises WireError if it is not one."""
     return parse_head(*take_bulk(message, RAW_INPUT_CONTENTS))
+
+
+def typed_bytes(message: Buffer) -> int:
+    """Bytes of a serialized ModelInferRequest that are no raw tensors. Raises WireError."""
+    return len(take_bulk(message, RAW_INPUT_CONTENTS)[0])
+
+
+def model_of(message: Buffer) -> str:
+    """The model that a ModelInferRequest names, however bad the rest of it; "" if none."""
+    try:
+        names = take_bulk(message, MODEL_NAME)[1]
+        return str(names[-1], "utf-8") if names else ""
+    except (WireError, UnicodeDecodeError):
+        return ""
 
 
 def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:

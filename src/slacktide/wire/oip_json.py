@@ -7,12 +7,13 @@ the buffers that follow it. Whatever comes in, nothing but WireError is raised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, OutputValue, Parameter
 from slacktide.wire.errors import BadField, WireError
@@ -22,6 +23,10 @@ MAX_ID = 1024
 """Most characters of a request id: it goes into logs and comes back in the answer."""
 MAX_TENSORS = 1024
 MAX_NAME = 1024
+LONG_VALUES = 16 * 1024
+"""Values written as JSON in one go, in about a millisecond."""
+MAX_REST = 64 * 1024
+"""Most bytes of a long JSON text that are no data of tensors."""
 
 _SHARED_MEMORY = "shared_memory_region"
 _SCALARS = (bool, int, float, str)
@@ -35,6 +40,8 @@ class AnswerFormat:
     binary_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
     """Outputs for which the request says otherwise."""
+    written: dict[str, orjson.Fragment] = field(default_factory=dict)
+    """Outputs whose JSON has been written already, by name."""
     order: list[str] = field(default_factory=list)
     """Names asked for, in that order; empty means all, in the model's order."""
 
@@ -85,6 +92,35 @@ def parse_infer(
     return InferCall(model, version, request_id, inputs, list(answer.order), parameters), answer
 
 
+def binary_form(body: Buffer, json_length: int | None) -> tuple[bytes, int]:
+    """`body` with every tensor in binary, and the length of its JSON: it means the same to
+    `parse_infer`, and takes it no time. Raises WireError as that does."""
+    call, answer = parse_infer("", None, body, json_length)
+    default = answer.binary_default
+    document: dict[str, Any] = {
+        "id": call.id,
+        "parameters": call.parameters,
+        "inputs": [
+            {
+                "name": tensor.name,
+                "datatype": tensor.datatype.wire_name,
+                "shape": tensor.shape,
+                "parameters": {"binary_data_size": len(tensor.data)},
+            }
+            for tensor in call.inputs
+        ],
+        "outputs": [
+            {"name": name, "parameters": {"binary_data": answer.binary.get(name, default)}}
+            for name in answer.order
+        ],
+    }
+    head = orjson.dumps(document)
+    if len(head) > MAX_REST:
+        expected = f"at most {MAX_REST} bytes of JSON beside data"
+        raise BadField("body", expected, len(head), Reason.TOO_LARGE)
+    return b"".join((head, *[tensor.data for tensor in call.inputs])), len(head)
+
+
 def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
     """The JSON object in `data`. Nesting is bounded by orjson (1,024). Raises WireError."""
     try:
@@ -117,6 +153,25 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), buffers
 
 
+def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
+    """Outputs that go as JSON and are too long to be written in one go."""
+    return [
+        output
+        for output in reply.outputs or ()
+        if len(output.data) > LONG_VALUES * max(1, output.datatype.itemsize)
+        and output.datatype is not Datatype.BYTES
+        and not answer.binary.get(output.name, answer.binary_default)
+    ]
+
+
+def write_values(output: OutputValue) -> Iterator[bytes]:
+    """The values of a long output as JSON, so many at a time, without brackets."""
+    step = LONG_VALUES * output.datatype.itemsize
+    for start in range(0, len(output.data), step):
+        values = to_json(output.data[start : start + step], output.datatype, ())
+        yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+
+
 def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> dict[str, Any]:
     described: dict[str, Any] = {
         "name": output.name,
@@ -124,7 +179,9 @@ def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -
         "shape": output.shape,
     }
     if not answer.binary.get(output.name, answer.binary_default):
-        data = to_json(output.data, output.datatype, output.shape)
+        data: object | None = answer.written.get(output.name)
+        if data is None:
+            data = to_json(output.data, output.datatype, output.shape)
         if data is not None:
             described["data"] = data
             return described
@@ -251,4 +308,13 @@ def _empty(own: object, where: str) -> dict[str, Parameter]:
     raise BadField(where, "an object", own)
 
 
-__all__ = ["ALL_BINARY", "AnswerFormat", "format_reply", "load_object", "parse_infer"]
+__all__ = [
+    "ALL_BINARY",
+    "AnswerFormat",
+    "binary_form",
+    "format_reply",
+    "load_object",
+    "long_outputs",
+    "parse_infer",
+    "write_values",
+]

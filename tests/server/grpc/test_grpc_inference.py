@@ -17,8 +17,12 @@ from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.server.grpc import GrpcSettings
 from slacktide.server.grpc.rpc import peer_host
+from slacktide.server.unpacking import DIRECT_BYTES
+from slacktide.wire import grpc_codec
+from slacktide.wire.bulk_fields import MAX_FIELDS
 from slacktide.wire.calls import InferCall, InferReply, InputTensor, OutputValue
 from slacktide.wire.grpc_messages import decode_response, encode_call
+from slacktide.wire.parameters import BYTES_HEADER, MODEL_KEY
 from slacktide.wire.proto.messages import InferParameter, ModelInferRequest
 from slacktide.wire.status import STATUS, status_of
 
@@ -178,6 +182,60 @@ def bad(**changes) -> bytes:
         else:
             setattr(request.inputs[0], name, value)
     return request.SerializeToString()
+
+
+def typed(values: int, **changes) -> ModelInferRequest:
+    request = ModelInferRequest(model_name="mlp", id="t", **changes)
+    tensor = request.inputs.add(name="x", datatype="FP32", shape=[values])
+    tensor.contents.fp32_contents.extend(range(values))
+    return request
+
+
+@pytest.mark.parametrize("announced", [False, True])
+def test_long_typed_contents_are_read_beside_the_loop(fakes, monkeypatch, announced):
+    read = []
+    real = grpc_codec.parse_head
+
+    def spy(head, raw):
+        read.append(len(head))
+        return real(head, raw)
+
+    monkeypatch.setattr(grpc_codec, "parse_head", spy)
+
+    async def main():
+        data = fakes.FakeDataPlane()
+        good = typed(50_000).SerializeToString()
+        wrong = typed(50_000)
+        wrong.inputs[0].shape[0] = 50_001
+        metadata = ((BYTES_HEADER, str(len(good))), (MODEL_KEY, "mlp")) if announced else ()
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            infer = fakes.infer_method(channel)
+            _, raw = decode_response(await infer(good, metadata=metadata))
+            refused = await failure(infer(wrong.SerializeToString(), metadata=metadata))
+        assert np.array_equal(np.frombuffer(raw[0], np.float32), np.arange(50_000))
+        assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "expected 50001 values, got 50000" in refused.details()
+        if announced:
+            assert data.uploads == ["complete", "refuse bad_input"]
+        else:
+            assert [(model, reason) for model, reason, _ in data.turned_away] == [
+                ("mlp", Reason.BAD_INPUT)
+            ]
+        assert max(read) < DIRECT_BYTES
+
+    uvloop.run(main())
+
+
+def test_a_message_of_countless_fields_is_refused_before_they_are_walked(fakes):
+    async def main():
+        data = fakes.FakeDataPlane()
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            message = b"\x0a\x03mlp" + b"\x10\x00" * 1_000_000
+            return await failure(fakes.infer_method(channel)(message))
+
+    error = uvloop.run(main())
+    assert error.code() is grpc.StatusCode[STATUS[Reason.TOO_LARGE].grpc]
+    assert f"more than {MAX_FIELDS} fields" in error.details()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import ssl
+import threading
 import zlib
 
 import numpy as np
@@ -17,7 +18,9 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.server.http import HttpSettings
+from slacktide.server.http import HttpSettings, protocol
+from slacktide.server.unpacking import DIRECT_BYTES
+from slacktide.wire import oip_json
 from slacktide.wire.calls import InferReply
 
 VALUES = np.arange(12, dtype="f4").reshape(3, 4)
@@ -272,6 +275,101 @@ def test_bombs_are_413_and_never_unpacked(serve, post, encoding):
             answer = await here.ask(post(bomb, f"Content-Encoding: {encoding}"))
             assert answer.status == 413
             assert [reason for reason, _ in here.data.refused] == [Reason.TOO_LARGE]
+
+    asyncio.run(body())
+
+
+def long_json(values: int) -> bytes:
+    tensor = {"name": "x", "datatype": "INT32", "shape": [values], "data": list(range(values))}
+    return orjson.dumps({"inputs": [tensor]})
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_long_json_is_never_read_on_the_loop(serve, post, monkeypatch, packed):
+    read = []
+    real = oip_json.load_object
+
+    def spy(data, what="body"):
+        read.append(len(data))
+        return real(data, what)
+
+    monkeypatch.setattr(oip_json, "load_object", spy)
+    text = long_json(60_000)
+    headers = ["Content-Encoding: gzip"] if packed else []
+
+    async def body():
+        async with serve() as here:
+            answer = await here.ask(post(gzip.compress(text) if packed else text, *headers))
+            assert answer.status == 200
+            assert answer.json["outputs"][0]["data"] == list(range(60_000))
+            bad = text.replace(b",77,", b",7.7,")
+            refused = await here.ask(post(gzip.compress(bad) if packed else bad, *headers))
+            assert refused.status == 400
+            assert refused.json["error"].startswith("inputs[0].data: expected integers")
+            assert [reason for reason, _ in here.data.refused] == [Reason.BAD_INPUT]
+            assert max(read) < DIRECT_BYTES
+
+    asyncio.run(body())
+
+
+def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten(serve, post, binary):
+    async def body():
+        async with serve() as here:
+            client = await here.connect()
+            client.send(post(long_json(60_000)))
+            budget = here.hub.unpacker._budget
+            await here.until(lambda: budget.bytes_in_use)
+            client.close()
+            await here.data.until(lambda: bool(here.data.cancelled))
+            assert here.data.cancelled == [Reason.DISCONNECTED]
+            await here.until(lambda: not budget.bytes_in_use)
+            assert here.data.calls == []
+
+    asyncio.run(body())
+
+
+def test_long_answers_in_json_are_written_a_piece_in_a_turn(serve, post, monkeypatch):
+    written = []
+    real = oip_json.to_json
+
+    def spy(data, datatype, shape):
+        written.append(len(data) // datatype.itemsize)
+        return real(data, datatype, shape)
+
+    monkeypatch.setattr(oip_json, "to_json", spy)
+    values = np.linspace(0, 1, 50_000, dtype=np.float32)
+    head = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [50_000]}]}
+    head["inputs"][0]["parameters"] = {"binary_data_size": values.nbytes}
+    text = orjson.dumps(head)
+
+    async def body():
+        async with serve() as here:
+            line = f"Inference-Header-Content-Length: {len(text)}"
+            answer = await here.ask(post(text + values.tobytes(), line))
+            assert answer.status == 200
+            assert np.array_equal(np.array(answer.json["outputs"][0]["data"], np.float32), values)
+            assert sum(written) == 50_000
+            assert max(written) <= oip_json.LONG_VALUES
+
+    asyncio.run(body())
+
+
+def test_answers_are_compressed_beside_the_loop(serve, post, binary, monkeypatch):
+    threads = []
+    real = protocol.compressed
+
+    def spy(response, encoding):
+        threads.append(threading.current_thread())
+        return real(response, encoding)
+
+    monkeypatch.setattr(protocol, "compressed", spy)
+
+    async def body():
+        async with serve() as here:
+            answer = await here.ask(post(*binary(bytes(50_000)), "Accept-Encoding: gzip"))
+            assert answer.headers["content-encoding"] == "gzip"
+            assert len(threads) == 1
+            assert threads[0] is not threading.main_thread()
 
     asyncio.run(body())
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass
 from slacktide.domain import Reason
 from slacktide.server.grpc.rpc import Refusal, Rpc, retry_metadata
 from slacktide.server.ports import DataPlane, Ticket, Upload
-from slacktide.wire.calls import CallContext, InferReply, Parameter
+from slacktide.server.unpacking import DIRECT_BYTES, Unpacker
+from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_codec import GrpcCodec
+from slacktide.wire.grpc_messages import model_of
 from slacktide.wire.parameters import (
     BYTES_HEADER,
     MODEL_KEY,
@@ -65,6 +67,7 @@ class ModelInfer:
     codec: GrpcCodec
     max_message_bytes: int
     triton_strict: bool
+    unpacker: Unpacker
 
     async def __call__(self, rpc: Rpc) -> bytes:
         context, parameters = door(rpc)
@@ -76,9 +79,11 @@ class ModelInfer:
             except BaseException:  # also where the client cancelled: no body will come
                 upload.cancel(Reason.NO_BODY)
                 raise
-            ticket, wanted = self._complete(upload, message, rpc, parameters, answered)
+            ticket, wanted = await self._complete(upload, message, rpc, parameters, answered)
         else:
             message = await rpc.message()
+            if len(message) > DIRECT_BYTES:
+                message = await self._raw_form(message, rpc, context)
             ticket, wanted = self._submit(message, rpc, context, parameters, answered)
         del message  # the data plane has copied the tensors
         try:
@@ -89,6 +94,14 @@ class ModelInfer:
         if reply.outputs is None:
             raise refusal_of(reply, triton_strict=self.triton_strict)
         return self.codec.encode_reply(reply, wanted)
+
+    async def _raw_form(self, message: bytes, rpc: Rpc, context: CallContext) -> bytes:
+        try:
+            return await self.unpacker.raw_form(message, rpc.client)
+        except WireError as error:
+            rpc.model = model_of(message)
+            self.data.body_refused(rpc.model, None, error.reason, error.message, context)
+            raise
 
     def _submit(
         self,
@@ -126,7 +139,7 @@ class ModelInfer:
             raise refusal_of(answer, triton_strict=self.triton_strict)
         return answer
 
-    def _complete(
+    async def _complete(
         self,
         upload: Upload,
         message: bytes,
@@ -140,7 +153,11 @@ class ModelInfer:
                 raise BadField(BYTES_HEADER, f"the message's {len(message)} bytes", len(body))
             body = body[: len(message)]
             body[:] = message
-            request = self.codec.read(body)
+            form: Buffer = body
+            if len(message) > DIRECT_BYTES:
+                unpacked = await self.unpacker.raw_form(message, rpc.client)
+                form = body if unpacked is message else unpacked
+            request = self.codec.read(form)
             rpc.request_id = request.id
             version = rpc.metadata.get(VERSION_KEY) or None
             if (request.model, request.version) != (rpc.model, version):
@@ -149,6 +166,9 @@ class ModelInfer:
             return upload.complete(call, _settle(answered)), call.outputs
         except WireError as error:
             upload.refuse(error.reason, error.message)
+            raise
+        except asyncio.CancelledError:
+            upload.cancel(Reason.CLIENT_CANCELLED)
             raise
         except BaseException:
             upload.cancel(Reason.RUNTIME_ERROR)

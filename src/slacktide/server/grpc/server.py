@@ -20,6 +20,7 @@ from slacktide.server.grpc.settings import GrpcSettings, TlsPem
 from slacktide.server.grpc.stream import ModelStreamInfer
 from slacktide.server.grpc.unsupported import unsupported_table
 from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.unpacking import Unpacker
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE
 
@@ -36,14 +37,19 @@ class GrpcServer:
         access_log: AccessLog | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
     ) -> None:
-        """`authorize` None lets every call pass. `clock` gives first_byte: monotonic seconds."""
+        """`authorize` None lets every call pass. `clock` gives first_byte: monotonic seconds.
+        `unpacker`: closed with the server; None: one of its own."""
+        self._unpacker = unpacker = unpacker or Unpacker()
         self._settings = settings = settings or GrpcSettings()
         strict = settings.triton_strict
         codec = GrpcCodec()
-        self._streams = ModelStreamInfer(data, codec, settings.stream_in_flight, clock, strict)
+        self._streams = ModelStreamInfer(
+            data, codec, settings.stream_in_flight, clock, strict, unpacker
+        )
         self._health = HealthMethods(control, settings.health_poll_s)
-        infer = ModelInfer(data, codec, settings.max_message_bytes, strict)
+        infer = ModelInfer(data, codec, settings.max_message_bytes, strict, unpacker)
         inference = {
             "ModelInfer": Method(Group.INFERENCE, infer),
             "ModelStreamInfer": Method(Group.INFERENCE, self._streams, streams=True),
@@ -102,6 +108,7 @@ class GrpcServer:
         self._health.drained.set()
         if self._server is not None:
             await self._server.stop(None)
+        self._unpacker.close()
 
 
 class _Handlers(grpc.GenericRpcHandler):

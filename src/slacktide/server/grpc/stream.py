@@ -24,13 +24,11 @@ from slacktide.domain import Reason
 from slacktide.server.grpc.inference import door, refusal_of
 from slacktide.server.grpc.rpc import Refusal, Rpc
 from slacktide.server.ports import DataPlane, Ticket
+from slacktide.server.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire.calls import CallContext, InferReply
 from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_codec import GrpcCodec
-from slacktide.wire.grpc_messages import (
-    REASON,
-    encode_stream_error,
-)
+from slacktide.wire.grpc_messages import REASON, encode_stream_error, model_of
 from slacktide.wire.status import status_of
 
 GRPC_ERROR_KEY = "triton_grpc_error"
@@ -45,6 +43,7 @@ class ModelStreamInfer:
     in_flight: int
     clock: Callable[[], float]
     triton_strict: bool
+    unpacker: Unpacker
     open: set[_Session] = field(default_factory=set)
 
     async def __call__(self, rpc: Rpc) -> None:
@@ -122,19 +121,22 @@ class _Session:
             if message is None:
                 return
             number += 1
-            self._submit(number, message)
+            await self._submit(number, message)
 
     async def _write(self) -> None:
         while self._outbox:
             await self._rpc.context.write(self._outbox.popleft())
             self._room.release()
 
-    def _submit(self, number: int, message: bytes) -> None:
+    async def _submit(self, number: int, message: bytes) -> None:
         data, codec = self._owner.data, self._owner.codec
         strict = self._owner.triton_strict
         about = _About()
         self._unanswered += 1
         try:
+            if len(message) > DIRECT_BYTES:
+                about = _About(model_of(message))
+                message = await self._owner.unpacker.raw_form(message, self._rpc.client)
             request = codec.read(message)
             about = _About(request.model, request.version, request.id)
             call = request.call(self._parameters)

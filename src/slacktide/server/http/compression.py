@@ -1,17 +1,17 @@
-"""gzip and deflate, both ways, bounded. `deflate` is a zlib stream, as HTTP says."""
+"""gzip and deflate: what headers say of them, and answers under them.
+
+`deflate` is a zlib stream, as HTTP says. Requests are inflated by `Inflation` (unpacking.py)."""
 
 from __future__ import annotations
 
 import zlib
 
-from slacktide.domain import Reason
 from slacktide.server.http.messages import Response
-from slacktide.wire.calls import Buffer
-from slacktide.wire.errors import BadField, WireError
 
 _WINDOW = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 _LEVEL = 1
-"""Tensors gain little from higher levels and the event loop waits."""
+"""Tensors gain little from higher levels."""
+
 
 SUPPORTED = b"Accept-Encoding: gzip, deflate\r\n"
 
@@ -22,25 +22,6 @@ def encoding_of(header: bytes) -> bytes | None:
     if name in (b"", b"identity"):
         return b""
     return name if name in _WINDOW else None
-
-
-def inflate(data: Buffer, encoding: bytes, limit: int) -> bytes:
-    """`data` inflated. Never holds more than `limit` + 1 bytes of output.
-
-    Raises BadField for a broken, cut or padded stream, WireError (TOO_LARGE) beyond `limit`.
-    """
-    stream = zlib.decompressobj(_WINDOW[encoding])
-    try:
-        inflated = stream.decompress(data, limit + 1)
-    except zlib.error:
-        raise BadField("body", f"a valid {encoding.decode()} stream", "a broken one") from None
-    if len(inflated) > limit:
-        raise WireError(Reason.TOO_LARGE, f"body: more than {limit} bytes when inflated")
-    if not stream.eof:
-        raise BadField("body", f"a whole {encoding.decode()} stream", "the beginning of one")
-    if stream.unused_data:
-        raise BadField("body", f"one {encoding.decode()} stream", "bytes after its end")
-    return inflated
 
 
 def chosen_encoding(accept: bytes) -> bytes:
@@ -70,4 +51,4 @@ def _is_zero(weight: bytes) -> bool:
     return name.strip() == b"q" and not value.strip().strip(b"0.")
 
 
-__all__ = ["SUPPORTED", "chosen_encoding", "compressed", "encoding_of", "inflate"]
+__all__ = ["SUPPORTED", "chosen_encoding", "compressed", "encoding_of"]

@@ -14,7 +14,8 @@ from slacktide.server.groups import Group
 from slacktide.server.http.messages import Request, Response, failure_response
 from slacktide.server.http.router import Router
 from slacktide.server.http.settings import HttpSettings
-from slacktide.server.http.turns import Turns
+from slacktide.server.turns import Turns
+from slacktide.server.unpacking import Unpacker
 
 if TYPE_CHECKING:
     from slacktide.server.http.protocol import Connection
@@ -63,7 +64,9 @@ class Hub:
         authorize: Authorize | None,
         access_log: AccessLog | None,
         clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
     ) -> None:
+        self.unpacker = Unpacker() if unpacker is None else unpacker
         self.router = router
         self.settings = settings
         self.authorize = authorize

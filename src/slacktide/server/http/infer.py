@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import orjson
 
 from slacktide.domain import OutcomeKind, Reason
-from slacktide.server.http.compression import SUPPORTED, encoding_of, inflate
+from slacktide.server.http.compression import SUPPORTED, encoding_of
 from slacktide.server.http.messages import (
     OCTETS,
     Request,
@@ -16,10 +20,11 @@ from slacktide.server.http.messages import (
 )
 from slacktide.server.http.settings import HttpSettings
 from slacktide.server.ports import DataPlane, Ticket, Upload
+from slacktide.server.unpacking import DIRECT_BYTES, Inflation, Unpacker
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
-from slacktide.wire.oip_json import AnswerFormat, format_reply
+from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
 from slacktide.wire.parameters import (
     PARAMETER_HEADERS,
     TIMEOUT_HEADERS,
@@ -38,7 +43,15 @@ _MAX_ID = 256
 class _Call:
     """What the endpoint keeps of one request, in `request.state`."""
 
-    __slots__ = ("context", "encoding", "json_length", "parameters", "ticket", "upload")
+    __slots__ = (
+        "context",
+        "encoding",
+        "json_length",
+        "parameters",
+        "ticket",
+        "unpacking",
+        "upload",
+    )
 
     def __init__(self, context: CallContext) -> None:
         self.context = context
@@ -48,13 +61,15 @@ class _Call:
         self.upload: Upload | None = None
         """Announced and not ended."""
         self.ticket: Ticket | None = None
+        self.unpacking: asyncio.Task[None] | None = None
 
 
 class InferEndpoint:
     """The receiver behind POST …/infer."""
 
-    def __init__(self, data: DataPlane, settings: HttpSettings) -> None:
+    def __init__(self, data: DataPlane, settings: HttpSettings, unpacker: Unpacker) -> None:
         self._data = data
+        self._unpacker = unpacker
         self._settings = settings
         self._reader = InferReader()
 
@@ -100,21 +115,67 @@ class InferEndpoint:
 
     def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
         call: _Call = request.state
-        upload = call.upload
-        model, version = _target(request)
+        body = request.body if call.upload is None else call.upload.body()
         try:
-            body = self._body(request.body if upload is None else upload.body(), call)
-            infer, answer = self._reader.read(
-                model, version, body, call.json_length, call.parameters
-            )
+            inflation = None
+            if call.encoding:
+                inflation = Inflation(body, call.encoding, self._settings.max_body_bytes)
+                if inflation.step(DIRECT_BYTES):
+                    body, inflation = inflation.data, None
+            if inflation is None and self._json_size(body, call) <= DIRECT_BYTES:
+                self._submit(request, body, call.json_length, respond)
+                return
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
+        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
+
+    async def _unpack(
+        self,
+        request: Request,
+        body: Buffer,
+        inflation: Inflation | None,
+        respond: Callable[[Response], None],
+    ) -> None:
+        """Have done beside the loop what would take it too long, then submit."""
+        call: _Call = request.state
+        length = call.json_length
+        try:
+            if inflation is not None:
+                body = await self._unpacker.inflate(inflation, request.client)
+            if self._json_size(body, call) > DIRECT_BYTES:
+                body, length = await self._unpacker.binary_form(body, length, request.client)
+            self._submit(request, body, length, respond)
+        except Exception as error:
+            call.unpacking = None
+            if isinstance(error, WireError):
+                self.refuse(request, error.reason, error.message)
+            else:
+                self.abandon(request, Reason.RUNTIME_ERROR)
+            respond(failure_response(error, triton_strict=self._settings.triton_strict))
+        call.unpacking = None
+
+    def _submit(
+        self,
+        request: Request,
+        body: Buffer,
+        json_length: int | None,
+        respond: Callable[[Response], None],
+    ) -> None:
+        """Hand a body on that takes no time to read. Raises WireError."""
+        call: _Call = request.state
+        upload = call.upload
+        model, version = _target(request)
+        infer, answer = self._reader.read(model, version, body, json_length, call.parameters)
         if infer.id:
             call.context.request_id = infer.id
 
         def reply(result: InferReply) -> None:
             call.ticket = None
+            long = long_outputs(result, answer)
+            if long:
+                call.unpacking = asyncio.ensure_future(self._write(result, answer, call, respond))
+                return
             try:
                 response = self._response(result, answer, call)
             except Exception as error:
@@ -127,14 +188,36 @@ class InferEndpoint:
             call.ticket = upload.complete(infer, reply)
             call.upload = None
 
-    def _body(self, body: Buffer, call: _Call) -> Buffer:
-        if call.encoding:
-            body = inflate(body, call.encoding, self._settings.max_body_bytes)
+    async def _write(
+        self,
+        reply: InferReply,
+        answer: AnswerFormat,
+        call: _Call,
+        respond: Callable[[Response], None],
+    ) -> None:
+        """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
+        written = {}
+        try:
+            for output in long_outputs(reply, answer):
+                pieces = []
+                for piece in write_values(output):
+                    pieces.append(piece)
+                    await asyncio.sleep(0)
+                written[output.name] = orjson.Fragment(b"[%b]" % b",".join(pieces))
+            # Not changed in place: the reader may have shared it among calls.
+            response = self._response(reply, replace(answer, written=written), call)
+        except Exception as error:
+            response = failure_response(error)
+        call.unpacking = None
+        respond(response)
+
+    def _json_size(self, body: Buffer, call: _Call) -> int:
+        """Bytes of JSON. Raises BadField if they are too many."""
         size = len(body) if call.json_length is None else call.json_length
         if size > self._settings.max_json_bytes:
             expected = f"at most {self._settings.max_json_bytes} bytes of JSON"
             raise BadField("body", expected, size, Reason.TOO_LARGE)
-        return body
+        return size
 
     def refuse(self, request: Request, reason: Reason, message: str) -> None:
         call: _Call | None = request.state
@@ -148,6 +231,8 @@ class InferEndpoint:
 
     def abandon(self, request: Request, reason: Reason) -> None:
         call: _Call = request.state
+        if call.unpacking is not None:
+            call.unpacking.cancel()
         if call.upload is not None:
             upload, call.upload = call.upload, None
             upload.cancel(reason)

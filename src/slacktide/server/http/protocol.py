@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import cast
 
 from slacktide.domain import Reason
@@ -327,10 +328,18 @@ class Connection(asyncio.BufferedProtocol):
         if exchange.response is not None:
             return
 
-        def respond(response: Response) -> None:
+        def settle(response: Response) -> None:
             if exchange.response is None:
                 exchange.response = response
                 self._pump()
+
+        def respond(response: Response) -> None:
+            encoding = self._encoding_of(exchange, response)
+            if encoding:
+                smaller = partial(compressed, response, encoding)
+                self._hub.later(self._hub.unpacker.beside(self.client, smaller), settle)
+            else:
+                settle(response)
 
         if exchange.pieces:
             pieces = exchange.pieces
@@ -345,30 +354,32 @@ class Connection(asyncio.BufferedProtocol):
             assert callable(route.handler)
             answer = route.handler(exchange)
             if isinstance(answer, Response):
-                exchange.response = answer
+                respond(answer)
             else:
                 self._hub.later(answer, respond)
         except Exception as error:
             exchange.abandoned(Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
 
+    def _encoding_of(self, exchange: Exchange, response: Response) -> bytes:
+        """The coding to send an answer under; b"": as it is."""
+        settings = self._hub.settings
+        accept = exchange.headers.get(b"accept-encoding")
+        if accept and settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
+            return chosen_encoding(accept)
+        return b""
+
     def _write(self, exchange: Exchange) -> None:
         response = exchange.response
         assert response is not None
-        settings = self._hub.settings
         length = response.length
-        accept = exchange.headers.get(b"accept-encoding")
-        if accept and settings.compress_min_bytes <= length <= settings.compress_max_bytes:
-            encoding = chosen_encoding(accept)
-            if encoding:
-                response = compressed(response, encoding)
-                length = response.length
         last = self._hub.draining and not (
             self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
         close = last or not exchange.keep_alive
-        if settings.allowed_origins:
-            lines = cors_lines(exchange.headers, settings.allowed_origins)
+        origins = self._hub.settings.allowed_origins
+        if origins:
+            lines = cors_lines(exchange.headers, origins)
             response = response._replace(extra=response.extra + lines)
         head = render_head(response, length, close=close, keep_alive_1_0=exchange.old)
         if not self._transport.is_closing():
@@ -446,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
             wanted = False
             if self._may_go_on() and not self._queued:
                 self._queued = True
-                self._hub.turns.wait(self)
+                self._hub.turns.wait(self.client, self)
         if wanted is not self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:

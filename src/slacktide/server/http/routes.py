@@ -21,6 +21,7 @@ from slacktide.server.http.infer import InferEndpoint
 from slacktide.server.http.router import Handler, Receiver, Route
 from slacktide.server.http.settings import HttpSettings
 from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.unpacking import Unpacker
 
 TRACE_SETTINGS = {"trace_level": ["OFF"], "trace_rate": "0", "trace_count": "0", "trace_file": ""}
 """What the trace extension reports: its kind of tracing is not there, so it is off."""
@@ -36,11 +37,11 @@ LOG_SETTINGS = {
 
 
 def inference_routes(
-    data: DataPlane, control: ControlPlane, settings: HttpSettings
+    data: DataPlane, control: ControlPlane, settings: HttpSettings, unpacker: Unpacker | None = None
 ) -> tuple[Route, ...]:
     """Every route of the inference port."""
     handlers = ControlHandlers(control)
-    infer = InferEndpoint(data, settings)
+    infer = InferEndpoint(data, settings, unpacker or Unpacker())
     generate = unsupported("the generate extension")
     return (
         Route("GET", "/v2/health/live", handlers.live, Group.HEALTH),

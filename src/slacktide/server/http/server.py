@@ -14,6 +14,7 @@ from slacktide.server.http.router import Route, Router
 from slacktide.server.http.routes import inference_routes
 from slacktide.server.http.settings import HttpSettings
 from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.unpacking import Unpacker
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,11 @@ class HttpServer:
         authorize: Authorize | None = None,
         access_log: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
     ) -> None:
-        self._hub = Hub(Router(routes), settings or HttpSettings(), authorize, access_log, clock)
+        """`unpacker`: closed with the server; None: one of its own."""
+        settings = settings or HttpSettings()
+        self._hub = Hub(Router(routes), settings, authorize, access_log, clock, unpacker)
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port: int | None = None
@@ -51,11 +55,20 @@ class HttpServer:
         authorize: Authorize | None = None,
         access_log: AccessLog | None = None,
         clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
     ) -> HttpServer:
         """The server of the inference port."""
         settings = settings or HttpSettings()
-        routes = inference_routes(data, control, settings)
-        return cls(routes, settings, authorize=authorize, access_log=access_log, clock=clock)
+        unpacker = unpacker or Unpacker()
+        routes = inference_routes(data, control, settings, unpacker)
+        return cls(
+            routes,
+            settings,
+            authorize=authorize,
+            access_log=access_log,
+            clock=clock,
+            unpacker=unpacker,
+        )
 
     async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> None:
         """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
@@ -111,6 +124,7 @@ class HttpServer:
             connection.abort()
         while self._hub.connections:
             await self._hub.emptied.wait()
+        self._hub.unpacker.close()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None

@@ -39,8 +39,8 @@ class HttpSettings:
     max_body_bytes: int = 64 * MIB
     """Body of an inference request, as sent and as inflated; larger: 413."""
     max_json_bytes: int = 8 * MIB
-    """JSON part of an inference request: it is parsed on the event loop and takes many times its
-    size while it is; larger: 413."""
+    """JSON part of an inference request: it takes up to forty times its size while it is parsed;
+    larger: 413."""
     max_control_bytes: int = 1 * MIB
     """Body of any other request; larger: 413."""
     max_chunks: int = 65_536
@@ -56,7 +56,7 @@ class HttpSettings:
     compress_min_bytes: int = 16 * KIB
     """Answers shorter than that are never compressed."""
     compress_max_bytes: int = 1 * MIB
-    """Nor are longer ones: compression runs on the event loop, at about 100 MB/s."""
+    """Nor are longer ones: compression does about 100 MB/s."""
     write_high_bytes: int = 1 * MIB
     """Unsent bytes of a connection above which nothing more is read from it."""
     receive_bytes: int = 32 * KIB

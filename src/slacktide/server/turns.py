@@ -1,0 +1,164 @@
+"""Who gets how much of the event loop, and of what works beside it: clients take turns.
+
+A turn of the loop reads every connection that has bytes. One client's bytes (requests in a
+pipeline, chunks of a byte each, a thousand connections) could make it as long as they liked, and
+everybody behind them would wait. So the time that each address costs is added up (`Turns`), and
+what comes from one that has had its share of this turn is kept for later turns. Work that cannot be
+cut into short pieces is done beside the loop, one piece at a time (`Line`). In both, addresses come
+in turn, and each address's own in the order they came (`ByClient`).
+
+Time is what is shared because it is what others lose; counts would have to guess it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T")
+
+SHARE_S = 0.004
+"""Seconds of one turn for one address; and of one turn for all that wait, together. What is begun
+is finished: a piece of work is bounded by those who do it (a millisecond or two)."""
+
+
+class ByClient(Generic[T]):
+    """A queue in which clients come in turn."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __contains__(self, client: str) -> bool:
+        return client in self._queues
+
+    def push(self, client: str, item: T) -> None:
+        self._queues.setdefault(client, deque()).append(item)
+
+    def pop(self) -> tuple[str, T]:
+        """The next client and its first item. Raises KeyError if there is none."""
+        client, queue = self._queues.popitem(last=False)
+        item = queue.popleft()
+        if queue:
+            self._queues[client] = queue
+        return client, item
+
+
+class Waiting(Protocol):
+    """A connection that has bytes left to be worked on."""
+
+    def go_on(self) -> None:
+        """Do a piece of work; ask to wait again if there is more."""
+        ...
+
+
+class Turns:
+    """One for each port."""
+
+    __slots__ = ("_due", "_queue", "_spent", "clock")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        """`clock`: seconds; what passes on it is what work has cost."""
+        self.clock = clock
+        self._spent: dict[str, float] = {}
+        """Seconds of this turn, by address."""
+        self._queue: ByClient[Waiting] = ByClient()
+        self._due = False
+
+    @property
+    def waiting(self) -> int:
+        """Connections that wait for a turn."""
+        return len(self._queue)
+
+    def open_to(self, client: str) -> bool:
+        """Whether there is something left of its share, and nothing of it waits already."""
+        return self._spent.get(client, 0.0) < SHARE_S and client not in self._queue
+
+    def spent(self, client: str, since: float) -> None:
+        """Count the time from `since` to now."""
+        self._spent[client] = self._spent.get(client, 0.0) + self.clock() - since
+        if not self._due:
+            self._arm()
+
+    def wait(self, client: str, connection: Waiting) -> None:
+        """Have `go_on` of a connection, which does not wait yet, called in a turn to come."""
+        self._queue.push(client, connection)
+        if not self._due:
+            self._arm()
+
+    def _arm(self) -> None:
+        self._due = True
+        asyncio.get_running_loop().call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """A turn: for each address in turn the next of its connections, while there is time."""
+        self._due = False
+        self._spent.clear()
+        began = self.clock()
+        while self._queue and self.clock() - began < SHARE_S:
+            client, connection = self._queue.pop()
+            since = self.clock()
+            try:
+                connection.go_on()
+            finally:
+                self.spent(client, since)
+        if self._queue and not self._due:
+            self._arm()
+
+
+class Line:
+    """Work in a thread beside the loop, one piece at a time, clients in turn."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: ThreadPoolExecutor | None = None
+        self._queue: ByClient[tuple[Callable[[], Any], Callable[[], None], asyncio.Future[Any]]]
+        self._queue = ByClient()
+        self._worker: asyncio.Task[None] | None = None
+
+    def ask(
+        self, client: str, work: Callable[[], T], over: Callable[[], None] = lambda: None
+    ) -> asyncio.Future[T]:
+        """What `work` gives or raises, once it is its turn; not begun if cancelled before that.
+        `over` is called when nothing of it runs or will, also if it was cancelled meanwhile."""
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._queue.push(client, (work, over, future))
+        if self._worker is None:
+            self._worker = asyncio.ensure_future(self._run())
+        return future
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        thread = self._thread = self._thread or ThreadPoolExecutor(1, self._name)
+        while self._queue:
+            _, (work, over, future) = self._queue.pop()
+            try:
+                result = None if future.done() else await loop.run_in_executor(thread, work)
+            except Exception as error:
+                if not future.done():
+                    future.set_exception(error)
+            else:
+                if not future.done():
+                    future.set_result(result)
+            finally:
+                over()
+        self._worker = None
+
+    def close(self, last: Callable[[], None] = lambda: None) -> None:
+        """Begin nothing more but `last`, in the thread. Safe to repeat."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(last)
+            thread.shutdown(wait=False)
+
+
+__all__ = ["SHARE_S", "ByClient", "Line", "Turns", "Waiting"]
