@@ -88,7 +88,7 @@ def test_broken_cut_and_padded_streams_are_refused_at_any_length(size):
 
 def test_memory_of_an_inflation_is_counted_before_each_step_and_given_back():
     async def body():
-        budget = MemoryBudget(100 * MIB, per_owner=6 * MIB)
+        budget = MemoryBudget(100 * MIB, per_owner=6 * STEP_BYTES)
         unpacker = Unpacker(budget)
         data = os.urandom(4 * MIB)
         packed = zlib.compress(data, 1)
@@ -176,7 +176,9 @@ def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
         unpacker = Unpacker(budget)
         text = long_json(100_000)
         reading = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
-        await asyncio.sleep(0)
+        while not budget.bytes_in_use:
+            await asyncio.sleep(0)
+        assert unpacker._readers[True]._process is None  # it has not begun
         assert budget.owned("c") == MEMORY_FACTOR * len(text)
         form, length = await reading
         assert budget.bytes_in_use == 0
@@ -250,10 +252,12 @@ def test_memory_of_a_text_that_its_client_gave_up_is_counted_until_the_work_is_o
         text = long_json(10_000)
         gone = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
         behind = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
-        await asyncio.sleep(0.01)
+        while not budget.bytes_in_use:
+            await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
-        assert budget.owned("c") == 2 * MEMORY_FACTOR * len(text)
+        assert gone.cancelled()
+        assert budget.owned("c") == MEMORY_FACTOR * len(text)  # one at a time
         await behind
         assert budget.bytes_in_use == 0
         unpacker.close()

@@ -17,6 +17,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -121,17 +122,22 @@ class Line:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: ThreadPoolExecutor | None = None
-        self._queue: ByClient[tuple[Callable[[], Any], Callable[[], None], asyncio.Future[Any]]]
-        self._queue = ByClient()
+        self._queue: ByClient[
+            tuple[Callable[[], Any], AbstractContextManager[None], asyncio.Future[Any]]
+        ] = ByClient()
         self._worker: asyncio.Task[None] | None = None
 
     def ask(
-        self, client: str, work: Callable[[], T], over: Callable[[], None] = lambda: None
+        self,
+        client: str,
+        work: Callable[[], T],
+        during: AbstractContextManager[None] = nullcontext(),  # noqa: B008  (it holds nothing)
     ) -> asyncio.Future[T]:
         """What `work` gives or raises, once it is its turn; not begun if cancelled before that.
-        `over` is called when nothing of it runs or will, also if it was cancelled meanwhile."""
+        `during` is entered before it begins, on the loop, and left when it is over, whether or not
+        it was cancelled meanwhile."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._queue.push(client, (work, over, future))
+        self._queue.push(client, (work, during, future))
         if self._worker is None:
             self._worker = asyncio.ensure_future(self._run())
         return future
@@ -140,17 +146,18 @@ class Line:
         loop = asyncio.get_running_loop()
         thread = self._thread = self._thread or ThreadPoolExecutor(1, self._name)
         while self._queue:
-            _, (work, over, future) = self._queue.pop()
+            _, (work, during, future) = self._queue.pop()
+            if future.done():
+                continue
             try:
-                result = None if future.done() else await loop.run_in_executor(thread, work)
+                with during:
+                    result = await loop.run_in_executor(thread, work)
             except Exception as error:
                 if not future.done():
                     future.set_exception(error)
             else:
                 if not future.done():
                     future.set_result(result)
-            finally:
-                over()
         self._worker = None
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:

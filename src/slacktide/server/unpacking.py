@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import orjson
@@ -40,7 +40,7 @@ numbers, a few for the worst nesting."""
 MIDDLING_BYTES = 128 * KIB
 MOST_TYPED = 8 * MIB
 """Typed contents of a gRPC message, as with JSON."""
-STEP_BYTES = 1 * MIB
+STEP_BYTES = 256 * KIB
 """Inflated at a time."""
 MEMORY_FACTOR = 40
 """Bytes that parsing may take for each byte of text: `[]` is three with its comma, and takes 72 and
@@ -85,7 +85,7 @@ class Unpacker:
         """See `oip_json.binary_form`; in another process. Raises WireError."""
         size = len(body) if json_length is None else json_length
         kind = ALL_JSON if json_length is None else json_length
-        length, form = await self._read(kind, bytes(body), size, client)
+        length, form = await self._read(kind, body, size, client)
         return form, length
 
     async def raw_form(self, message: bytes, client: str) -> bytes:
@@ -101,19 +101,22 @@ class Unpacker:
             raise BadField("message", expected, typed, Reason.TOO_LARGE)
         return (await self._read(GRPC, message, typed, client))[1]
 
-    async def _read(self, kind: int, body: bytes, size: int, client: str) -> tuple[int, bytes]:
+    async def _read(self, kind: int, body: Buffer, size: int, client: str) -> tuple[int, bytes]:
         reader = self._readers[size > MIDDLING_BYTES]
-        needed = MEMORY_FACTOR * size
-        self._charge(needed, client)
-        good, length, answer = await reader.line.ask(
-            client,
-            lambda: reader.ask(kind, body),
-            lambda: self._budget.release(needed, client),
-        )
+        needed = self._holding(MEMORY_FACTOR * size, client)
+        good, length, answer = await reader.line.ask(client, lambda: reader.ask(kind, body), needed)
         if good:
             return length, answer
         reason, message = orjson.loads(answer)
         raise WireError(Reason[reason], message)
+
+    @contextlib.contextmanager
+    def _holding(self, nbytes: int, client: str) -> Iterator[None]:
+        self._charge(nbytes, client)
+        try:
+            yield
+        finally:
+            self._budget.release(nbytes, client)
 
     def _charge(self, nbytes: int, client: str) -> None:
         try:
@@ -180,7 +183,7 @@ class _Reader:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def ask(self, kind: int, body: bytes) -> tuple[bool, int, bytes]:
+    def ask(self, kind: int, body: Buffer) -> tuple[bool, int, bytes]:
         """Whether it was read, and its form or why not. In the thread."""
         try:
             if self._socket is None:
