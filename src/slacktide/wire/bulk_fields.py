@@ -20,7 +20,7 @@ from slacktide.wire.errors import WireError
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_SHIFT = 63
-MAX_FIELDS = 16_384
+MAX_FIELDS = 4096
 """Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
 
 
