@@ -12,7 +12,7 @@ import math
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from slacktide.domain import (
     Announced,
@@ -65,6 +65,23 @@ class EngineMachine(RuleBasedStateMachine):
         self.up = {}
         self.dying = {}
         self.resizes = []
+
+    @initialize()
+    def deploy(self):
+        """Two lanes, three pools, all of them up: plans change under load from the beginning."""
+        self.places = {("a", "1", 0), ("a", "2", 1), ("b", "1", 0), ("b", "1", 1)}
+        self.plan_changes(self.places, True, tuple(each[-1] for each in CORES), 4, 0)
+        for id in sorted(self.starting):
+            self.up[id] = self.starting.pop(id)
+            self.send(ReplicaUp(id))
+
+    @rule(
+        place=st.tuples(st.sampled_from(MODELS), st.sampled_from("12"), st.integers(0, 1)),
+        cores=st.tuples(*map(st.sampled_from, CORES)),
+    )
+    def plan_moves_one(self, place, cores):
+        """One pool is put on a lane or taken off it; all others stay where they are."""
+        self.plan_changes(self.places ^ {place}, True, cores, 4, 0)
 
     def send(self, *events, after=0.0):
         type(self).events += len(events)
@@ -201,6 +218,7 @@ class EngineMachine(RuleBasedStateMachine):
         generation=st.sampled_from([0, 0, 0, 1]),
     )
     def plan_changes(self, places, routed, cores, cap, generation):
+        self.places = places
         deployments = tuple(
             # A pool is opened for four rows; after that a plan may cap its batches.
             Deployment(

@@ -250,3 +250,101 @@ class TestAPoolThatMovesToAnotherLane:
         moving.finish()
         moving.submit(2)
         assert moving.batches[-1].replica == moving.started[0]
+
+
+class TestASharedLane:
+    """Models `a` and `b` on one lane, the plan takes one of them off while the lane is busy."""
+
+    A, B = PoolId("a", "1"), PoolId("b", "1")
+
+    def plan(self, *pools, lane="lane"):
+        return Plan(
+            (LaneSpec(lane, (0,)),) if pools else (),
+            tuple(Deployment(pool, lane, 4) for pool in pools),
+            tuple(Route(pool.model, pool) for pool in pools),
+        )
+
+    @pytest.fixture
+    def shared(self, make_world):
+        world = make_world()
+        world.deploy(self.plan(self.A, self.B))
+        world.submit(1, model="a")
+        world.submit(2, model="b")
+        return world
+
+    def test_one_that_does_not_run_goes_at_once(self, shared):
+        shared.send(PlanChanged(self.plan(self.A)))
+        assert [replica.pool for replica, _ in shared.stopped] == [self.B]
+        assert shared.reasons() == {2: Reason.DRAINING}
+        assert set(shared.engine.state.pools) == {self.A}
+        shared.finish()
+        assert shared.reasons()[1] is Reason.ON_TIME
+
+    def test_one_that_runs_goes_after_its_batch_and_the_lane_stays(self, shared):
+        shared.send(PlanChanged(self.plan(self.B)))
+        assert shared.stopped == []
+        assert set(shared.engine.state.pools) == {self.A, self.B}
+        shared.finish()
+        assert [replica.pool for replica, _ in shared.stopped] == [self.A]
+        assert set(shared.engine.state.pools) == {self.B}
+        assert [member.id for member in shared.batches[-1].members] == [2]
+        shared.finish()
+        assert shared.reasons() == {1: Reason.ON_TIME, 2: Reason.ON_TIME}
+        assert set(shared.engine.state.lanes) == {"lane"}
+
+    def test_a_lane_that_goes_is_kept_for_its_batch_alone(self, shared):
+        shared.send(PlanChanged(self.plan()))
+        assert set(shared.engine.state.lanes) == {"lane"}
+        assert shared.reasons() == {2: Reason.DRAINING}
+        shared.finish()
+        assert shared.reasons()[1] is Reason.ON_TIME
+        assert shared.engine.state.lanes == {}
+        assert shared.engine.state.pools == {}
+
+    def test_a_lane_that_goes_with_its_replica_lost_in_the_batch_is_gone_as_well(self, shared):
+        running = shared.batches[-1].replica
+        shared.send(PlanChanged(self.plan()))
+        shared.send(ReplicaLost(running.id, "killed"))
+        assert shared.reasons() == {1: Reason.CRASHED, 2: Reason.DRAINING}
+        assert shared.engine.state.lanes == {}
+        assert shared.engine.state.pools == {}
+
+    def test_both_come_back_to_the_lane_they_had_not_left_yet(self, shared):
+        shared.send(PlanChanged(self.plan()))
+        shared.send(PlanChanged(self.plan(self.A, self.B)))
+        started = shared.started[-1]
+        assert started.pool == self.B, "it had gone; the one that runs had not"
+        shared.send(ReplicaUp(started.id))
+        shared.finish()
+        assert len(shared.stopped) == 1
+        shared.submit(3, model="a")
+        assert shared.batches[-1].replica == shared.batches[0].replica
+
+    def test_a_pool_counts_only_on_the_lanes_that_it_keeps(self, make_world, one_model_plan):
+        world = make_world()
+        world.deploy(one_model_plan("1", lanes=2))
+        pool = world.engine.state.pools[PoolId("m", "1")]
+        assert pool.lanes == 2
+        world.submit(1)
+        world.submit(2)
+        world.send(PlanChanged(one_model_plan("1", lanes=1)))
+        assert len(pool.placements) == 2, "both run"
+        assert pool.lanes == 1
+        world.send(PlanChanged(one_model_plan("1", lanes=2)))
+        assert pool.lanes == 2
+
+
+def test_a_lost_batch_goes_to_no_pool_that_is_going_or_down(world, one_model_plan):
+    world.submit(1)
+    world.deploy(one_model_plan("2"))
+    world.send(ReplicaLost(world.started[1].id, "broken", permanent=True))
+    assert world.engine.state.pools[PoolId("m", "2")].down_reason is not None
+    world.send(ReplicaLost(world.started[0].id, "killed"))
+    assert world.reasons() == {1: Reason.CRASHED}
+
+
+def test_a_lost_batch_without_a_route_is_over(world, one_model_plan):
+    world.submit(1)
+    world.deploy(one_model_plan("1", model="other"))
+    world.send(ReplicaLost(world.started[0].id, "killed"))
+    assert world.reasons() == {1: Reason.CRASHED}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slacktide.domain import (
     AbortBatch,
+    Announced,
     BatchAborted,
     BatchFailed,
     BatchFinished,
     Cancelled,
     FreeSlots,
+    Notice,
     OutcomeKind,
     PoolId,
     Reason,
@@ -262,3 +266,14 @@ def test_notices_that_have_moved_on_do_not_pile_up(world):
     world.announce(2000, slo=1.0)
     world.send(TimerFired(), after=1.0)
     assert world.answers[2000].reason is Reason.EXPIRED
+
+
+def test_a_notice_due_now_is_refused_and_a_best_effort_one_never(world):
+    now = world.now
+    due = Notice(1, "m", now - 1.0, now, 10, now)
+    world.send(Announced(due))
+    assert world.reasons() == {1: Reason.EXPIRED}
+    world.send(Announced(replace(due, id=2, best_effort=True)))
+    world.send(Announced(replace(due, id=3, deadline=now + 1e-9)))
+    assert 2 not in world.answers
+    assert 3 not in world.answers

@@ -263,3 +263,12 @@ class TestRestarts:
             PlanChanged(replace(plan, deployments=(replace(plan.deployments[0], generation=1),)))
         )
         assert [type(command) for command in commands] == [StopReplica, StartReplica]
+
+
+def test_another_size_told_while_one_is_asked_for_changes_nothing_that_was_asked(world):
+    resize(world, 4)
+    world.send(LaneResized("lane0", (0, 1, 2, 3, 4)))
+    lane = lane_of(world)
+    assert lane.target == (0, 1, 2, 3)
+    world.send(LaneResized("lane0", (0, 1, 2, 3)))
+    assert (lane.cores, lane.target) == ((0, 1, 2, 3), (0, 1, 2, 3))

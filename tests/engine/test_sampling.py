@@ -318,3 +318,24 @@ def test_an_unloaded_model_whose_sample_runs_goes_after_it(sampled):
 def test_the_share_is_a_share():
     with pytest.raises(ValueError, match=r"share must be above 0 and at most 1, got 2\.0"):
         Sampling(lambda request: True, 2.0)
+
+
+def test_a_member_that_left_before_the_end_is_not_kept(sampled):
+    world = sampled()
+    world.submit(1, 2)
+    world.send(Cancelled(1), Cancelled(2))
+    world.finish()
+    assert held(world) == []
+
+
+def test_what_is_held_does_not_run_on_a_replica_that_is_not_up(sampled):
+    world = sampled(lanes=1)
+    run_pair(world, 1)
+    assert len(held(world)) == 1
+    world.send(ReplicaLost(world.started[0].id, "died"))
+    for _ in range(3):
+        world.send(TimerFired(), after=0.5)
+    assert samples_of(world) == []
+    world.send(ReplicaUp(world.started[-1].id))
+    wait(world)
+    assert len(samples_of(world)) == 1

@@ -137,7 +137,13 @@ def _placements(engine: Engine) -> None:
     by_pool = {id(p) for pool in state.pools.values() for p in pool.placements}
     by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}
     _require(by_pool == by_lane, "pools and lanes disagree on placements")
+    for lane in state.lanes.values():
+        left = lane.removed and lane.running is None and not lane.placements
+        _require(not left, f"{lane.name} has left the plan and is empty, but is kept")
     for pool in state.pools.values():
+        _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but is kept")
+        staying = [p for p in pool.placements if not p.retiring and not p.leaving]
+        _require(pool.lanes == max(1, len(staying)), f"{pool.id} counts on {pool.lanes} lanes")
         for placement in pool.placements:
             replica, lane = placement.replica, placement.lane
             _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")

@@ -1,0 +1,55 @@
+"""The narrowest route that matches leads the way."""
+
+from __future__ import annotations
+
+import pytest
+
+from slacktide.domain import PoolId, Request, Route
+from slacktide.engine.routing import RouteTable
+
+
+def pool(name: str) -> PoolId:
+    return PoolId("m", name)
+
+
+TABLE = RouteTable(
+    (
+        Route("m", pool("plain")),
+        Route("m", pool("two"), version="2"),
+        Route("m", pool("app"), application="app"),
+        Route("m", pool("two-app"), version="2", application="app"),
+        Route("m", pool("client"), client="client"),
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("expected", "fields"),
+    [
+        ("plain", {}),
+        ("plain", {"application": "other", "client": "other"}),
+        ("two", {"version": "2"}),
+        ("two", {"version": "2", "application": "other"}),
+        ("two", {"version": "2", "client": "client"}),
+        ("app", {"application": "app"}),
+        ("app", {"application": "app", "client": "other"}),
+        ("two-app", {"version": "2", "application": "app"}),
+        ("client", {"client": "client"}),
+        ("client", {"client": "client", "application": "app"}),
+        (None, {"version": "3"}),
+        (None, {"version": "3", "application": "app", "client": "client"}),
+    ],
+)
+def test_client_before_application_before_the_plain_route(expected, fields):
+    found = TABLE.pool_for(Request(1, "m", 0.0, 1.0, **fields))
+    assert found == (None if expected is None else pool(expected))
+
+
+def test_a_route_of_one_model_serves_no_other():
+    assert TABLE.pool_for(Request(1, "n", 0.0, 1.0, application="app", client="client")) is None
+
+
+def test_a_table_without_a_plain_route_serves_only_those_it_names():
+    table = RouteTable((Route("m", pool("app"), application="app"),))
+    assert table.pool_for(Request(1, "m", 0.0, 1.0)) is None
+    assert table.pool_for(Request(1, "m", 0.0, 1.0, application="app")) == pool("app")
