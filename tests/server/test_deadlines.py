@@ -40,6 +40,13 @@ def test_nothing_is_longer_than_max_slo():
     assert at(max_slo="3s") == Due(103.0, best_effort=False)
 
 
+def test_what_is_shorter_than_max_slo_stays_as_it_was_sent():
+    assert at(CallOptions(timeout_s=1.0), max_slo="3s").at == 101.0
+    assert at(CallOptions(timeout_s=3.0), max_slo="3s").at == 103.0
+    assert at(slo="2s", max_slo="3s").at == 102.0
+    assert at(budget=0.5, max_slo="3s").at == 100.5
+
+
 def test_time_spent_on_the_network_is_gone():
     assert at(CallOptions(timeout_s=1.0, network_s=0.4)).at == pytest.approx(100.6)
 

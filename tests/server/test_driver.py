@@ -210,7 +210,7 @@ def test_requests_of_one_turn_share_a_batch():
             (((1, 1), b"cccc"),),
         ]
         assert stage.freed == ids
-        await stage.driver.idle()
+        assert stage.driver.in_flight == 0
 
     staged(play)
 
@@ -497,6 +497,171 @@ def test_a_refusal_is_counted_and_answered():
     staged(play)
 
 
+def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
+    async def play(stage: Stage) -> None:
+        now = stage.driver.clock()
+        id = stage.driver.new_id()
+        heard = stage.hear
+        stage.driver.announce(
+            Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now),
+            lambda outcome, outputs, timing: heard(id, outcome, outputs),
+            lambda: stage.freed.append(id),
+        )
+        await turn()
+        stage.driver.refuse(
+            Refused(id, "m", Reason.BAD_INPUT), id, lambda *answer: heard(-id, *answer[:2])
+        )
+        await turn()
+        assert stage.reason(id) is Reason.BAD_INPUT
+        assert list(stage.heard) == [id], "the request had a listener already"
+        assert stage.freed == [id]
+        assert stage.driver.in_flight == 0
+
+    staged(play)
+
+
+class Clockwork:
+    """Planning as far as the driver sees it: it wants to be asked at `at`."""
+
+    def __init__(self, at: float | None) -> None:
+        self.at = at
+        self.seen: list[str] = []
+
+    def next_wakeup(self) -> float | None:
+        return self.at
+
+    def before(self, events: Sequence[Any], *, now: float) -> Sequence[Any]:
+        self.seen += [type(event).__name__ for event in events]
+        if self.at is not None and now >= self.at:
+            self.at = None
+        return events
+
+    def after(self, events: Sequence[Any], *, now: float) -> None:
+        """Nothing to apply."""
+
+
+def test_the_driver_wakes_for_its_planners_though_the_engine_waits_for_nothing():
+    async def play(stage: Stage) -> None:
+        planning = Clockwork(stage.driver.clock() + 0.02)
+        stage.driver._scaling = planning
+        assert stage.driver.engine.next_wakeup() is None
+        stage.deploy(0)
+        planning.seen.clear()
+        while planning.at is not None:
+            await asyncio.sleep(0.001)
+        assert planning.seen == ["TimerFired"]
+
+    staged(play)
+
+
+def test_the_earlier_of_engine_and_planners_decides_when_the_driver_wakes():
+    async def play(stage: Stage) -> None:
+        stage.submit(budget=3.0)
+        await turn()
+        engine = stage.driver.engine.next_wakeup()
+        assert engine is not None
+        for planned in (None, engine - 1.0, engine + 1.0):
+            stage.driver._scaling = Clockwork(planned)
+            earlier = planned is not None and planned < engine
+            assert stage.driver._next_wakeup() == (planned if earlier else engine)
+        stage.driver._scaling = None
+        stage.puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+class Brake:
+    """Moderation that always wants a pause, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.pauses: list[Sequence[int]] = []
+        self.resumed = 0
+
+    def arrived(self, count: int, *, now: float) -> None:
+        """Nothing is averaged."""
+
+    def pause_for(self, **facts: Any) -> float:
+        self.asked.append(facts)
+        return 0.001
+
+    def pause(self, seconds: float, reports: Sequence[int], *, now: float) -> None:
+        self.pauses.append(list(reports))
+
+    def resume(self) -> None:
+        self.resumed += 1
+
+
+@pytest.mark.parametrize("known", [(7, 8), (7, None)])
+def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
+    known: tuple[int | None, int | None],
+):
+    async def play(stage: Stage) -> None:
+        other = PoolId("n", "1")
+        plan = Plan(
+            (LaneSpec("lane", (0,)), LaneSpec("other", (1, 2))),
+            (Deployment(POOL, "lane", 4), Deployment(other, "other", 4)),
+            (Route("m", POOL), Route("n", other)),
+        )
+        stage.driver.post(PlanChanged(plan))
+        stage.driver.flush()
+        stage.puppet.report(Ready(INTERFACE))
+        await turn()
+        brake = Brake()
+        stage.driver.moderation = brake  # type: ignore[assignment]
+        ids = [puppet.replica.id for puppet in stage.puppets]
+        stage.driver.replicas.descriptor = dict(zip(ids, known, strict=True)).get
+        stage.submit()
+        await turn()
+        await turn()
+        assert brake.asked == [], "a lane is free"
+        late = stage.request()
+        stage.driver.submit(
+            Request(late.id, "n", late.arrival, late.deadline),
+            Payload(1, (TensorRef(0, 4, (1, 1)),)),
+            lambda outcome, outputs, timing: stage.hear(late.id, outcome, outputs),
+        )
+        await turn()
+        await turn()
+        running = [lane.running for lane in stage.driver.engine.state.lanes.values()]
+        ends = [each.expected_end for each in running if each is not None]
+        (asked,) = brake.asked
+        assert asked["lane_cores"] == 3
+        assert asked["soonest_end"] == min(ends)
+        assert asked["shortest_batch"] == pytest.approx(0.01)
+        # Where a report could not end the pause, there is none.
+        assert brake.pauses == ([[7, 8]] if None not in known else [])
+        await turn()
+        assert brake.resumed == len(brake.pauses)
+        for puppet in stage.puppets:
+            puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
+    async def play(stage: Stage) -> None:
+        first = stage.submit()
+        await turn()
+        refused, again = stage.driver.new_id(), stage.request()
+        stage.driver.refuse(
+            Refused(refused, "m", Reason.BAD_INPUT),
+            refused,
+            lambda outcome, outputs, timing: stage.hear(refused, outcome, outputs),
+        )
+        stage.driver.post(Submitted(Request(first, "m", again.arrival, again.deadline)))
+        second = stage.submit()
+        await turn()
+        assert stage.reason(refused) is Reason.BAD_INPUT
+        assert "could not handle" in caplog.text
+        stage.puppet.finish(b"aaaa")
+        stage.puppet.finish(b"bbbb")
+        assert {stage.reason(first), stage.reason(second)} == {Reason.ON_TIME}
+        caplog.clear()
+
+    staged(play)
+
+
 def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
     async def play(stage: Stage) -> None:
         request = stage.request()
@@ -526,7 +691,7 @@ def test_closing_answers_who_still_waits():
         assert stage.puppet.asked[-1] == ("stop",)
         stage.puppet.report(Lost("stopped"))  # too late to matter
         assert stage.losses == []
-        await stage.driver.idle()
+        assert stage.driver.in_flight == 0
 
     staged(play)
 
@@ -615,7 +780,7 @@ def test_a_sample_runs_like_a_batch_and_answers_nobody():
         stage.puppet.finish(b"cccc")
         assert stage.heard == before
         assert sorted(stage.freed) == ids
-        await stage.driver.idle()
+        assert stage.driver.in_flight == 0
         assert sampling.counts.run == 1
 
     sampling = Sampling(lambda request: True, 1.0)

@@ -145,10 +145,6 @@ class Driver:
         """Requests that have no answer yet or whose payload is still named."""
         return len(self._requests)
 
-    async def idle(self) -> None:
-        """Return once no request is in flight."""
-        await self._requests.idle()
-
     def reclaim(self) -> bool:
         """Have what is kept for profiling given back, now; False if nothing is."""
         pools = self.engine.state.pools.values()

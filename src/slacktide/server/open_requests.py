@@ -6,7 +6,6 @@ request id.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from typing import Protocol
@@ -46,7 +45,6 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self._work: dict[int, _Work] = {}
-        self._idle_waiters: list[asyncio.Future[None]] = []
 
     def __len__(self) -> int:
         return len(self._work)
@@ -114,18 +112,6 @@ class OpenRequests:
             work = self._work.pop(id, None)
             if work is not None and work.release is not None:
                 work.release()
-        if not self._work and self._idle_waiters:
-            waiters, self._idle_waiters = self._idle_waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    async def idle(self) -> None:
-        """Return once there are none."""
-        if self._work:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._idle_waiters.append(waiter)
-            await waiter
 
     def refuse_all(self, *, now: float) -> None:
         """The server ends: nothing will be answered any more."""

@@ -485,6 +485,44 @@ def test_a_client_that_does_not_read_is_not_read_from(run, serve, post, binary):
     run(body())
 
 
+def test_reading_stops_while_answers_are_unread_and_goes_on_after(run, serve, post, binary):
+    async def body():
+        async with serve(limits(write_high_bytes=10_000)) as here:
+            client = await here.connect()
+            (connection,) = here.hub.connections
+            client.writer.transport.pause_reading()
+            client.send(post(*binary(bytes(8_000_000))))
+            await here.until(lambda: connection._clogged_since is not None)
+            await here.until(lambda: not connection._transport.is_reading())
+            assert not connection._reader.ready, "nothing else keeps it from reading"
+            client.writer.transport.resume_reading()
+            assert (await client.answer()).status == 200
+            await here.until(connection._transport.is_reading)
+            client.close()
+
+    run(body())
+
+
+def test_reading_stops_while_requests_find_no_place(run, serve, post, binary):
+    async def body():
+        async with serve(limits(max_pipelined=1)) as here:
+            here.data.holds = True
+            client = await here.connect()
+            (connection,) = here.hub.connections
+            client.send(post(*binary(b"x")) * 4)
+            await here.until(lambda: not connection._transport.is_reading())
+            assert connection._clogged_since is None, "its answers have a place"
+            for index in range(4):
+                await here.data.until(lambda index=index: len(here.data.held) > index)
+                assert len(here.data.held) == index + 1
+                here.data.held[index]()
+                assert (await client.answer()).status == 200
+            await here.until(connection._transport.is_reading)
+            client.close()
+
+    run(body())
+
+
 # ------------------------------------------------------------------------------- time-outs
 
 
@@ -519,6 +557,27 @@ def test_a_body_that_does_not_come_gets_408_and_ends_its_upload(run, serve, post
             assert (await client.answer()).status == 408
             assert here.data.cancelled == [Reason.NO_BODY]
             assert here.data.uploads[0].ended == ["cancel"]
+            client.close()
+
+    run(body())
+
+
+def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
+            client = await here.connect()
+            client.send(post(b"", length=100_000))
+            await here.data.until(lambda: len(here.data.uploads) == 1)
+            (connection,) = here.hub.connections
+            client.send(b"x" * 1000)
+            await here.until(lambda: connection._reader.current.filled == 1000)
+            clock.now += 14
+            here.check()
+            assert here.data.cancelled == []
+            clock.now += 2
+            assert (await client.answer()).status == 408
             client.close()
 
     run(body())
