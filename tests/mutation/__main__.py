@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--room", action="append", choices=[room.name for room in ROOMS])
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name has TEXT")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # forked processes end with this one
     rooms = [room for room in ROOMS if not asked.room or room.name in asked.room]
     equivalent = _equivalent()
     known: set[str] = set()
@@ -192,6 +193,7 @@ def _start(mutant: Mutant, tests: tuple[str, ...]) -> tuple[int, int]:
         os.close(write)
         return pid, end
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(end)
     with contextlib.suppress(BaseException), tempfile.TemporaryDirectory() as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
