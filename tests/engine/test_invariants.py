@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, ReplicaUp, Route
+from slacktide.domain.commands import Circuit
 from slacktide.engine.invariants import InvariantError, check_invariants
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
-from slacktide.engine.recovery import Circuit
 
 A, B = PoolId("a", "1"), PoolId("b", "1")
 
@@ -58,7 +58,7 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     "counts on 7 lanes": lambda state: setattr(state.pools[A], "lanes", 7),
     "has other cores": lambda state: setattr(state.lanes["lane0"], "usable", (9,)),
     "has another cap": lambda state: setattr(state.pools[B].placements[0], "cap", 1),
-    "is down but holds": lambda state: down(state.pools[B], Circuit.HALF_OPEN),
+    "is down but holds": lambda state: down(state.pools[B], Circuit.TRIAL),
     "open, but not down": lambda state: setattr(state.pools[B].crashes, "circuit", Circuit.OPEN),
     "down, but closed": lambda state: setattr(state.pools[B], "down_reason", "broken"),
     "tried twice": lambda state: setattr(state.pools[B].crashes, "retry_at", 3.0),
@@ -133,6 +133,6 @@ def test_a_pool_that_is_down_and_serves_is_named(busy: Any) -> None:
     busy.send(PlanChanged(Plan((LaneSpec("l", (3,)),), (Deployment(PoolId("c", "1"), "l", 1),))))
     busy.send(ReplicaUp(busy.started[-1].id))
     pool = busy.engine.state.pools[PoolId("c", "1")]
-    down(pool, Circuit.HALF_OPEN)
+    down(pool, Circuit.TRIAL)
     with pytest.raises(InvariantError, match="is down but serves"):
         check_invariants(busy.engine)
