@@ -71,6 +71,17 @@ def test_memory_limits_batches_and_requests_and_a_model_without_room_says_so(gpu
     assert gpus.get("/v2/models/huge/ready").status == 400
     told = gpus.index()["huge"]
     assert (told["state"], told["reason"]) == ("UNAVAILABLE", "out of memory")
+
+    def capped(app: Any) -> list[int]:
+        pools = app.engine.state.pools.items()
+        return [
+            p.replica.max_batch
+            for id, pool in pools
+            if id.model == "tight"
+            for p in pool.placements
+        ]
+
+    assert gpus.look(capped) == [8]
     gpus.server.load("tight")  # with the profile that is stored now
     assert gpus.get("/v2/models/tight/config").json["max_batch_size"] == 8
 
