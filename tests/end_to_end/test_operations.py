@@ -30,6 +30,7 @@ from typer.testing import CliRunner
 import slacktide
 from slacktide.cli.main import app as command_line
 from slacktide.domain import PoolId
+from slacktide.server import security
 from slacktide.server.groups import Group
 from slacktide.server.pools import Pools
 from slacktide.server.ports import ControlError
@@ -562,6 +563,82 @@ def test_tls_on_every_port(zoo: Any, serve: Any, tmp_path: Path) -> None:
         assert answer.live
         with pytest.raises((ConnectionError, OSError)):  # plain text is not understood
             house.get("/v2")
+
+
+def test_a_new_certificate_is_served_without_a_restart(
+    zoo: Any, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Over HTTP and gRPC, with a server name and without; what is none changes nothing."""
+    monkeypatch.setattr(security, "LOOK_S", 0.05)
+    zoo.matmul()
+    first, second = trustme.CA(), trustme.CA()
+    files = TlsFiles(tmp_path / "cert.pem", tmp_path / "key.pem")
+
+    def issue(authority: trustme.CA) -> None:
+        made = authority.issue_cert("localhost", "127.0.0.1")
+        made.cert_chain_pems[0].write_to_path(files.certificate)
+        made.private_key_pem.write_to_path(files.key)
+
+    def trusted(house: Any, authority: trustme.CA, name: str | None = "localhost") -> bool:
+        context = ssl.create_default_context()
+        authority.configure_trust(context)
+        context.check_hostname = name is not None  # without a name there is no SNI either
+        address = ("127.0.0.1", house.server.http_port)
+        try:
+            with (
+                socket.create_connection(address, house.PATIENCE) as raw,
+                context.wrap_socket(raw, server_hostname=name) as connection,
+            ):
+                connection.sendall(b"GET /v2 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                return connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+        except ssl.SSLCertVerificationError:
+            return False
+
+    def trusted_over_grpc(house: Any, authority: trustme.CA) -> bool:
+        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+        with grpc.secure_channel(f"localhost:{house.server.grpc_port}", credentials) as channel:
+            method = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            with contextlib.suppress(grpc.RpcError):
+                return bool(method(b"", timeout=house.PATIENCE))
+            return False
+
+    issue(first)
+    with serve(zoo, tls=files) as house:
+        assert trusted(house, first)
+        assert trusted_over_grpc(house, first)
+        before = house.server.app.credentials.pem
+        for content in (None, b"no certificate"):
+            if content is None:
+                issue(second)
+                house.until(lambda app: app.credentials.pem != before, "the new one is taken")
+            else:
+                files.certificate.write_bytes(content)
+                house.until(lambda app: "stays" in caplog.text, "the bad one is refused")
+            for name in ("localhost", None):
+                assert trusted(house, second, name)
+                assert not trusted(house, first, name)
+            assert trusted_over_grpc(house, second)
+            assert not trusted_over_grpc(house, first)
+
+
+def test_sighup_takes_a_new_token_at_once(program: Any, zoo: Any, common: Any, token: Any) -> None:
+    zoo.matmul()
+    served = program(zoo.root, *FREE, "--token-file", token.file)
+    port = served.port("http")
+
+    def asked(value: str) -> int:
+        headers = {"Authorization": f"Bearer {value}"}
+        return int(common.ask(port, "GET", "/v2", None, headers).status)
+
+    assert asked(TOKEN) == 200
+    token.file.write_text("another-horse-battery")
+    served.process.send_signal(signal.SIGHUP)
+    while asked("another-horse-battery") != 200:
+        assert served.process.poll() is None
+    assert asked(TOKEN) == 401
+    served.process.send_signal(signal.SIGTERM)
+    assert served.end() == 0
+    assert "the token was read anew" in "".join(served.said)
 
 
 def test_with_a_client_authority_only_its_clients_are_served(

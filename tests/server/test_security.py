@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import trustme
 
+from slacktide.server import security
 from slacktide.server.groups import Group
 from slacktide.server.security import (
+    Credentials,
     Gate,
     PortRules,
     SecurityError,
@@ -210,3 +215,93 @@ def test_missing_files_are_named_by_setting(tmp_path):
         read_token(tmp_path / "nowhere")
     with pytest.raises(SecurityError, match="tls-cert"):
         TlsFiles(tmp_path / "c", tmp_path / "k").context()
+
+
+# ── read anew ────────────────────────────────────────────────────────────────────────────────────
+
+
+def written(path, text, mode=0o600):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    path.chmod(mode)
+    return path
+
+
+def issued(folder, authority):
+    """A certificate for localhost and its key, in files."""
+    made = authority.issue_cert("localhost")
+    certificate = written(folder / "cert.pem", made.cert_chain_pems[0].bytes())
+    return TlsFiles(certificate, written(folder / "key.pem", made.private_key_pem.bytes()))
+
+
+def test_a_new_token_is_taken_and_a_bad_one_is_not(tmp_path, caplog):
+    file = written(tmp_path / "token", TOKEN)
+    held = Credentials(file, None)
+
+    def verdict(token):
+        return held.gate.judge(Group.METADATA, {b"authorization": f"Bearer {token}".encode()})
+
+    assert verdict(TOKEN) is Verdict.PASS
+    assert caplog.text == ""
+    written(file, "another-horse-battery")
+    held.reload()
+    assert verdict(TOKEN) is Verdict.WRONG_TOKEN
+    assert verdict("another-horse-battery") is Verdict.PASS
+    for bad in ("short", ""):
+        written(file, bad)
+        held.reload()
+        assert verdict("another-horse-battery") is Verdict.PASS
+    file.unlink()
+    held.reload()
+    assert verdict("another-horse-battery") is Verdict.PASS
+    assert caplog.text.count("the token in force stays") == 3
+    assert "another-horse" not in caplog.text
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, 0), (0o640, 0), (0o644, 1), (0o604, 1)])
+def test_secrets_that_everybody_may_read_are_warned_about(tmp_path, caplog, mode, warned):
+    tls = issued(tmp_path, trustme.CA())
+    tls.key.chmod(mode)
+    Credentials(written(tmp_path / "token", TOKEN, mode), tls)
+    for setting in ("token-file", "tls-key"):
+        assert caplog.text.count(f"{setting}: every user of this machine may read it") == warned
+
+
+def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_path, caplog):
+    authority = trustme.CA()
+    tls = issued(tmp_path, authority)
+    held = Credentials(None, tls)
+    context, pem = held.context, held.pem
+    written(tls.certificate, authority.issue_cert("localhost").cert_chain_pems[0].bytes())
+    held.reload()
+    assert held.pem == pem
+    assert "tls-cert, tls-key: cannot be used" in caplog.text
+    assert "the certificate in force stays" in caplog.text
+    issued(tmp_path, authority)
+    held.reload()
+    assert held.pem == (tls.certificate.read_bytes(), tls.key.read_bytes(), None) != pem
+    assert held.context is context
+
+
+def test_files_are_looked_at_and_taken_once_they_rest(tmp_path, monkeypatch):
+    """A file that changes at every look is not taken before it rests."""
+    file = written(tmp_path / "token", TOKEN)
+    held = Credentials(file, None)
+    steps = iter(["first-horse-battery", "second-horse-battery", None, None])
+    seen = []
+
+    async def sleep(_):
+        text = next(steps, "end")
+        seen.append(held.gate.token)
+        if text == "end":
+            raise asyncio.CancelledError
+        if text is not None:
+            written(file, text)
+
+    monkeypatch.setattr(security, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(held.watch())
+    assert seen == [TOKEN, TOKEN, TOKEN, "second-horse-battery", "second-horse-battery"]
+
+
+async def to_thread(work):
+    return work()

@@ -33,27 +33,6 @@ _FLAGS = {"max_request_bytes": "max_request_size", "scheduler_options": "schedul
 """Flags that are not called like their setting."""
 
 
-def _seconds(text: str, flag: str) -> float:
-    try:
-        return parse_seconds(text)
-    except ValueError as error:
-        fail(f"--{flag}: {error}")
-
-
-def _bytes(text: str, flag: str) -> int:
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        fail(f"--{flag}: {error}")
-
-
-def _percent(text: str, flag: str) -> float:
-    try:
-        return parse_percent(text)
-    except ValueError as error:
-        fail(f"--{flag}: {error}")
-
-
 def _flag(panel: str, help: str, *, metavar: str | None = None, min: int | None = None) -> Any:
     """An option in a panel of the help."""
     return typer.Option(rich_help_panel=panel, help=help, metavar=metavar, min=min)
@@ -71,6 +50,55 @@ def _named_alike(command: Command) -> Command:
                     option.param_decls = (f"--{name.replace('_', '-')}",)
     command.__annotations__ = hints
     return command
+
+
+def _port(number: int) -> int | None:
+    return None if number == -1 else number
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def _options(pairs: list[str]) -> dict[str, object]:
+    """KEY=VALUE pairs; values are read as YAML scalars (numbers, true, text). Raises ValueError."""
+    options: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"expected KEY=VALUE, got {pair!r}")
+        try:
+            options[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            what = "a number, true, false or text"
+            raise ValueError(f"{key}: expected {what}, got {value!r}") from None
+    return options
+
+
+_PARSERS: dict[str, Callable[[Any], object]] = {
+    **dict.fromkeys(("http_port", "grpc_port", "metrics_port", "control_port"), _port),
+    **dict.fromkeys(("allowed_hosts", "allowed_origins"), _listed),
+    **dict.fromkeys(("memory_limit", "client_memory_limit", "max_request_size"), parse_bytes),
+    **dict.fromkeys(("header_timeout", "body_timeout", "idle_timeout"), parse_seconds),
+    **dict.fromkeys(("drain_delay", "drain_timeout", "profile_budget"), parse_seconds),
+    "core_share": parse_percent,
+    "record_limit": parse_bytes,
+    "scheduler_option": _options,
+}
+"""How the text of a flag becomes its setting."""
+
+
+def _settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings by name, of the flags that are given or have a default."""
+    settings = {}
+    names = {_FLAGS.get(name, name.removesuffix("_s")): name for name in ServerSettings.__slots__}
+    for flag, value in given.items():
+        if flag in names and value is not None:
+            try:
+                settings[names[flag]] = _PARSERS[flag](value) if flag in _PARSERS else value
+            except ValueError as error:
+                fail(f"--{flag.replace('_', '-')}: {error}")
+    return settings
 
 
 @_named_alike
@@ -95,31 +123,16 @@ def serve(
         int, _flag(_LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
     ] = 8002,
     control_port: Annotated[
-        int,
-        _flag(
-            _ACCESS,
-            "HTTP port for loading and unloading alone; 0: a free one; -1: none.",
-            metavar="PORT",
-        ),
+        int, _flag(_ACCESS, "HTTP for loading alone; 0: a free port; -1: none.", metavar="PORT")
     ] = -1,
     control_host: Annotated[
         str, _flag(_ACCESS, "Address of that port.", metavar="ADDRESS")
     ] = "127.0.0.1",
     allowed_hosts: Annotated[
-        str | None,
-        _flag(
-            _ACCESS,
-            "Host names, with commas, that requests may be for beside localhost.",
-            metavar="NAMES",
-        ),
+        str | None, _flag(_ACCESS, "Further names for Host, with commas.", metavar="NAMES")
     ] = None,
     allowed_origins: Annotated[
-        str | None,
-        _flag(
-            _ACCESS,
-            "Origins, with commas, whose web pages may use the server (CORS); default: none.",
-            metavar="ORIGINS",
-        ),
+        str | None, _flag(_ACCESS, "Web pages that may use it, with commas.", metavar="ORIGINS")
     ] = None,
     cores: Annotated[
         int | None,
@@ -208,7 +221,7 @@ def serve(
         str, _flag(_LIMITS, "After that: longest wait for what is in flight.", metavar="TIME")
     ] = "30s",
     allow_control: Annotated[
-        bool, _flag(_ACCESS, "Let clients load and unload on every port; needs --token-file.")
+        bool, _flag(_ACCESS, "Let clients load and unload; needs --token-file.")
     ] = False,
     allow_uploads: Annotated[bool, _flag(_ACCESS, "Let the load call bring model files.")] = False,
     triton_strict: Annotated[
@@ -258,54 +271,14 @@ def serve(
 
     Example: slacktide serve models/ --cores 4 --allow-fewer-cores --cpu-allocator cgroup
     """
+    given = dict(locals())
     tls = None
     if tls_cert is not None or tls_key is not None or tls_client_ca is not None:
         if tls_cert is None or tls_key is None:
             fail("--tls-cert and --tls-key: both are needed")
         tls = TlsFiles(tls_cert, tls_key, tls_client_ca)
     try:
-        settings = ServerSettings(
-            host=host,
-            http_port=_port(http_port),
-            grpc_port=_port(grpc_port),
-            metrics_port=_port(metrics_port),
-            control_port=_port(control_port),
-            control_host=control_host,
-            allowed_hosts=_listed(allowed_hosts),
-            allowed_origins=_listed(allowed_origins),
-            cores=cores,
-            allow_fewer_cores=allow_fewer_cores,
-            cpu_allocator=cpu_allocator,  # type: ignore[arg-type]  # checked there
-            core_share=_percent(core_share, "core-share"),
-            pod_overhead=pod_overhead,
-            scheduler=scheduler,
-            scheduler_options=_options(scheduler_option or []),
-            state_dir=state_dir,
-            profile_budget_s=_seconds(profile_budget, "profile-budget"),
-            memory_limit=_bytes(memory_limit, "memory-limit"),
-            client_memory_limit=(
-                None
-                if client_memory_limit is None
-                else _bytes(client_memory_limit, "client-memory-limit")
-            ),
-            max_in_flight_per_client=max_in_flight_per_client,
-            max_connections=max_connections,
-            max_request_bytes=_bytes(max_request_size, "max-request-size"),
-            header_timeout_s=_seconds(header_timeout, "header-timeout"),
-            body_timeout_s=_seconds(body_timeout, "body-timeout"),
-            idle_timeout_s=_seconds(idle_timeout, "idle-timeout"),
-            drain_delay_s=_seconds(drain_delay, "drain-delay"),
-            drain_timeout_s=_seconds(drain_timeout, "drain-timeout"),
-            allow_control=allow_control,
-            allow_uploads=allow_uploads,
-            triton_strict=triton_strict,
-            token_file=token_file,
-            tls=tls,
-            access_log=access_log,
-            trace_endpoint=trace_endpoint,
-            record=record,
-            record_limit=_bytes(record_limit, "record-limit"),
-        )
+        settings = ServerSettings(**_settings(given), tls=tls)
     except ValueError as error:
         fail(_naming_the_flag(str(error)))
     if print_config:
@@ -325,30 +298,6 @@ def _naming_the_flag(message: str) -> str:
         return message
     flag = _FLAGS.get(name, name.removesuffix("_s"))
     return f"--{flag.replace('_', '-')}: {rest}"
-
-
-def _port(number: int) -> int | None:
-    return None if number == -1 else number
-
-
-def _listed(text: str | None) -> tuple[str, ...]:
-    return tuple(word for part in (text or "").split(",") if (word := part.strip()))
-
-
-def _options(pairs: list[str]) -> dict[str, object]:
-    """KEY=VALUE pairs; values are read as YAML scalars (numbers, true, text)."""
-    options: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            fail(f"--scheduler-option: expected KEY=VALUE, got {pair!r}")
-        try:
-            options[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            fail(
-                f"--scheduler-option: {key}: expected a number, true, false or text, got {value!r}"
-            )
-    return options
 
 
 def _plain(settings: ServerSettings) -> dict[str, Any]:

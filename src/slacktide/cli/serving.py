@@ -11,7 +11,7 @@ import resource
 import signal
 from pathlib import Path
 
-from slacktide.cli.output import fail
+from slacktide.cli.output import FELL_SHORT, fail
 from slacktide.cluster import PodError
 from slacktide.recording import RecordingError
 from slacktide.repository.errors import RepositoryError
@@ -21,8 +21,6 @@ from slacktide.server.tracing import TracingUnavailable
 
 log = logging.getLogger("slacktide.server")
 
-BROKEN = 1
-"""Exit code of a server whose engine cannot go on."""
 OTHER_DESCRIPTORS = 256
 """For what is not a connection: workers (a pipe, an arena, shared memory each), files, logs."""
 
@@ -88,6 +86,8 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal)
+        if app.credentials.files:
+            loop.add_signal_handler(signal.SIGHUP, app.credentials.reload)
         starting = asyncio.create_task(app.start())
         stop = asyncio.create_task(stopping.wait())
         await asyncio.wait({starting, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -98,7 +98,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
             await asyncio.wait({stop, broken}, return_when=asyncio.FIRST_COMPLETED)
             broken.cancel()
             if app.driver.broken.is_set():
-                code = BROKEN
+                code = FELL_SHORT
             else:
                 await app.drain()
         else:

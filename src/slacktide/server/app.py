@@ -33,7 +33,7 @@ from slacktide.server.observers import Observers
 from slacktide.server.pools import Pools
 from slacktide.server.profiled import profiled_executor
 from slacktide.server.scaling import Scaling
-from slacktide.server.security import Gate, read_token
+from slacktide.server.security import Credentials
 from slacktide.server.settings import ServerSettings
 from slacktide.server.shelf import ProfileShelf
 from slacktide.server.tracing import RequestTracer, open_tracer
@@ -51,8 +51,9 @@ class App:
         self.settings = settings
         self.repository = Repository(repository)
         self.repository.names()  # before anything listens
-        self.gate = Gate(None if settings.token_file is None else read_token(settings.token_file))
+        self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
+        self._watching: asyncio.Task[None] | None = None
         self._tracer: RequestTracer | None = None
         if settings.trace_endpoint is not None:
             self._tracer = open_tracer(
@@ -141,7 +142,7 @@ class App:
             self.data,
             self.control,
             metrics,
-            self.gate,
+            self.credentials,
             access,
             self.driver.moderation.arrival_clock,
             budget,
@@ -164,6 +165,7 @@ class App:
         except Exception:
             await self.close()
             raise
+        self._watching = asyncio.create_task(self.credentials.watch())
         self.control.started = True
         log.info("ready: %s", self.front_ends.addresses())
 
@@ -185,6 +187,8 @@ class App:
     async def close(self) -> None:
         """Stop everything now. What is still in flight is refused. Safe after a failed start."""
         self.data.draining = True
+        if self._watching is not None:
+            self._watching.cancel()
         await self.front_ends.close()
         self.driver.close()
         if self.recorder is not None:

@@ -17,7 +17,7 @@ from slacktide.server.http import AccessLog, HttpServer, HttpSettings, Route, in
 from slacktide.server.http import hub as http_hub
 from slacktide.server.metrics import Metrics, metrics_routes
 from slacktide.server.ports import ControlPlane, DataPlane
-from slacktide.server.security import ASKED, Gate, PortRules, Verdict
+from slacktide.server.security import ASKED, Credentials, Gate, PortRules, Verdict
 from slacktide.server.settings import ServerSettings
 from slacktide.server.unpacking import Unpacker
 from slacktide.wire.status import WireStatus
@@ -32,13 +32,14 @@ class FrontEnds:
         data: DataPlane,
         control: ControlPlane,
         metrics: Metrics,
-        gate: Gate,
+        credentials: Credentials,
         access: AccessLogger | None,
         clock: Callable[[], float],
         budget: MemoryBudget,
     ) -> None:
         """`clock`: monotonic seconds at which what is read now has come."""
         self._settings = settings
+        self._credentials, gate = credentials, credentials.gate
         rules, for_control = settings.rules(), settings.rules(control_port=True)
         http_access = None if access is None else access.http
 
@@ -77,15 +78,17 @@ class FrontEnds:
 
     async def start(self) -> None:
         """Bind every port. Raises OSError naming the port that cannot be had."""
-        settings, tls = self._settings, self._settings.tls
-        context = None if tls is None else tls.context()
-        pem = None if tls is None else TlsPem(*tls.read())
+        settings, held = self._settings, self._credentials
+
+        def pem() -> TlsPem:
+            return TlsPem(*(held.pem or ()))
+
         for name, server in self._servers.items():
             host, port = settings.host_of(name), getattr(settings, f"{name}_port")
             if isinstance(server, GrpcServer):
-                starting = server.start(host, port, pem)
+                starting = server.start(host, port, None if held.pem is None else pem)
             else:
-                starting = server.start(host, port, context)
+                starting = server.start(host, port, held.context)
             await _named(f"{name}-port", starting)
 
     def port(self, name: str) -> int | None:

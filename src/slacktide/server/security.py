@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hmac
+import logging
 import re
 import ssl
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +18,10 @@ from pathlib import Path
 
 from slacktide.server.groups import Group
 
+log = logging.getLogger("slacktide.server")
+
+LOOK_S = 2.0
+"""Seconds between looks at the files of `Credentials`."""
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({Group.HEALTH})
 """Probes carry no token and name any host. They learn whether the server lives and is ready, and of
@@ -75,8 +82,8 @@ class Gate:
     """
 
     def __init__(self, token: str | None) -> None:
-        """`token`: what calls must carry; None: nothing."""
-        self._token = None if token is None else token.encode()
+        """`token`: what calls must carry; None: nothing. It may be replaced at any time."""
+        self.token = token
 
     def judge(
         self, group: Group, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
@@ -106,13 +113,13 @@ class Gate:
         return verdict
 
     def _judge_token(self, authorization: bytes | None) -> Verdict:
-        if self._token is None:
+        if self.token is None:
             return Verdict.PASS
         scheme, _, token = (authorization or b"").strip().partition(b" ")
         if scheme.lower() != b"bearer":
             return Verdict.NO_TOKEN
         # Takes the same time however much of the token is right.
-        right = hmac.compare_digest(token.strip(), self._token)
+        right = hmac.compare_digest(token.strip(), self.token.encode())
         return Verdict.PASS if right else Verdict.WRONG_TOKEN
 
 
@@ -192,6 +199,79 @@ class TlsFiles:
             return self.certificate.read_bytes(), self.key.read_bytes(), ca
         except OSError as error:
             raise SecurityError(f"tls-cert, tls-key: cannot be read: {_why(error)}") from None
+
+
+class Credentials:
+    """Token and certificate, read anew while the server runs.
+
+    What cannot be used is logged, and what was in force stays so. Connections keep the certificate
+    with which they began.
+    """
+
+    def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
+        """Raises SecurityError for files that cannot be used."""
+        self.gate = Gate(None)
+        self.pem: tuple[bytes, bytes, bytes | None] | None = None
+        """Contents of the TLS files; None: no TLS."""
+        self.context: ssl.SSLContext | None = None
+        """For asyncio's servers: stays the same, and serves the latest certificate."""
+        self._token_file, self._tls = token_file, tls
+        paths = (token_file, *((tls.certificate, tls.key, tls.client_ca) if tls else ()))
+        self.files = tuple(path for path in paths if path is not None)
+        self._taken = self._last = self._stamps()
+        self._take_token()
+        self._take_certificate()
+
+    def reload(self) -> None:
+        """Take what the files have now, as far as it can be used."""
+        for what, take, held in (
+            ("token", self._take_token, self.gate.token),
+            ("certificate", self._take_certificate, self.pem),
+        ):
+            try:
+                if take() != held:
+                    log.info("the %s was read anew", what)
+            except SecurityError as error:
+                log.error("%s; the %s in force stays", error, what)
+
+    async def watch(self) -> None:
+        """Reload whenever files have changed, once they have rested: a pair is written in two."""
+        while self.files:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(self._stamps)
+            if now == self._last != self._taken:
+                self._taken = now
+                await asyncio.to_thread(self.reload)
+            self._last = now
+
+    def _stamps(self) -> list[tuple[float, ...]]:
+        """What differs between two states of the files; empty for one that is not there."""
+        found = [path.stat() if path.exists() else None for path in self.files]
+        return [(s.st_ino, s.st_size, s.st_mtime_ns) if s else () for s in found]
+
+    def _take_token(self) -> object:
+        if self._token_file is not None:
+            self.gate.token = read_token(self._token_file)
+            _warn_if_open("token-file", self._token_file)
+        return self.gate.token
+
+    def _take_certificate(self) -> object:
+        if self._tls is not None:
+            pem, context = self._tls.read(), self._tls.context()
+            if self._tls.read() != pem:
+                raise SecurityError("tls-cert, tls-key: changed while they were read")
+            self.pem, self.context = pem, self.context or context
+            # OpenSSL asks for each handshake, also where the client names no server.
+            self.context.sni_callback = lambda connection, *_: setattr(
+                connection, "context", context
+            )
+            _warn_if_open("tls-key", self._tls.key)
+        return self.pem
+
+
+def _warn_if_open(setting: str, path: Path) -> None:
+    if path.stat().st_mode & stat.S_IROTH:
+        log.warning("%s: every user of this machine may read it (chmod 600 ends that)", setting)
 
 
 def _why(error: Exception) -> str:

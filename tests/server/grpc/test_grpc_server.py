@@ -197,7 +197,7 @@ def test_tls(fakes):
             certificate.cert_chain_pems[0].bytes(), certificate.private_key_pem.bytes(), root
         )
         server = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
-        await server.start("127.0.0.1", 0, pem)
+        await server.start("127.0.0.1", 0, lambda: pem)
         try:
             known = grpc.ssl_channel_credentials(
                 root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()

@@ -14,8 +14,9 @@ import uvloop
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.server.http import HttpServer, HttpSettings
+from slacktide.server.http import HttpServer, HttpSettings, inference_routes
 from slacktide.server.ports import ControlError, ModelDescription
+from slacktide.server.unpacking import Unpacker
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import parse_parameters
@@ -282,7 +283,9 @@ class Client:
 @asynccontextmanager
 async def serving(settings: HttpSettings | None = None, **kwargs: Any) -> AsyncIterator[Harness]:
     data, control, log = FakeDataPlane(), FakeControlPlane(), []
-    server = HttpServer.for_inference(data, control, settings, access_log=log.append, **kwargs)
+    unpacker = Unpacker()
+    routes = inference_routes(data, control, settings or HttpSettings(), unpacker)
+    server = HttpServer(routes, settings, access_log=log.append, unpacker=unpacker, **kwargs)
     await server.start("127.0.0.1", 0)
     try:
         yield Harness(server, data, control, log)

@@ -76,8 +76,9 @@ class GrpcServer:
         """The port listened on; 0 before `start`."""
         return self._port
 
-    async def start(self, host: str, port: int, tls: TlsPem | None = None) -> None:
-        """Listen. `port` 0 takes a free one. Raises OSError if the address cannot be had."""
+    async def start(self, host: str, port: int, tls: Callable[[], TlsPem] | None = None) -> None:
+        """Listen. `port` 0 takes a free one; `tls` is asked for every connection. Raises OSError
+        if the address cannot be had."""
         server = grpc.aio.server(
             handlers=[self._handlers], options=self._settings.channel_arguments()
         )
@@ -123,11 +124,23 @@ class _Handlers(grpc.GenericRpcHandler):
         return self._table.get(handler_call_details.method)
 
 
-def _credentials(tls: TlsPem) -> grpc.ServerCredentials:
-    return grpc.ssl_server_credentials(
-        [(tls.private_key, tls.certificate_chain)],
-        root_certificates=tls.client_ca,
-        require_client_auth=tls.client_ca is not None,
+def _credentials(tls: Callable[[], TlsPem]) -> grpc.ServerCredentials:
+    """Serve the certificate that `tls` gives; grpc-core asks, from threads of its own."""
+
+    def changed() -> grpc.ServerCertificateConfiguration:
+        pem = tls()
+        if pem == served[0]:
+            return None  # type: ignore[return-value]  # grpc takes it for: as before
+        served[0] = pem
+        return configuration(pem)
+
+    def configuration(pem: TlsPem) -> grpc.ServerCertificateConfiguration:
+        pairs = [(pem.private_key, pem.certificate_chain)]
+        return grpc.ssl_server_certificate_configuration(pairs, pem.client_ca)
+
+    served = [tls()]
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(served[0]), changed, served[0].client_ca is not None
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from slacktide.domain import Reason
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
-from slacktide.server.http.messages import error_response, failure_response, preflight_response
+from slacktide.server.http.messages import Response, cors_lines, error_response, failure_response
 
 
 def open_exchange(hub: Hub, exchange: Exchange) -> None:
@@ -23,10 +23,9 @@ def open_exchange(hub: Hub, exchange: Exchange) -> None:
 
 def _open(hub: Hub, exchange: Exchange) -> None:
     settings = hub.settings
-    if exchange.method == "OPTIONS" and settings.allowed_origins:
-        exchange.response = preflight_response(exchange.headers, settings.allowed_origins)
-        if exchange.response is not None:
-            return
+    if exchange.method == "OPTIONS" and cors_lines(exchange.headers, settings.allowed_origins):
+        exchange.response = Response()
+        return
     found = hub.router.match(exchange.target)
     if found is None:
         exchange.response = error_response(404, "Not Found")

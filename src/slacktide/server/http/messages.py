@@ -88,28 +88,18 @@ def retry_after(status: int, seconds: float | None) -> bytes:
 
 
 def cors_lines(headers: Mapping[bytes, bytes], allowed: frozenset[bytes]) -> bytes:
-    """What lets a page of a listed origin read an answer; nothing for all others."""
+    """What lets a page of a listed origin read an answer, and send what its browser asks about
+    first; nothing for all others."""
     origin = headers.get(b"origin", b"").lower()
     if origin not in allowed:
         return b""
-    return b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
-
-
-def preflight_response(
-    headers: Mapping[bytes, bytes], allowed: frozenset[bytes]
-) -> Response | None:
-    """The answer where a browser asks first whether a page of a listed origin may send more than
-    a form could; None for all other requests. `cors_lines` come on top."""
-    method = headers.get(b"access-control-request-method")
-    if method is None or headers.get(b"origin", b"").lower() not in allowed:
-        return None
-    lines = b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Max-Age: 600\r\n"
-    asked = headers.get(b"access-control-request-headers")
-    if asked is not None:
-        lines += b"Access-Control-Allow-Headers: %b\r\n" % asked
-    if b"access-control-request-private-network" in headers:
-        lines += b"Access-Control-Allow-Private-Network: true\r\n"
-    return Response(extra=lines)
+    lines = b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
+    if b"access-control-request-method" in headers:
+        lines += (
+            b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: %b\r\n"
+            % (headers.get(b"access-control-request-headers", b""))
+        )
+    return lines
 
 
 _STATUS_LINES = {
@@ -144,7 +134,6 @@ __all__ = [
     "error_response",
     "failure_response",
     "json_response",
-    "preflight_response",
     "render_head",
     "retry_after",
 ]

@@ -11,9 +11,7 @@ from ssl import SSLContext
 from slacktide.server.http.hub import AccessLog, Authorize, Hub
 from slacktide.server.http.protocol import Connection
 from slacktide.server.http.router import Route, Router
-from slacktide.server.http.routes import inference_routes
 from slacktide.server.http.settings import HttpSettings
-from slacktide.server.ports import ControlPlane, DataPlane
 from slacktide.server.unpacking import Unpacker
 
 log = logging.getLogger(__name__)
@@ -44,31 +42,6 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port: int | None = None
-
-    @classmethod
-    def for_inference(
-        cls,
-        data: DataPlane,
-        control: ControlPlane,
-        settings: HttpSettings | None = None,
-        *,
-        authorize: Authorize | None = None,
-        access_log: AccessLog | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        unpacker: Unpacker | None = None,
-    ) -> HttpServer:
-        """The server of the inference port."""
-        settings = settings or HttpSettings()
-        unpacker = unpacker or Unpacker()
-        routes = inference_routes(data, control, settings, unpacker)
-        return cls(
-            routes,
-            settings,
-            authorize=authorize,
-            access_log=access_log,
-            clock=clock,
-            unpacker=unpacker,
-        )
 
     async def start(self, host: str, port: int, ssl: SSLContext | None = None) -> None:
         """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
