@@ -65,7 +65,9 @@ lengths: [8, 44, 256]
 """
 HINT = "work_hint: {input: input_ids, axis: 1}\n"
 HINTED = "slack + length"
-POLICIES = ("slack", HINTED, "orloj", "clockwork", "edf", "nexus", "clipper", "fifo")
+BY_CLASS = "orloj by class"
+"""The strongest reading of Orloj."""
+POLICIES = ("slack", HINTED, "orloj", BY_CLASS, "clockwork", "edf", "nexus", "clipper", "fifo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ def _all_up(
         up: dict[str, Serving] = {}
         for name in (name for name in POLICIES if options.wants(name)):
             repository = repositories["hinted" if name == HINTED else "plain"]
-            flags = ("--scheduler", name.partition(" ")[0])
+            flags = ["--scheduler", name.partition(" ")[0]]
+            if name == BY_CLASS:
+                flags += ["--scheduler-option", "times=by_class"]
             up[name] = stack.enter_context(servers.slacktide(repository, *flags))
         if options.peers and options.wants("mosec"):
             try:

@@ -53,14 +53,16 @@ CLASSES = classes_of_samples(LENGTHS, LATENCY, most=2)
 
 
 class Unlike(FixedTimes):
-    """Batch times by class, which are known from revision 1 on."""
+    """Batch times by class, while these are `known`."""
+
+    known = True
 
     def __init__(self) -> None:
         super().__init__(CLASSES)
         self.revision = 1
 
     def classes(self, cores: int) -> RunClasses | None:
-        return super().classes(cores) if self.revision else None
+        return super().classes(cores) if self.known else None
 
 
 def of_classes(lab: SimpleNamespace, times: Unlike | None = None, **options: object) -> Edf:
@@ -143,21 +145,43 @@ def test_each_is_given_up_and_refused_by_the_time_of_its_own_class(lab) -> None:
 
 def test_classes_are_known_as_soon_as_the_times_know_them(lab) -> None:
     times = Unlike()
-    times.revision = 0
+    times.known = False
     scheduler = of_classes(lab, times)
     anybody = times.expected(1, 1)
     for id, application in enumerate(["short", "long", "short"]):
         scheduler.add(lab.request(id, anybody + id, application=application), now=0.0)
     assert scheduler.next_expiry() == pytest.approx(0.0)
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
-    times.revision = 1
+    times.known, times.revision = True, 2
     assert scheduler.next_expiry() > 0.005
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
     scheduler.add(lab.request(3, anybody, application="long"), now=0.0)
     assert scheduler.expire(now=0.0) == [(3, Reason.HOPELESS)]
-    times.revision = 2
+    times.revision = 3
     assert scheduler.expire(now=0.0) == []
     assert [one.id for one in scheduler.pending()] == [0, 1, 2]
+
+
+def test_classes_may_be_forgotten_at_any_time(lab) -> None:
+    """Also when the next call is that of a request which admission must look for room for."""
+    times = Unlike()
+    anybody = times.expected(1, 1)
+    for next_call in ("add", "expire", "next_expiry"):
+        times.known, times.revision = True, times.revision + 1
+        scheduler = of_classes(lab, times, admission=True)
+        for id in range(4):
+            scheduler.admit_moved(lab.request(id, 2 * anybody, application="long"), now=0.0)
+        assert scheduler.expire(now=0.0) == []
+        times.known, times.revision = False, times.revision + 1
+        if next_call == "add":
+            asked = [lab.request(9 + id, 2 * anybody, application="short") for id in range(20)]
+            reasons = [scheduler.add(one, now=0.0) for one in asked]
+            assert reasons[0] is None
+            assert reasons[-1] is Reason.BEHIND_WORK
+        elif next_call == "expire":
+            assert [id for id, _ in scheduler.expire(now=1.01 * anybody)] == [0, 1, 2, 3]
+        else:
+            assert scheduler.next_expiry() == pytest.approx(anybody)
 
 
 def test_where_all_are_alike_no_batch_is_asked_about_by_its_members(lab) -> None:

@@ -82,7 +82,10 @@ class DeadlinePolicy(ABC):
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
-        return reasons(self._timed.expire(self._by_kind().lead, now=now), now=now)
+        times = self._row_times(self._view.cores)
+        if times.classes is not self._sorted_by:
+            self._sort_by(times.classes)
+        return reasons(self._timed.expire(times.lead, now=now), now=now)
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -106,7 +109,10 @@ class DeadlinePolicy(ABC):
         """The earliest latest start of a request with a deadline."""
         if not self._timed.order:
             return None
-        return self._timed.next_expiry(self._by_kind().lead)
+        times = self._row_times(self._view.cores)
+        if times.classes is not self._sorted_by:
+            self._sort_by(times.classes)
+        return self._timed.next_expiry(times.lead)
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
@@ -120,7 +126,9 @@ class DeadlinePolicy(ABC):
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
-        times = self._by_kind()
+        times = self._row_times(self._view.cores)
+        if times.classes is not self._sorted_by:
+            self._sort_by(times.classes)
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllAhead(self._timed, times)
         if times.classes is None:
@@ -129,15 +137,11 @@ class DeadlinePolicy(ABC):
         own = RowTimes(times.expected.__getitem__, lambda _: times.lead[kind], self._max_batch)
         return own, self._ahead
 
-    def _by_kind(self) -> RowTimes:
-        """What each kind of request needs; the queue tells kinds apart as these times do."""
-        times = self._row_times(self._view.cores)
-        before, classes = self._sorted_by, times.classes
-        if classes is not before:
-            if before is None or classes is None or not alike(before, classes):
-                self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
-            self._sorted_by = classes
-        return times
+    def _sort_by(self, classes: RunClasses | None) -> None:
+        """Have the queue tell kinds apart by these classes, as `lead` does from now on."""
+        before, self._sorted_by = self._sorted_by, classes
+        if before is None or classes is None or not alike(before, classes):
+            self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 
     def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:
         waiting = len(self._timed.order) + len(self._best_effort.order) + len(self._notices.by_id)

@@ -37,13 +37,13 @@ def test_every_contender_repeats_exactly_and_loses_nobody(contender):
 
 def test_of_the_runs_of_the_yardstick_the_best_counts(monkeypatch):
     cell = replace(CELL, setting="Q", case="exponential", slo=5.0, contender=ORACLE, requests=600)
-    both = play(cell).rate
+    best = play(cell).rate
     rates = []
     for kappa in room.KAPPAS:
         monkeypatch.setattr(room, "KAPPAS", (kappa,))
         rates.append(play(cell).rate)
-    assert rates[0] != rates[1]
-    assert both == max(rates)
+    assert len(set(rates)) > 1
+    assert best == max(rates)
 
 
 def test_requests_are_the_same_for_every_scheduler_and_slo():

@@ -41,7 +41,7 @@ COST_GAIN = 0.05
 PAYS = 0.05
 """A larger size that saves less of the time per row than this is not tried."""
 
-KAPPAS = (SlackOptions().kappa, 0.6)
+KAPPAS = (SlackOptions().kappa, 0.6, 0.3)
 """Each κ that a run is made with; the best counts."""
 
 
