@@ -294,3 +294,60 @@ def test_what_cannot_have_been_learnt_is_refused(
     change(data)
     with pytest.raises(ProfileError, match=message):
         ClassedTimes(TABLE).load(data)
+
+
+def test_with_classes_chances_are_asked_of_them_and_not_of_all_alike() -> None:
+    times = ClassedTimes(TABLE)
+    live(times, 600)
+    assert times.classes(1) is not None
+    for level in (0.1, 0.5, 0.9):
+        within = times.quantile(level, 4, 1)
+        assert times.on_time(within, 4, 1) == pytest.approx(level, abs=0.02)
+    apart = [abs(times.on_time(s, 4, 1) - times.point.on_time(s, 4, 1)) for s in range(9, 30, 2)]
+    assert max(apart) > 0.1, "the two would say the same"
+
+
+def test_classes_that_refuse_everything_are_doubted_until_something_runs() -> None:
+    times = ClassedTimes(TABLE)
+    live(times, 600)
+    before, revision = times.forecast([request("short")], 1, 1).expected, times.revision
+    refusals = 0
+    while times.forecast([request("short")], 1, 1).expected > 0.9 * before:
+        times.doubt()
+        refusals += 1
+        assert refusals < 500
+    published = times.revision - revision
+    assert 1 <= published < refusals, "it is published where it shows, not at every refusal"
+    for _ in range(20_000):
+        times.doubt()
+    assert times.forecast([request("short")], 1, 1).expected > 0.05 * before, "it is bounded"
+
+
+def test_lengths_are_told_apart_by_what_a_request_takes_alone_with_its_fixed_part() -> None:
+    """Twice the length is little where the fixed part is large; then all are taken to be alike."""
+    lengths = {"short": 0.4, "long": 0.8}
+    times = ClassedTimes(TABLE)
+    live(times, 1_500, lengths, fixed=10.0, alone=0.8)  # alone: 10.4 and 10.8
+    assert times.classes(1) is None
+    times = ClassedTimes(LatencyTable.linear(0.5, 1.0, 16, spread=1.2))
+    live(times, 1_500, lengths, fixed=0.5, alone=0.8)  # alone: 0.9 and 1.3
+    assert times.classes(1) is not None
+
+
+def test_runs_shorter_than_the_fixed_part_of_the_profile_are_learnt_like_others() -> None:
+    """Every length then comes out as nothing at all, from the first sample on."""
+    times = ClassedTimes(TABLE)
+    seen = live(times, 1_500, {"short": 0.4, "long": 0.8}, fixed=0.5, alone=0.8)
+    assert all(math.isfinite(predicted) and predicted > 0.0 for predicted, _ in seen)
+    assert abs(off(seen[-300:])) < 0.3
+
+
+def test_once_told_apart_they_stay_so_for_a_little_less() -> None:
+    """7.5 % apart keeps classes that are there and makes none; 15 % apart makes them."""
+    near = {"short": 1.0, "long": 1.7}  # alone: 6.0 and 6.7, 11.7 % apart
+    fresh, used = ClassedTimes(TABLE), ClassedTimes(TABLE)
+    live(fresh, 2_000, near, alone=0.8)
+    assert fresh.classes(1) is None
+    live(used, 600)
+    live(used, 2_000, near, alone=0.8, seed=2)
+    assert used.classes(1) is not None

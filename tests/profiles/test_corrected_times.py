@@ -322,3 +322,24 @@ def test_columns_that_cannot_be_are_named(cores: object) -> None:
     data = CorrectedTimes(amdahl_table((1, 2))).export() | {"cores": cores}
     with pytest.raises(ProfileError, match=r"correction\.cores"):
         CorrectedTimes(amdahl_table((1, 2))).load(data)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("upper", 0.0),
+        ("upper", -1.0),
+        ("lower", 0.0),
+        ("lower", -1.0),
+        ("batches", -1),
+        ("overall", math.inf),
+        ("upper", math.nan),
+        ("run", 0.5),
+    ],
+)
+def test_a_correction_that_cannot_have_been_stored_is_refused(field: str, value: float) -> None:
+    times = CorrectedTimes(amdahl_table((1, 2)))
+    data = times.export() | {field: value}
+    with pytest.raises(ProfileError, match="correction"):
+        CorrectedTimes(amdahl_table((1, 2))).load(data)
+    CorrectedTimes(amdahl_table((1, 2))).load(times.export())

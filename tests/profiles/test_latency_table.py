@@ -192,8 +192,9 @@ def test_a_gap_in_the_samples_is_named() -> None:
         LatencyTable.from_samples({(1, 1): [0.1], (1, 2): [0.1], (2, 2): [0.2]})
     with pytest.raises(ProfileError, match="no samples"):
         LatencyTable.from_samples({})
-    with pytest.raises(ProfileError, match="positive"):
-        LatencyTable.from_samples({(1, 1): [0.1, float("nan")]})
+    for bad in (float("nan"), float("inf"), 0.0, -0.1):
+        with pytest.raises(ProfileError, match="positive"):
+            LatencyTable.from_samples({(1, 1): [0.1, bad]})
 
 
 # Files

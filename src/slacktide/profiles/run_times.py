@@ -152,7 +152,7 @@ class RunTimes:
         }
         longest = max((float(values.max()) for values in fresh.values()), default=0.0)
         end = self._step * (POINTS - 1.5)
-        if longest > end or (len(fresh) == len(known) and longest * 2.0 < end):
+        if not end or longest > end or (len(fresh) == len(known) and longest * 2.0 < end):
             self._step = step_for(max(longest, 1e-9) * HEADROOM)
             self._cdfs.clear()
             fresh = {key: _trimmed(self._windows[key].lengths(factor)) for key in known}
