@@ -250,6 +250,29 @@ class TestWhatComesOfWishes:
         standing = one.autoscaler.standings(now=one.now)["n"]
         assert (standing.wish.cores, standing.lanes) == (5, {"n": (3, 3)})
 
+    def test_cores_of_a_lane_that_goes_are_handed_on_when_its_last_batch_has_ended(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver(4)
+        one.serve(base_plan("m", "n"), m=scaled(replicas=2, cores=1), n=scaled("n"))
+        scripts["m"].wish = Wish(2, 1, 1)
+        one.tick()
+        one.settle()
+        one.bring_up()
+        one.settle()
+        one.submit(1, 2, model="m")
+        assert len(one.batches) == 2
+        scripts["m"].wish, scripts["n"].wish = Wish(1, 1, 1), Wish(1, 3, 8)
+        one.tick()
+        one.settle()
+        assert one.sizes["n"] == (2, 2), "the second replica still runs on its core"
+        before = one.now
+        for batch in (one.batches[1], one.batches[0]):
+            one.send(BatchFinished(batch.batch.id), after=0.001)
+        one.settle()
+        assert one.sizes == {"m": (1, 1), "n": (3, 3)}
+        assert one.now - before < 0.1, "not only when the planner looks again"
+
     def test_the_model_under_more_pressure_is_cut_less(self, driver, base_plan, scaled, scripts):
         one = driver(9)
         one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))

@@ -202,6 +202,30 @@ def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
     assert any(wish.reason == "economy" for _, wish in seen)
 
 
+def test_economy_may_take_as_many_replicas_as_there_may_be():
+    """Nine cores' worth in replicas of one core, at most: the last one allowed is the best."""
+    limits = replace(LIMITS, cores_max=16, replicas_max=3)
+    view = _view(0.0, limits, times=Fit(6.0))
+    seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    free = replace(limits, replicas_max=8)
+    more = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free))
+    assert more[-1][1].replicas >= 3, "it would take three or more if it might"
+    assert seen[-1][1].replicas == 3
+
+
+def test_fewer_variants_than_before_are_chosen_from_at_once():
+    variants = tuple(
+        VariantView(name, accuracy, Fit(factor))
+        for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
+    )
+    planner = make_planner("joint", {})
+    view = _view(0.0, variants=variants, times=variants[0].times)
+    *_, (_, wish) = _run(planner, [5000.0] * 3, view)
+    assert wish.variant == "s", "the third by accuracy"
+    left = replace(view, variants=(variants[1],), rate=5000.0)
+    assert planner.decide(left, now=3.0).variant == "l"
+
+
 def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
     variants = tuple(
         VariantView(name, accuracy, Fit(factor))

@@ -145,6 +145,12 @@ class TestMisses:
         five = view_of(*[1.5] * 5, seconds=lambda rows, cores: 1.0)
         assert self.planner().misses(five, now=0.0)
 
+    def test_unequal_replicas_count_as_the_smallest_of_them(self):
+        small, large = ReplicaView(1, 0.0, 0.0), ReplicaView(8, 0.0, 0.0)
+        for replicas in ((small, large), (large, small)):
+            assert self.planner().misses(view_of(0.5, replicas=replicas), now=0.0)
+        assert not self.planner().misses(view_of(0.5, replicas=(large, large)), now=0.0)
+
     def test_without_a_replica_there_is_nothing_to_change(self):
         empty = ModelView("m", (), (), 1.0, 0.1, 4, Times(divided), LIMITS)
         assert not self.planner().misses(empty, now=0.0)

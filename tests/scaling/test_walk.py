@@ -162,3 +162,54 @@ class TestFreeTimes:
         table = self.table(affine)
         view = view_of(replicas=(ReplicaView(1, 30.0, 0.0), ReplicaView(1, 0.0, 0.0)))
         assert free_times(view, 1, table, now=10.0) == (30.0, 10.0)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_no_batch_starts_before_its_requests_are_there_on_whichever_replica(rows):
+    """Three come at 10 for two replicas that have long been free: the third waits for the first."""
+    takes = affine(rows, 1)
+    view = view_of([Waiting(10.0, 10.0 + takes + 0.5, rows)] * 3, batch=rows)
+    assert work_of(view).late([0.0, 0.0], SECONDS, rows) == 1
+    assert work_of(view).late([0.0, 0.0, 0.0], SECONDS, rows) == 0
+
+
+@given(
+    st.lists(of_several_rows, max_size=7),
+    st.lists(st.integers(0, 20).map(float), min_size=1, max_size=3),
+    st.integers(1, 5),
+)
+def test_requests_of_several_rows_are_walked_as_by_hand(waiting, free, batch):
+    work = work_of(view_of(waiting))
+    assert work.late(free, SECONDS, batch) == late_by_hand(waiting, free, batch)
+
+
+def late_by_hand(waiting, free, batch):
+    """EDF, one step at a time: the most rows that end before the earliest deadline, as they fit."""
+    alone = [w for w in waiting if max(w.ready_at, 0.0) + SECONDS[w.rows] <= w.deadline]
+    late, clocks = len(waiting) - len(alone), sorted(free)
+    left = sorted(alone, key=lambda w: (w.deadline, w.ready_at, w.rows))
+    clock = clocks[0]
+    while left:
+        ready = [w for w in left if w.ready_at <= clock]
+        if not ready:
+            clock = min(w.ready_at for w in left)
+            continue
+        first = ready[0]
+        if clock + SECONDS[first.rows] > first.deadline:
+            left.remove(first)
+            late += 1
+            continue
+        most = max(
+            [n for n in range(1, batch + 1) if clock + SECONDS[n] <= first.deadline], default=0
+        )
+        members, rows, limit = [first], first.rows, max(first.rows, most)
+        for other in ready[1 : 4 * limit]:
+            if rows + other.rows <= limit:
+                members.append(other)
+                rows += other.rows
+        for member in members:
+            left.remove(member)
+        clocks[0] = clock + SECONDS[rows]
+        clocks.sort()
+        clock = max(clock, clocks[0])
+    return late
