@@ -223,16 +223,23 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
         report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
         assert isinstance(report, Finished)  # it works on meanwhile
         _, (_, _, older), (_, cores, newer) = allocator.asked
+        sent: list[bytes] = []
+        send = case.handle._send
+        case.handle._send = lambda data: (sent.append(data), send(data))
         older(Grant(ALL, 2.0))
+        assert sent == [], "the worker was asked for something else since"
         assert cores == OTHER
         newer(Grant(ONE, 0.5, "deferred: the node has no room"))
+        assert len(sent) == 1
         assert await case.next() == Resized(ONE, "deferred: the node has no room")
         case.handle.kill()
         assert isinstance(await case.next(), Lost)
         assert allocator.forgotten == [pid]
+        sent.clear()
         newer(Grant(OTHER, 1.0))
         await asyncio.sleep(0)
         assert case.quiet
+        assert sent == [], "it is dead"
 
     serve(body, allocator)
 

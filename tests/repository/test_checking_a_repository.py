@@ -111,6 +111,23 @@ def test_a_batch_of_one_may_have_a_fixed_axis(root: Path, add_model: Builder) ->
     assert check_repository(root) == []
 
 
+def test_more_than_one_row_needs_a_free_axis(root: Path, add_model: Builder) -> None:
+    add_model("m", data=model(batch=1).SerializeToString(), yaml="max_batch: 2")
+    (found,) = _messages(root)
+    assert "'x': max_batch 2 needs a free first axis" in found
+
+
+@pytest.mark.parametrize("which", ["input", "output"])
+def test_a_rank_left_open_leaves_the_interface_to_the_runtime(
+    root: Path, add_model: Builder, which: str
+) -> None:
+    proto = model()
+    getattr(proto.graph, which)[0].type.tensor_type.ClearField("shape")
+    add_model("m", data=proto.SerializeToString())
+    (definition,) = Repository(root).read("m")
+    assert OnnxFile(definition).interface(8) is None
+
+
 def _external(add_model: Builder, edit: Callable[[Any], None] | None = None) -> Path:
     """A model whose weights lie in weights.bin; `edit` may change the tensor's entry."""
     folder = add_model("m") / "1"
