@@ -41,7 +41,7 @@ class DeadlinePolicy(ABC):
         self._max_batch = max_batch
         self._view = view
         self._times = times
-        self._row_times = row_times(times, max_batch, lead, class_lead)
+        self._row_times = row_times(times, max_batch, lead, class_lead, self._sort_by)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
@@ -82,10 +82,8 @@ class DeadlinePolicy(ABC):
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
-        times = self._row_times(self._view.cores)
-        if times.classes is not self._sorted_by:
-            self._sort_by(times.classes)
-        return reasons(self._timed.expire(times.lead, now=now), now=now)
+        lead = self._row_times(self._view.cores).lead
+        return reasons(self._timed.expire(lead, now=now), now=now)
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -109,10 +107,7 @@ class DeadlinePolicy(ABC):
         """The earliest latest start of a request with a deadline."""
         if not self._timed.order:
             return None
-        times = self._row_times(self._view.cores)
-        if times.classes is not self._sorted_by:
-            self._sort_by(times.classes)
-        return self._timed.next_expiry(times.lead)
+        return self._timed.next_expiry(self._row_times(self._view.cores).lead)
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
@@ -127,8 +122,6 @@ class DeadlinePolicy(ABC):
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
         times = self._row_times(self._view.cores)
-        if times.classes is not self._sorted_by:
-            self._sort_by(times.classes)
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllAhead(self._timed, times)
         if times.classes is None:
@@ -138,9 +131,13 @@ class DeadlinePolicy(ABC):
         return own, self._ahead
 
     def _sort_by(self, classes: RunClasses | None) -> None:
-        """Have the queue tell kinds apart by these classes, as `lead` does from now on."""
+        """Have the queue tell kinds apart by these classes, as new row times do."""
         before, self._sorted_by = self._sorted_by, classes
-        if before is None or classes is None or not alike(before, classes):
+        if before is None or classes is None:
+            unlike = before is not classes
+        else:
+            unlike = not alike(before, classes)
+        if unlike:
             self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 
     def _refuse(self, asked: Request | Notice, rows: int, now: float) -> Reason | None:

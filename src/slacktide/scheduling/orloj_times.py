@@ -38,18 +38,6 @@ class OrlojTimes:
     All of it is worked out when first asked for.
     """
 
-    __slots__ = (
-        "_b",
-        "_classes",
-        "_cores",
-        "_histograms",
-        "_mix",
-        "_reading",
-        "_scores",
-        "_steps",
-        "_times",
-    )
-
     def __init__(
         self,
         times: BatchTimes,

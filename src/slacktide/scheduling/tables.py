@@ -122,15 +122,20 @@ ClassLead = Callable[[RunClasses, int, tuple[int, ...], int], float]
 
 
 def row_times(
-    times: BatchTimes, max_batch: int, lead: Lead, class_lead: ClassLead | None = None
+    times: BatchTimes,
+    max_batch: int,
+    lead: Lead,
+    class_lead: ClassLead | None = None,
+    classed: Callable[[RunClasses | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows."""
+    """Row times by number of cores, up to `max_batch` rows. `classed` is told what they go by."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:
             return times.expected(rows, cores)
 
         classes = times.classes(cores) if class_lead is not None else None
+        classed(classes)
         if classes is None or class_lead is None:
             return RowTimes(expected, lambda rows: lead(times, rows, cores), max_batch)
         return RowTimes(
