@@ -12,7 +12,12 @@ import contextlib
 import dataclasses
 import http.client
 import json
+import os
+import re
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -177,6 +182,54 @@ class Zoo:
             [value("y", TensorProto.FLOAT, [])],
             [numpy_helper.from_array(np.ones(1, np.int64), "one")],
         )
+
+    def hostile(self) -> dict[str, str]:
+        """Models that cannot be served, each in its way; by name, a word of why."""
+        row = [value("x", TensorProto.FLOAT, ["n", 4])]
+        self.matmul("far", settings='slo: "\\UFFFFFFFF"\n')
+        self.matmul("deep", settings="a: " + "[" * 20_000)
+        self.matmul("endless", settings="share: " + "9" * 5000 + "\n")
+        self.matmul("sixty", settings="share: " + "1:" * 2000 + "1.5\n")
+        self.matmul("crowd", settings="cores: 100000\n")
+        self.matmul("elsewhere", settings="device: cuda:999\n")
+        self.matmul("wide", settings="inputs: {x: {shape: [2147483648]}}\n")
+        for name, axis in (("vast", 2**40), ("empty", 0)):
+            ends = [value(end, TensorProto.FLOAT, ["n", axis]) for end in ("x", "y")]
+            self.save(name, [helper.make_node("Identity", ["x"], ["y"])], ends[:1], ends[1:])
+        sizes = numpy_helper.from_array(np.array([25_000_000_000]), "s")
+        filled = [
+            helper.make_node("ConstantOfShape", ["s"], ["all"]),
+            helper.make_node("ReduceMax", ["all"], ["most"], keepdims=0),
+            helper.make_node("Add", ["x", "most"], ["y"]),
+        ]
+        self.save("heap", filled, row, [value("y", TensorProto.FLOAT, ["n", 4])], [sizes])
+        outside = self.matmul("outside")
+        model = onnx.load(outside)
+        (weight,) = model.graph.initializer
+        (outside.parent / "w.bin").write_bytes(weight.raw_data)
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+        for key, said in {"location": "w.bin", "offset": "-64", "length": "48"}.items():
+            weight.external_data.add(key=key, value=said)
+        outside.write_bytes(model.SerializeToString())
+        ahead = self.matmul("ahead")
+        model = onnx.load(ahead)
+        model.opset_import[0].version = 999
+        ahead.write_bytes(model.SerializeToString())
+        return {
+            "ahead": "pset",
+            "far": "far/slacktide.yaml: line 1: expected a character that exists",
+            "deep": "deep/slacktide.yaml: nested too deeply",
+            "endless": "endless/slacktide.yaml: ",
+            "sixty": "sixty/slacktide.yaml: ",
+            "crowd": "cores.max: wants 100000 cores",
+            "elsewhere": "is wanted, but",
+            "wide": "[2147483648]",
+            "vast": "input 'x': a row of shape [1099511627776] takes 4398046511104 bytes",
+            "empty": "input 'x': a row of shape [0] is empty",
+            "heap": "out of memory",
+            "outside": "external data",
+        }
 
     def broken(self, name: str = "broken", *, version: str = "1") -> Path:
         """A file that is no model."""
@@ -505,6 +558,69 @@ def housed(zoo: Zoo, *, hang_floor: float = PATIENCE, **settings: Any) -> Iterat
         house.look(lambda app: _be_patient(app, hang_floor))
         yield house
         house.settle()
+
+
+class Program:
+    """`slacktide serve`, and what it says."""
+
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "slacktide", "serve", *words]
+        environment = {**os.environ, "NO_COLOR": "1"}
+        self.process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        self.said: list[str] = []
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if "ready: " in line:
+                self._ready.set()
+        self._ready.set()
+
+    def port(self, name: str) -> int:
+        """A port it listens on; waits until it is ready."""
+        assert self._ready.wait(60)
+        found = re.search(rf"ready: .*\b{name} [^ ]*:(\d+)", "".join(self.said))
+        assert found is not None, "".join(self.said)
+        return int(found[1])
+
+    def end(self) -> int:
+        """Its exit code."""
+        code = self.process.wait(60)
+        self._reader.join(60)
+        return code
+
+    def family(self) -> list[int]:
+        """Its children and grandchildren."""
+        children = [self.process.pid]
+        for pid in children:
+            listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+            children += map(int, listed.split())
+        return children[1:]
+
+
+@pytest.fixture
+def program() -> Iterator[Any]:
+    started: list[Program] = []
+
+    def start(*words: Any) -> Program:
+        started.append(Program(*map(str, words)))
+        return started[-1]
+
+    yield start
+    for one in started:
+        with contextlib.suppress(ProcessLookupError):
+            one.process.kill()
+        one.process.wait(60)
+        for pipe in (one.process.stderr, one.process.stdout):
+            one._reader.join(60)
+            if pipe is not None:
+                pipe.close()
 
 
 def _be_patient(app: App, hang_floor: float) -> None:

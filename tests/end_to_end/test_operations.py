@@ -43,69 +43,6 @@ TOKEN = "correct-horse-battery-staple"
 # ── the program ──────────────────────────────────────────────────────────────────────────────────
 
 
-class Program:
-    """`slacktide serve`, and what it says."""
-
-    def __init__(self, *words: str) -> None:
-        command = [sys.executable, "-m", "slacktide", "serve", *words]
-        environment = {**os.environ, "NO_COLOR": "1"}
-        self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
-        self.said: list[str] = []
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.said.append(line)
-            if "ready: " in line:
-                self._ready.set()
-        self._ready.set()
-
-    def port(self, name: str) -> int:
-        """A port it listens on; waits until it is ready."""
-        assert self._ready.wait(60)
-        found = re.search(rf"ready: .*\b{name} [^ ]*:(\d+)", "".join(self.said))
-        assert found is not None, "".join(self.said)
-        return int(found[1])
-
-    def end(self) -> int:
-        """Its exit code."""
-        code = self.process.wait(60)
-        self._reader.join(60)
-        return code
-
-    def family(self) -> list[int]:
-        """Its children and grandchildren."""
-        children = [self.process.pid]
-        for pid in children:
-            listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-            children += map(int, listed.split())
-        return children[1:]
-
-
-@pytest.fixture
-def program() -> Iterator[Any]:
-    started: list[Program] = []
-
-    def start(*words: Any) -> Program:
-        started.append(Program(*map(str, words)))
-        return started[-1]
-
-    yield start
-    for one in started:
-        with contextlib.suppress(ProcessLookupError):
-            one.process.kill()
-        one.process.wait(60)
-        for pipe in (one.process.stderr, one.process.stdout):
-            one._reader.join(60)
-            if pipe is not None:
-                pipe.close()
-
-
 FREE = ("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--profile-budget", "200ms")
 
 

@@ -406,6 +406,20 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
 # Made-up inputs
 
 
+@pytest.mark.parametrize(
+    ("shape", "why"),
+    [
+        ((4, 128), r"has shape \[3, -1\], not \[4, 128\]"),
+        ((3, 0), "is empty"),
+        ((3, 2**31), "takes 25769803776 bytes, above 1073741824"),
+    ],
+)
+def test_no_inputs_are_made_up_that_the_model_cannot_have(shape: tuple[int, ...], why: str) -> None:
+    source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": shape})
+    with pytest.raises(ValueError, match=f"input 'x'.*{why}"):
+        row_shapes(IMAGES, source)
+
+
 def test_free_axes_come_from_the_warm_up_shapes() -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (3, 128)})
     assert row_shapes(IMAGES, source) == {"x": (3, 128)}

@@ -225,6 +225,9 @@ def test_external_data_may_not_leave_the_folder(
 def test_external_data_that_is_missing_and_model_files_that_lead_out(tmp_path: Path, kit) -> None:
     path = external(tmp_path / "m" / "1" / "model.onnx", "w.bin")
     assert refusal(kit.source(path)) == "the external data of tensor 'w' is missing"
+    for version, nowhere in (("2", "n" * 3000), ("3", "a\0b")):
+        other = external(tmp_path / "m" / version / "model.onnx", nowhere)
+        assert refusal(kit.source(other)) == "the external data of tensor 'w' is missing"
     link = tmp_path / "n" / "1" / "model.onnx"
     link.parent.mkdir(parents=True)
     link.symlink_to(path)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from slacktide.executors.providers import (
     CUDA,
     TENSORRT,
     ProviderMissingError,
+    check_number,
     check_taken,
     choose_providers,
 )
@@ -62,6 +64,17 @@ def test_a_quiet_fallback_is_found_out() -> None:
     check_taken(((CPU, {}),), Session())
     with pytest.raises(ProviderMissingError, match="libraries could not be loaded"):
         check_taken(((CUDA, {}), (CPU, {})), Session())
+
+
+def test_a_gpu_beyond_those_of_the_driver_is_refused(tmp_path: Path) -> None:
+    gpus = tmp_path / "gpus"
+    check_number("cuda:999", gpus=gpus)  # no driver: opening a session will tell
+    for bus in ("0000:01:00.0", "0000:02:00.0"):
+        (gpus / bus).mkdir(parents=True)
+    for device in ("cpu", "cuda", "cuda:1"):
+        check_number(device, gpus=gpus)
+    with pytest.raises(ProviderMissingError, match="cuda:2 is wanted, but there are 2 GPUs"):
+        check_number("cuda:2", gpus=gpus)
 
 
 def test_importing_the_room_loads_no_runtime_and_loading_it_starts_no_thread() -> None:

@@ -88,6 +88,10 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
         ({"shapes": []}, "shapes: expected an object"),
         ({"shapes": {"x": [1.5]}}, "shapes.x[0]: expected a whole number"),
         ({"skipped": "no"}, "skipped: expected a list"),
+        (
+            {"lengths": [{"rows": 1, "cores": 1, "length": 10**400, "p50_s": 1.0}]},
+            "lengths[0].length: expected a finite number",
+        ),
         ({"lengths": [{"rows": 1}]}, "lengths[0]: missing cores, length, p50_s"),
         (
             {"lengths": [{"rows": 1, "cores": 1, "length": 0.0, "p50_s": 1.0}]},

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slacktide.repository import Repository, RepositoryError
+from slacktide.repository import repository as reading
 from slacktide.repository.errors import (
     InvalidNameError,
     LayoutError,
@@ -209,3 +210,35 @@ def test_no_error_tells_where_the_repository_is(root: Path, add_model: Builder) 
     for problem in problems:
         assert isinstance(problem, RepositoryError)
         assert str(root.parent) not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "fault", [OverflowError("x"), MemoryError(), RecursionError(), KeyError(3)]
+)
+@pytest.mark.parametrize(
+    ("parser", "where"),
+    [("parse_settings", "a/slacktide.yaml"), ("parse_text", "a/config.pbtxt"), ("translate", "a")],
+)
+def test_a_fault_nobody_foresaw_costs_one_model_and_names_its_file(
+    root: Path,
+    add_model: Builder,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    parser: str,
+    where: str,
+) -> None:
+    add_model("a", yaml="slo: 1s", pbtxt="max_batch_size: 3")
+    add_model("b")
+    sound = getattr(reading, parser)
+
+    def parse(data: object, **words: str) -> object:
+        if words["where"].startswith("a/"):
+            raise fault
+        return sound(data, **words)
+
+    monkeypatch.setattr(reading, parser, parse)
+    broken, good = Repository(root).scan()
+    assert str(broken.problem) == f"{where}: cannot be read: unexpected {type(fault).__name__}"
+    assert broken.problem is not None
+    assert broken.problem.__cause__ is fault
+    assert good.problem is None

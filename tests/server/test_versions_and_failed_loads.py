@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from slacktide.executors.budget import MemoryBudget
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.server import versions as versions_module
 from slacktide.server.control_plane import ServerControlPlane
-from slacktide.server.fleet import Fleet, FleetSettings
+from slacktide.server.fleet import Fleet, FleetSettings, machine_reason
 from slacktide.server.ports import ControlError
 from slacktide.server.tally import Tally
 from slacktide.server.versions import Catalog, LoadedVersion
@@ -86,7 +87,7 @@ def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_s
             NOTHING,
             NOTHING,
         )
-        control = ServerControlPlane(catalog, fleet, repository)
+        control = ServerControlPlane(catalog, fleet, repository, broken=asyncio.Event())
         control.started = True
         cleaned: list[str] = []
         with pytest.raises(ControlError, match="unexpected RuntimeError"):
@@ -99,3 +100,11 @@ def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_s
         assert not control.ready()
 
     asyncio.run(main())
+
+
+def test_what_the_machine_lacks_is_told_in_a_sentence():
+    assert machine_reason(MemoryError()) == "out of memory"
+    assert machine_reason(OSError(errno.EMFILE, "Too many open files")) == (
+        "the server has no file descriptor left; raise the limit on open files (ulimit -n)"
+    )
+    assert machine_reason(OSError(errno.ENOSPC, "No space left", "/a/path")) == "No space left"

@@ -56,18 +56,30 @@ def make(
 @models.command()
 def check(
     repository: Annotated[Path, typer.Argument(help="Folder of models.")],
+    files_only: Annotated[
+        bool,
+        typer.Option("--files-only", help="Read the files; do not try to load them here."),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read every model's files as the server would, and say what is wrong. Exits 1 on errors.
+    """Read and load every model as the server would here, and say what is wrong. Exits 1 on errors.
 
     Example: slacktide models check models/
     """
+    import asyncio
+
+    from slacktide.executors import available_cores
     from slacktide.repository import RepositoryError, Severity, check_repository
+    from slacktide.server.trial import try_loading
 
     if not repository.is_dir():
         fail(f"{repository}: no such folder")
     try:
         findings = check_repository(repository)
+        wrong = {found.model for found in findings if found.severity is Severity.ERROR}
+        if not files_only and "" not in wrong:
+            findings += asyncio.run(try_loading(repository, available_cores(), skip=wrong))
+            findings.sort(key=lambda finding: finding.model)
     except RepositoryError as error:
         fail(str(error))
     if json:

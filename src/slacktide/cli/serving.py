@@ -25,16 +25,26 @@ OTHER_DESCRIPTORS = 256
 """For what is not a connection: workers (a pipe, an arena, shared memory each), files, logs."""
 
 
+FEWEST_DESCRIPTORS = 64
+"""Below these the server does not start: ports, one worker and a few connections need about 40."""
+
+
 def make_room_for_connections(settings: ServerSettings) -> str | None:
     """Raise this process's limit on open files to what the system allows.
 
-    Returns a sentence for the log if that is too little for `max_connections` on every port.
+    Returns a sentence for the log if that is too little for `max_connections` on every port. Raises
+    ValueError if it is too little to start.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # then it stays as it is
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
+    if soft != resource.RLIM_INFINITY and soft < FEWEST_DESCRIPTORS:
+        needs = f"and needs at least {FEWEST_DESCRIPTORS} to start"
+        raise ValueError(
+            f"this process may open {soft} files, {needs}: raise the limit (ulimit -n)"
+        )
     ports = (
         settings.http_port,
         settings.grpc_port,
@@ -69,7 +79,10 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
     from slacktide.server.app import App
 
-    shortage = make_room_for_connections(settings)
+    try:
+        shortage = make_room_for_connections(settings)
+    except ValueError as error:
+        fail(str(error))
     if shortage is not None:
         log.warning(shortage)
 

@@ -15,6 +15,7 @@ from slacktide.executors.tensor_io import encode_strings
 _WORDS = ("slack", "tide", "ebb", "flow")
 _MOST_ROWS = 16
 _MOST_BYTES = 64 << 20
+_MOST_ROW_BYTES = 1 << 30
 
 
 def row_shapes(
@@ -23,7 +24,8 @@ def row_shapes(
     """Shape of each input without the batch axis; free axes as `warmup_shapes` says, else 1.
 
     Padded axes all get `length`; without it what is stated for one of them, or what is typical.
-    Raises ValueError if a stated shape has another number of axes than the model.
+    Raises ValueError if a stated shape is not one that the model can have, if it leaves nothing to
+    send, or if one row of it would take more than a gibibyte.
     """
     shapes = {}
     for spec in interface.inputs:
@@ -34,7 +36,15 @@ def row_shapes(
                 f"the warm-up shape of input {spec.name!r} has {len(stated)} axes, "
                 f"the model has {len(axes)}"
             )
-        shapes[spec.name] = stated or tuple(1 if axis < 0 else axis for axis in axes)
+        if any(axis not in (-1, size) for axis, size in zip(axes, stated or axes, strict=True)):
+            raise ValueError(
+                f"input {spec.name!r} has shape {list(axes)}, not {list(stated or ())}"
+            )
+        shape = shapes[spec.name] = stated or tuple(1 if axis < 0 else axis for axis in axes)
+        nbytes = math.prod(shape) * (spec.datatype.itemsize or 1)
+        if not 0 < nbytes <= _MOST_ROW_BYTES:
+            found = "is empty" if nbytes == 0 else f"takes {nbytes} bytes, above {_MOST_ROW_BYTES}"
+            raise ValueError(f"input {spec.name!r}: a row of shape {list(shape)} {found}")
     padding = None if source.padding is None else source.padding.fitting(interface)
     if padding is None:
         return shapes

@@ -7,10 +7,10 @@ so every location is resolved here first, links and all, and must end within the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from slacktide.domain.tensors import tensors_of
 from slacktide.executors.details import client_detail
 from slacktide.executors.providers import ModelError
 
@@ -38,7 +38,7 @@ def inspect(path: Path, root: Path) -> Shapes:
         raise ModelError(f"not an ONNX model: {client_detail(error, path, root)}") from None
     if not model.HasField("graph"):
         raise ModelError("not an ONNX model: it has no graph")
-    for tensor in _tensors(model):
+    for tensor in tensors_of(model):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             _check_location(tensor, path.resolve().parent, home)
     return {value.name: _shape(value) for value in (*model.graph.input, *model.graph.output)}
@@ -46,40 +46,21 @@ def inspect(path: Path, root: Path) -> Shapes:
 
 def _check_location(tensor: Any, folder: Path, home: Path) -> None:
     fields = {entry.key: entry.value for entry in tensor.external_data}
-    place = (folder / fields.get("location", "")).resolve()
+    try:
+        place = (folder / fields.get("location", "")).resolve()
+        there = place.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        place, there = home, False
     if not place.is_relative_to(home):
         raise ModelError(f"the external data of tensor {tensor.name!r} leads out of the folder")
-    if not place.is_file():
+    if not there:
         raise ModelError(f"the external data of tensor {tensor.name!r} is missing")
-
-
-def _tensors(model: Any) -> Iterator[Any]:
-    """Every tensor of a model: weights and attributes of all graphs and functions."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-    for training in model.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
-
-
-def _graph_tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Any) -> Iterator[Any]:
-    for node in nodes:
-        for attribute in node.attribute:
-            yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            for graph in (attribute.g, *attribute.graphs):
-                if graph.node or graph.initializer or graph.sparse_initializer:
-                    yield from _graph_tensors(graph)
+    try:
+        offset, length = (int(fields.get(key, 0)) for key in ("offset", "length"))
+    except ValueError:
+        offset = length = -1
+    if min(offset, length) < 0 or offset + length > place.stat().st_size:
+        raise ModelError(f"the external data of tensor {tensor.name!r} leads out of its file")
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

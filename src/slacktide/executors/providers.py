@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -65,6 +66,18 @@ def choose_providers(
         (name, dict(options) if name in (CUDA, TENSORRT) else {}) for name in ordered
     ]
     return (*accelerated, (CPU, {}))
+
+
+def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> None:
+    """Raise ProviderMissingError for a GPU beyond those that the driver lists in the folder `gpus`.
+
+    Silent where there is no such folder: then only opening a session tells.
+    """
+    number = device.partition(":")[2]
+    if number.isdecimal() and gpus.is_dir():
+        count = len(os.listdir(gpus))
+        if int(number) >= count:
+            raise ProviderMissingError(f"device {device} is wanted, but there are {count} GPUs")
 
 
 def check_taken(chosen: Sequence[Provider], session: Any) -> None:

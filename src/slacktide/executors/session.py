@@ -27,6 +27,7 @@ from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (
     ModelError,
     Provider,
+    check_number,
     check_taken,
     choose_providers,
     load_onnxruntime,
@@ -83,6 +84,7 @@ class ModelSession:
         if no attempt can ever succeed (a bad file, an unknown type, no batch axis where one is
         stated).
         """
+        check_number(device)
         declared = inspect(source.path, source.root)
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)

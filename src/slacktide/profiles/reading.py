@@ -12,6 +12,7 @@ from typing import TypeVar
 from slacktide.profiles.errors import ProfileError
 
 T = TypeVar("T")
+_LARGEST = math.nextafter(math.inf, 0.0)
 
 
 def mapping(value: object, name: str, keys: Sequence[str]) -> Mapping[str, object]:
@@ -39,7 +40,11 @@ def text(value: object, name: str) -> str:
 
 
 def number(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= _LARGEST  # also where a whole number is beyond every float
+    ):
         raise ProfileError(f"{name}: expected a finite number, got {value!r}")
     return float(value)
 

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from slacktide.repository.definition import ModelDefinition
-from slacktide.repository.errors import ModelFileError, RepositoryError
+from slacktide.repository.errors import ModelFileError, RepositoryError, only_fails
 from slacktide.repository.interface import check_interface
 from slacktide.repository.lanes import lane_disagreements
 from slacktide.repository.onnx_file import OnnxFile
@@ -35,7 +35,7 @@ class Finding:
 def check_repository(root: Path) -> list[Finding]:
     """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names.
 
-    An empty list: nothing is wrong. Never raises for what it finds. Loads onnx and onnxruntime.
+    An empty list: nothing is wrong. Never raises for what it finds. Loads onnx.
     """
     try:
         listed = Repository(root).scan()
@@ -63,17 +63,19 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
 
 def _version(definition: ModelDefinition) -> Iterator[Finding]:
     try:
-        file = OnnxFile(definition)
-        file.check()
-        if domains := file.custom_domains():
-            message = f"operators of {', '.join(domains)} need a library that is not loaded"
-            raise ModelFileError(definition.where, message)
-        interface = file.interface(definition.settings.max_batch)
-        if interface is None:
-            message = f"{definition.where}: inputs or outputs of undeclared rank were not checked"
-            yield Finding(definition.name, Severity.WARNING, message)
-            return
-        for warning in check_interface(definition, interface):
-            yield Finding(definition.name, Severity.WARNING, warning)
+        with only_fails(definition.where):
+            file = OnnxFile(definition)
+            file.check()
+            if domains := file.custom_domains():
+                message = f"operators of {', '.join(domains)} need a library that is not loaded"
+                raise ModelFileError(definition.where, message)
+            interface = file.interface(definition.settings.max_batch)
+            if interface is None:
+                message = "inputs or outputs of undeclared rank were not checked"
+                where = definition.where
+                yield Finding(definition.name, Severity.WARNING, f"{where}: {message}")
+                return
+            for warning in check_interface(definition, interface):
+                yield Finding(definition.name, Severity.WARNING, warning)
     except RepositoryError as error:
         yield Finding(definition.name, Severity.ERROR, str(error))

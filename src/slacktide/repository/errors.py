@@ -22,6 +22,8 @@ absolute path, so that a front end may show them to a client as they are.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -49,6 +51,23 @@ class RepositoryError(Exception):
         text = "; ".join(f"{prefix}{problem}" for problem in self.problems)
         # Names and values come from files: what they hold may not break a line of the log.
         super().__init__("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+@contextlib.contextmanager
+def only_fails(where: str) -> Iterator[None]:
+    """A net around what reads one file: whatever else its parser raises is a RepositoryError.
+
+    For faults that nobody foresaw, in our code or a library's: they shall fail one model, and not
+    the others beside it. The cause is kept for the log.
+    """
+    try:
+        yield
+    except RepositoryError:
+        raise
+    except Exception as error:
+        raise RepositoryError(
+            where, f"cannot be read: unexpected {type(error).__name__}"
+        ) from error
 
 
 class RepositoryMistakeError(RepositoryError):

@@ -23,6 +23,7 @@ from slacktide.repository.errors import (
     LayoutError,
     NotFoundError,
     RepositoryError,
+    only_fails,
 )
 from slacktide.repository.merge import merge, warn_unused
 from slacktide.repository.nearest import suggestion
@@ -138,7 +139,8 @@ class Repository:
 
     def _list(self, name: str) -> ListedModel:
         try:
-            return ListedModel(name, self.read(name))
+            with only_fails(name):
+                return ListedModel(name, self.read(name))
         except RepositoryError as problem:
             return ListedModel(name, problem=problem)
 
@@ -181,12 +183,16 @@ class Repository:
             raise NotFoundError("", f"no model {model!r}; {hint}") from None
 
     def _own_settings(self, model: str) -> Document:
-        data = self._read_optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES)
-        return parse_settings(data, where=f"{model}/{SETTINGS_FILE}") if data is not None else {}
+        where = f"{model}/{SETTINGS_FILE}"
+        with only_fails(where):
+            data = self._read_optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES)
+            return parse_settings(data, where=where) if data is not None else {}
 
     def _config(self, model: str) -> PlainConfig:
-        data = self._read_optional(model, CONFIG_FILE, MAX_CONFIG_BYTES)
-        return parse_text(data, where=f"{model}/{CONFIG_FILE}") if data is not None else {}
+        where = f"{model}/{CONFIG_FILE}"
+        with only_fails(where):
+            data = self._read_optional(model, CONFIG_FILE, MAX_CONFIG_BYTES)
+            return parse_text(data, where=where) if data is not None else {}
 
     def _read_optional(self, model: str, file: str, limit: int) -> bytes | None:
         try:

@@ -35,7 +35,11 @@ def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
     try:
         loader = _PlainLoader(text)
         try:
-            node = loader.get_single_node()
+            try:
+                node = loader.get_single_node()
+            except OverflowError:
+                message = f"line {loader.line + 1}: expected a character that exists"
+                raise YamlError(message) from None
             document = None if node is None else loader.construct_document(node)
         finally:
             loader.dispose()
@@ -49,8 +53,10 @@ def parse_yaml_lines(text: str) -> tuple[Any, Lines]:
         raise YamlError(f"{line}{error.problem or error.context}") from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
-    except (yaml.YAMLError, ValueError) as error:
-        # A bad character, or a number of more digits than Python reads.
+    except YamlError:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        # A bad character, or a number of more digits than Python reads or a float holds.
         raise YamlError(str(error).partition(";")[0].partition("\n")[0]) from None
 
 

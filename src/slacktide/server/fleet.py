@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -119,6 +120,8 @@ class Fleet:
             self._catalog.expected = frozenset(listed.name for listed in models)
             for listed in models:
                 if listed.problem is not None:
+                    if (cause := listed.problem.__cause__) is not None:  # nobody foresaw it
+                        log.error("reading %s", listed.name, exc_info=cause)
                     self._failed(listed.name, str(listed.problem))
                     continue
                 with contextlib.suppress(ControlError):  # logged, and in the index
@@ -167,6 +170,8 @@ class Fleet:
             raise self._failed(name, str(error), definitions, kind=_kind_of(error)) from error
         except ControlError as error:
             raise self._failed(name, str(error), definitions, kind=error.kind) from error
+        except (OSError, MemoryError) as error:
+            raise self._failed(name, machine_reason(error), definitions) from error
         except Exception as error:  # a fault of ours: the other models shall serve all the same
             log.exception("loading %s", name)
             reason = f"unexpected {type(error).__name__}; the log says more"
@@ -310,6 +315,15 @@ class Fleet:
 def _latency(record: ProfileRecord, cores: int) -> BatchLatency:
     """c0 and c1 of what was measured."""
     return fit_latency(record.table, cores, record.lengths).latency
+
+
+def machine_reason(error: OSError | MemoryError) -> str:
+    """Why the machine is in the way, in a sentence without its paths."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "the server has no file descriptor left; raise the limit on open files (ulimit -n)"
+    return error.strerror or type(error).__name__
 
 
 def _kind_of(error: Exception) -> str:

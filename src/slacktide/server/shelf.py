@@ -85,7 +85,7 @@ class ProfileShelf:
         try:
             interface = _read_interface(stored.profile["interface"])
             record = ProfileRecord.from_dict(stored.profile["record"])
-        except (ProfileError, KeyError, TypeError, ValueError) as error:
+        except (ProfileError, KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("profile of %s ignored: %s", definition.where, error)
             return None
         interface = _limited(interface, definition)
