@@ -172,8 +172,14 @@ def _flatten(data: object, field: str) -> list[Any]:
 
 
 def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
-    with np.errstate(over="ignore"):
-        array = np.array(flat, np.float64).astype(datatype.dtype, copy=False)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(flat, np.float64).astype(datatype.dtype, copy=False)
+    except OverflowError:  # a whole number beyond every float
+        stranger = max(flat, key=abs)
+        raise BadField(
+            field, f"values within the range of {datatype.wire_name}", stranger
+        ) from None
     # JSON has no infinity, so one can only come from a value beyond the type's range.
     if not np.isfinite(array).all():
         stranger = flat[int(np.argmin(np.isfinite(array)))]

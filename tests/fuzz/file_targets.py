@@ -1,0 +1,287 @@
+"""Fuzzed: what a repository and a recording may hold."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from mutate import of_bytes, of_json
+from onnx import TensorProto, helper, numpy_helper
+from target import Target, documents, folder, messages, sentence, text
+
+from slacktide.domain import (
+    Announced,
+    BatchFinished,
+    BatchTiming,
+    Cancelled,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    ReplicaLost,
+    Request,
+    Route,
+    Submitted,
+)
+from slacktide.domain.tensors import ModelInterface
+from slacktide.engine import EngineSettings
+from slacktide.executors.model_file import inspect
+from slacktide.executors.providers import ModelError
+from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
+from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
+from slacktide.recording.records import Call
+from slacktide.repository import (
+    ModelDefinition,
+    ProfileKey,
+    ProfileStore,
+    Repository,
+    RepositoryError,
+    check_interface,
+)
+from slacktide.repository.errors import ModelConfigError, SettingsError
+from slacktide.repository.merge import merge
+from slacktide.repository.onnx_file import OnnxFile
+from slacktide.repository.settings_file import parse_settings, validate_settings
+from slacktide.repository.triton.messages import parse_json, parse_text, to_text
+from slacktide.repository.triton.translate import translate
+from slacktide.repository.yaml_text import YamlError, parse_yaml
+from slacktide.scheduling import PoolRecipe
+from slacktide.server.shelf import ProfileShelf
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def yaml_examples() -> list[bytes]:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    blocks = [part.partition("```")[0] for part in page.split("```yaml\n")[1:]]
+    return [
+        *[block.encode() for block in blocks],
+        b"slo: 1s\nlimits: {queue: 5, memory: 64MiB}\nscheduler: fifo\n",
+        b"cores: {min: 1, max: 4}\nreplicas: {min: 1, max: 2}\nscaling: joint\n",
+        b'inputs:\n  "x": {shape: [3, 4], finite: true, pad: {axis: 1, value: 0.5, mask: m}}\n',
+        b"versions: {only: ['1', '2']}\nwork_hint: {input: x, axis: 1}\nprofiling: {online: 2%}\n",
+        b"a: 0b101\nb: 0o17\nc: 1:30:00\nd: 1:30.5\ne: .inf\nf: |\n  text\ng: >-\n  folded\n",
+    ]
+
+
+YAML_WORDS = (
+    b'"\\UFFFFFFFF"', b'"\\x41"', b"&a ", b"*a", b"!!python/name:os.system ", b"<<: ", b"? ", b"- ",
+    b"{", b"}", b"[", b"]", b"|", b">", b"%YAML 1.2\n", b"---\n", b"...\n", b"#", b"\xef\xbb\xbf",
+    b"1:" * 300 + b"1.5", b"2001-01-01", b"0x_", b"1e+400", b"~", b"\xc2\x85", b": ", b"ms", b"GiB",
+)  # fmt: skip
+
+
+def run_yaml(data: bytes) -> None:
+    try:
+        parse_yaml(data.decode())
+    except (UnicodeDecodeError, YamlError) as error:
+        sentence(error)
+    try:
+        settings = validate_settings(parse_settings(data, where="m/slacktide.yaml"), where="m")
+    except SettingsError as error:
+        sentence(error, "m")
+        return
+    stated = settings.model_dump(mode="json", exclude_unset=True)
+    json.dumps(stated)
+    _ = settings.planner, settings.pads, settings.masks, settings.queue_limit
+    # What is in effect can be written down, and reads back as the same.
+    assert validate_settings(stated, where="m") == settings
+
+
+def pbtxt_examples() -> list[bytes]:
+    page = (Path(__file__).parents[2] / "docs" / "triton-config.md").read_text()
+    blocks = [part.partition("```")[0] for part in page.split("```")[1::2]]
+    return [
+        *[block.partition("\n")[2].encode() for block in blocks],
+        b'max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: [ 4, -1 ] }'
+        b' output [ { name: "y" data_type: TYPE_STRING dims: 1 } ]',
+        b'name: "m"\nplatform: "onnxruntime_onnx"\ndynamic_batching { preferred_batch_size: [4, 8]'
+        b" max_queue_delay_microseconds: 100 default_queue_policy { timeout_action: REJECT"
+        b" default_timeout_microseconds: 5 max_queue_size: 9 } }",
+        b"version_policy: { specific { versions: [1, 2] } }"
+        b" instance_group [ { count: 2 kind: KIND_CPU } ]",
+        b'parameters { key: "a" value { string_value: "b" } } response_cache { enable: true }',
+        b"version_policy { latest { num_versions: 2 } } model_warmup { name: 'w' batch_size: 1 }",
+    ]  # fmt: skip
+
+
+PBTXT_WORDS = (
+    b"{ ", b" }", b"[", b"]", b"<", b">", b'"', b"'", b":", b",", b"#", b"max_batch_size: ",
+    b"dims: ",
+    b"\\377", b"\\x", b"KIND_GPU", b"TYPE_BF16", b"parameters { key: ", b"-", b"0x7fffffffffffffff",
+    b"ensemble_scheduling { step { } }", b"sequence_batching { }", b"[a.b/c]: 1",
+)  # fmt: skip
+
+
+def run_pbtxt(data: bytes) -> None:
+    try:
+        config = parse_text(data, where="m/config.pbtxt")
+    except ModelConfigError as error:
+        sentence(error, "m/config.pbtxt: ")
+    else:
+        assert repr(parse_text(to_text(config), where="")) == repr(config)
+        try:
+            translation = translate(config, model="m", where="m/config.pbtxt")
+            merge({}, translation, {}, own_where="m/slacktide.yaml", config_where="m/config.pbtxt")
+        except RepositoryError as error:
+            sentence(error, "m/")
+    try:
+        parse_json(data.decode("utf-8", "replace"), where="config")
+    except ModelConfigError as error:
+        sentence(error, "config: ")
+
+
+# ── files ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def onnx_examples() -> list[bytes]:
+    value = helper.make_tensor_value_info
+    weights = numpy_helper.from_array(np.ones((4, 2), np.float32), "W")
+    x, y = value("x", TensorProto.FLOAT, ["n", 4]), value("y", TensorProto.FLOAT, ["n", 2])
+
+    def model(nodes: Any, ins: Any, outs: Any, weights: Any = ()) -> onnx.ModelProto:
+        graph = helper.make_graph(nodes, "g", ins, outs, weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+    plain = model([helper.make_node("MatMul", ["x", "W"], ["y"])], [x], [y], [weights])
+    outside = onnx.ModelProto.FromString(plain.SerializeToString())
+    (weight,) = outside.graph.initializer
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    for key, said in {"location": "w.bin", "offset": "0", "length": "32"}.items():
+        weight.external_data.add(key=key, value=said)
+    body = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["o"])], "b", [], [value("o", 1, None)]
+    )
+    branches = model(
+        [helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)],
+        [x, value("c", TensorProto.BOOL, [])],
+        [value("y", TensorProto.FLOAT, ["n", 4])],
+    )
+    return [one.SerializeToString() for one in (plain, outside, branches)]
+
+
+def run_onnx(data: bytes) -> None:
+    definition = _model(data)
+    try:
+        file = OnnxFile(definition)
+        file.check()
+        file.custom_domains()
+        interface = file.interface(None)
+        if interface is not None:
+            check_interface(definition, interface)
+    except RepositoryError as error:
+        sentence(error, "m/")
+    try:
+        inspect(definition.model_path, definition.data_root)
+    except ModelError as error:
+        sentence(error)
+
+
+def _model(data: bytes) -> ModelDefinition:
+    version = folder() / "repository" / "m" / "1"
+    if not version.is_dir():
+        version.mkdir(parents=True)
+        (version / "w.bin").write_bytes(bytes(32))
+    (version / "model.onnx").write_bytes(data)
+    (definition,) = Repository(version.parents[1]).read("m")
+    return definition
+
+
+KEY = ProfileKey("m" * 64, "this machine")
+
+
+def profile_examples() -> list[bytes]:
+    store = ProfileStore()
+    definition = _model(b"model")
+    table = LatencyTable.linear(0.004, 0.002, 8, cores=(1, 2), spread=1.3)
+    record = ProfileRecord(table, {"x": (4,)}, hardware={"cpu": "c"}, threads=(1, 2))
+    spec = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+    interface = {"inputs": [spec], "outputs": [spec], "max_batch": 8}
+    path = store.save(definition, KEY, {"record": record.to_dict(), "interface": interface})
+    return [path.read_bytes()]
+
+
+class Shelf(ProfileShelf):
+    """One whose model and machine are always the same."""
+
+    @staticmethod
+    def _key(definition: ModelDefinition) -> ProfileKey:
+        return KEY
+
+
+def run_profiles(data: bytes) -> None:
+    definition = _model(b"model")
+    for path in definition.folder.glob("profile.*"):
+        path.unlink()
+    next(ProfileStore()._places(definition, KEY.hardware)).write_bytes(data)
+    known = Shelf(ProfileStore()).find(definition, (1, 2))
+    if known is not None:
+        table = known.record.table
+        for rows in (1, 3, 64):
+            for cores in (1, 2, 5):
+                assert 0.0 < table.expected(rows, cores) <= table.p99(rows, cores)
+        assert isinstance(known.interface, ModelInterface)
+        assert ProfileRecord.from_dict(known.record.to_dict()) == known.record
+
+
+def recording_examples() -> list[bytes]:
+    path = folder() / "made.rec"
+    recorder = Recorder(path, EngineSettings(), limit=1 << 26)
+    pool = PoolId("m", "1")
+    times = ClassedTimes(LatencyTable.linear(0.004, 0.002, 4, cores=(1, 2)))
+    lanes = (LaneSpec("lane", (0, 1)),)
+    plan = Plan(lanes, (Deployment(pool, "lane", 4),), (Route("m", pool),))
+    recorder.opened(pool, 4, PoolRecipe("slack", {"kappa": 0.9}), lambda: export_times(times))
+    request = Request(5, "m", 1.0, 2.0, rows=2, signature=((3,),), work_hint=2.0)
+    events = [
+        [PlanChanged(plan)],
+        [Announced(Notice(4, "m", 1.0, 2.0, 100, 1.5)), Submitted(request)],
+        [Cancelled(4, Reason.DISCONNECTED), BatchFinished(1, BatchTiming(0.1, 0.2, 0.3, 0.4))],
+        [ReplicaLost(0, "killed", False)],
+    ]
+    for at, some in enumerate(events):
+        recorder.called(some, 1.0 + at, [])
+        recorder.encode()
+    recorder.close()
+    header, _, rest = path.read_bytes().partition(b"\n")
+    same = {
+        **json.loads(header),
+        "recording": "4560756cb0a01582",
+        "began": "2026-01-01T00:00:00+0000",
+    }
+    return [json.dumps(same).encode() + b"\n" + rest]
+
+
+def change_lines(data: bytes, chance: random.Random) -> bytes:
+    """One line changed as a JSON document."""
+    lines = data.splitlines(keepends=True) or [b""]
+    at = chance.randrange(len(lines))
+    lines[at] = of_json(lines[at], chance) + b"\n"
+    return b"".join(lines)
+
+
+def run_recording(data: bytes) -> None:
+    path = folder() / "read.rec"
+    path.write_bytes(data)
+    with contextlib.suppress(RecordingError):
+        for line in Recording(path).lines():
+            if not isinstance(line.record, Call):
+                export_times(load_times(line.record.times))
+
+
+TARGETS = (
+    Target("yaml", yaml_examples, run_yaml, text(*YAML_WORDS)),
+    Target("pbtxt", pbtxt_examples, run_pbtxt, text(*PBTXT_WORDS)),
+    Target("onnx", onnx_examples, run_onnx, messages(onnx.ModelProto), apart=True),
+    Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
+    Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
+)
