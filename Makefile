@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test mutants check format bench clean
+.PHONY: help setup demo serve test test-lowest fuzz mutants check format bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
 
 setup: $(STAMP) ## make .venv with everything for users and developers
 
@@ -27,6 +27,15 @@ serve: setup ## make the example models and serve them
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
+
+LOWEST := .cache/lowest
+test-lowest: ## run the tests with the oldest dependencies that pyproject.toml allows (half an hour)
+	$(PYTHON) -m venv $(LOWEST)/uv
+	$(LOWEST)/uv/bin/python -m pip install --quiet uv
+	bash tests/lowest.sh $(LOWEST)
+
+fuzz: setup ## damage what every parser reads, FUZZ_SECONDS each (60); some: make fuzz FUZZ="http yaml --seed 7"
+	$(BIN)/python tests/fuzz $(FUZZ)
 
 check: setup ## format, lint and types
 	$(BIN)/ruff format --check .

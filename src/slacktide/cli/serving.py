@@ -79,13 +79,6 @@ def run(repository: Path, settings: ServerSettings) -> int:
 
     from slacktide.server.app import App
 
-    try:
-        shortage = make_room_for_connections(settings)
-    except ValueError as error:
-        fail(str(error))
-    if shortage is not None:
-        log.warning(shortage)
-
     async def main() -> int:
         code = 0
         app = App(repository, settings)
@@ -123,6 +116,8 @@ def run(repository: Path, settings: ServerSettings) -> int:
         return code
 
     try:
+        if (shortage := make_room_for_connections(settings)) is not None:
+            log.warning(shortage)
         return uvloop.run(main())
     except RepositoryError as error:
         fail(f"{repository}: {error}")

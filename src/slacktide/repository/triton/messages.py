@@ -111,10 +111,10 @@ def _plain(message: Message, where: str) -> dict[str, Any]:
         if nested is not None and nested.GetOptions().map_entry:
             of = nested.fields_by_name["value"]
             plain[field.name] = {str(k): _one(of, value[k], where) for k in sorted(value)}
-        elif field.is_repeated:
-            plain[field.name] = [_one(field, item, where) for item in value]
-        else:
+        elif isinstance(value, Message | str | bytes | int | float):
             plain[field.name] = _one(field, value, where)
+        else:  # repeated, which descriptors say in one way before protobuf 6 and another since
+            plain[field.name] = [_one(field, item, where) for item in value]
     return plain
 
 
