@@ -1,9 +1,12 @@
 """The simulator on one core: requests per second, and memory over millions of them.
 
-Three figures. *edf*: one model, constant batch times, Poisson arrivals at 0.95 of the peak and
+Four figures. *edf*: one model, constant batch times, Poisson arrivals at 0.95 of the peak and
 deadlines of eight batches, so that a busy lane runs batches of ten and more. *slack*: setting P of
 `slacktide reproduce orloj` (one lane, five batch sizes, two modes, 2 × P99). *Memory*: what this
 process holds after the last request of a long run beyond what it held after the first tenth.
+*Command*: `slacktide simulate` with the load of *edf* as a scenario, batch times drawn from its
+profile, in turns with *edf* itself. Two runs of the command, of 10,000 requests and of many, are
+told from one another: what they differ by is the requests', so that start-up does not count.
 
 Everything is counted that a simulation does: drawing arrivals and making requests, the engine, the
 policy, the scores. CPU time of this process, so that neighbours do not count.
@@ -13,11 +16,16 @@ policy, the scores. CPU time of this process, so that neighbours do not count.
 from __future__ import annotations
 
 import gc
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from resource import getpagesize
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import process_time
 
 import numpy as np
@@ -46,6 +54,8 @@ BATCHES_LEFT = 8.0
 """Budget of a request, in batches of sixteen."""
 SEED = 1
 CHUNK = 4096
+FIRST = 10_000
+"""Requests of the command's shorter run."""
 MIB = 1 << 20
 POOL = PoolId("m", "1")
 
@@ -118,6 +128,82 @@ def measured(
     return count / seconds, simulation.hardware.rows / simulation.hardware.batches
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a process has taken."""
+
+    requests: int
+    seconds: float
+    """CPU time."""
+    peak_bytes: int
+
+
+def run_command(count: int) -> Spent:
+    """`slacktide simulate` of about `count` requests, as a process of its own."""
+    longest = FIXED + PER_ROW * MAX_BATCH
+    rate = LOAD * MAX_BATCH / longest
+    medians = [FIXED + PER_ROW * rows for rows in (1, MAX_BATCH)]
+    latency = {
+        "batches": [1, MAX_BATCH],
+        "p50": [[_ms(seconds)] for seconds in medians],
+        "p99": [[_ms(1.1 * seconds)] for seconds in medians],
+    }
+    slo = _ms(BATCHES_LEFT * longest)
+    text = json.dumps(
+        {
+            "duration": f"{count / rate}s",
+            "seeds": SEED,
+            "scheduler": "edf",
+            "models": {"m": {"latency": latency}},
+            "applications": {"a": {"model": "m", "arrivals": f"poisson:{rate}", "slo": slo}},
+        }
+    )
+    with TemporaryDirectory() as folder:
+        scenario, report = Path(folder, "edf.yaml"), Path(folder, "report.json")
+        scenario.write_text(text)
+        with report.open("wb") as out:
+            command = (sys.executable, "-m", "slacktide", "simulate", str(scenario), "--json")
+            process = subprocess.Popen(command, stdout=out)
+            _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise RuntimeError(f"slacktide simulate ended with {process.returncode}")
+        submitted = json.loads(report.read_bytes())["total"]["submitted"]
+    return Spent(submitted, used.ru_utime + used.ru_stime, used.ru_maxrss << 10)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.6g}ms"
+
+
+def command_figures(rounds: int, count: int) -> Iterator[Figure]:
+    """The command beside the bare driver, in turns."""
+    shares, growths, rates, gross = [], [], [], []
+    for _ in range(rounds):
+        few, many = run_command(FIRST), run_command(FIRST + count)
+        bare, _ = run_edf(count)
+        further = many.requests - few.requests
+        rates.append(further / (many.seconds - few.seconds))
+        shares.append(rates[-1] / bare)
+        gross.append(many.requests / many.seconds / bare)
+        growths.append((many.peak_bytes - few.peak_bytes) / further)
+    yield Figure(
+        f"command: {count:,} requests, share of the bare driver's rate",
+        median(shares),
+        "×",
+        at_least(0.75),
+        note=f"{median(rates):,.0f} requests/s; start-up and all {median(gross):.2f} ×",
+        samples=tuple(shares),
+    )
+    yield Figure(
+        f"command: memory beyond the first {FIRST:,} requests",
+        median(growths),
+        "bytes each",
+        at_most(8.0),
+        samples=tuple(growths),
+    )
+
+
 def resident_mib() -> float:
     """Memory that this process holds."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -152,6 +238,8 @@ def run(options: Options) -> Result:
                 samples=rates,
             )
         )
+    if options.wants("command"):
+        result.figures += command_figures(rounds, 100_000 if options.quick else 1_000_000)
     if options.wants("memory"):
         marks = {most // 10: 0.0, most: 0.0}
         run_edf(most, marks)

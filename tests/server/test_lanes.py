@@ -73,9 +73,13 @@ def test_no_cores_left_is_an_error():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cores": 3}, "cores.max: wants 3 cores, and the server may use 2"),
+        ({"cores": 3}, "cores: wants 3 cores, and the server may use 2"),
         ({"cores": {"min": 1, "max": 16}}, "cores.max: wants 16 cores, and the server may use 2"),
         ({"cores": {"min": 3}}, "cores.min: wants 3 cores, and the server may use 2"),
+        (
+            {"cores": {"min": 3, "max": 16}, "replicas": {"max": 4}, "scaling": "joint"},
+            "cores.min: wants 3 cores, and the server may use 2",
+        ),
         (
             {"cores": 1, "replicas": {"max": 3}, "scaling": "static"},
             "replicas.max: wants 3 cores, 1 for each of 3, and the server may use 2",
@@ -89,6 +93,15 @@ def test_wishes_beyond_the_machine_name_both_numbers_or_are_cut(fields, message)
     layout = lay_out({"a": settings(**fields)}, (4, 5), allow_fewer=True)
     assert layout.warnings == {"a": message}
     assert {core for lane in layout.lanes for core in lane.cores} <= {4, 5}
+
+
+def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them():
+    fields = {"cores": 1, "replicas": {"min": 3, "max": 5}, "scaling": "horizontal"}
+    message = "replicas.min: wants 3 cores, 1 for each of 3, and the server may use 2"
+    for allow_fewer in (False, True):
+        with pytest.raises(LaneError) as caught:
+            lay_out({"a": settings(**fields)}, (0, 1), allow_fewer=allow_fewer)
+        assert str(caught.value) == message
 
 
 def test_fewer_cores_than_replicas_are_an_error():

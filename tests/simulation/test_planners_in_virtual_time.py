@@ -180,7 +180,12 @@ class TestScenariosWithPlanners:
         [
             ("models.m.cores={min: 3, max: 2}", "models.m.cores: expected min at most max"),
             ("models.m.cores={min: 0, max: 2}", "models.m.cores.min: expected greater than or"),
-            ("models.m.cores={min: 1, max: 5}", "5 cores, and the server may use 4"),
+            (
+                "models.m.cores={min: 1, max: 5}",
+                "cores.max: wants 5 cores, and the server may use 4; "
+                "'cores' of the scenario gives it more",
+            ),
+            ("models.m.cores={min: 5, max: 6}", "cores.min: wants 5 cores, and the server may"),
             ("models.m.scaling=verticle", "scaling: unknown planner 'verticle'; did you mean"),
             ("models.m.scaling={name: static, core: 2}", "'static' has no option 'core'"),
             ("models.m.cores=2", None),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from slacktide.domain import Outcome, OutcomeKind, Reason, Request
 from slacktide.load.report import Provenance, Report, percentiles
 from slacktide.load.report.scoring import curve
+from slacktide.reports import render
 from slacktide.simulation import Scorer, stream
-from slacktide.simulation.latencies import EXACT, LOWEST_S, PER_DOUBLING, Latencies
+from slacktide.simulation.latencies import ERROR, EXACT, LOWEST_S, Latencies
 from slacktide.simulation.results import BINS_MOST
 
 PROVENANCE = Provenance(started="2026-01-01T00:00:00+00:00", versions={}, machine="none")
@@ -89,6 +93,31 @@ def test_many_outcomes_are_counted_as_few_are(make):
     assert not any(stream.noted for stream in scorer._streams.values())
 
 
+def test_a_report_says_what_latency_counts_from_and_how_exact_it_is(make):
+    scorer = Scorer(duration_s=1.0)
+    end(scorer, make, 0, 0.0, Reason.ON_TIME, 0.25)
+    few = report(scorer)
+    for id in range(1, EXACT + 1):
+        end(scorer, make, id, 0.0, Reason.ON_TIME, 0.25)
+    many = report(scorer)
+    assert few.latency_from == many.latency_from == "first byte"
+    assert few.total.latency.error == 0.0
+    assert many.total.latency.error == ERROR
+    assert Report.from_json(many.to_json()) == many
+    older = many.to_dict()
+    del older["latency_from"], older["total"]["latency"]["error"]
+    assert Report.from_dict(older).latency_from == "intended send"
+    shown = [shown_text(each) for each in (few, many)]
+    assert all("Latency from the first byte (ms)" in text for text in shown)
+    assert ["at most 0.5 % high, never low" in text for text in shown] == [False, True]
+
+
+def shown_text(found: Report) -> str:
+    console = Console(width=120, record=True, file=StringIO())
+    console.print(render(found))
+    return console.export_text()
+
+
 samples = st.lists(st.floats(1e-6, 1e5), min_size=1, max_size=50)
 
 
@@ -103,6 +132,7 @@ def test_few_samples_are_exact(values):
     assert found is not None
     assert found.mean == pytest.approx(exact.mean)
     assert (found.p50, found.p99, found.max) == (exact.p50, exact.p99, exact.max)
+    assert found.error == 0.0
 
 
 @given(samples, st.sampled_from([0.0, 0.01, 0.3, 0.5, 0.9, 0.999, 1.0]))
@@ -112,7 +142,8 @@ def test_many_samples_are_never_understated_and_hardly_overstated(values, level)
     latencies.add(repeated)
     (exact,) = np.quantile(repeated, [level], method="inverted_cdf")
     (found,) = latencies.quantiles([level])
-    assert exact * (1.0 - 1e-12) <= found <= exact * 2.0 ** (1.0 / PER_DOUBLING) * (1.0 + 1e-12)
+    assert exact * (1.0 - 1e-12) <= found <= exact * (1.0 + ERROR) * (1.0 + 1e-12)
+    assert ERROR <= 0.005
 
 
 def test_times_beyond_the_bins_count_at_their_ends():

@@ -22,6 +22,7 @@ from slacktide.workloads import (
     WindowCounts,
     WorkloadError,
 )
+from slacktide.workloads.point_process import CHUNK
 
 RATES = st.floats(0.5, 300.0)
 PROCESSES = st.one_of(
@@ -66,6 +67,23 @@ def test_a_longer_run_begins_with_the_shorter_one(
     long = process.times(duration * factor, np.random.default_rng(seed))
     same = long[: short.size]
     np.testing.assert_allclose(same, short, rtol=1e-9, atol=1e-9)
+
+
+@given(PROCESSES, st.integers(0, 2**31))
+@settings(max_examples=40)
+def test_they_come_in_pieces_that_do_not_grow_with_the_run(process: Arrivals, seed: int) -> None:
+    pieces = [*process.chunks(40.0, np.random.default_rng(seed))]
+    window = getattr(process, "window", 0.0)
+    assert all(piece.size <= CHUNK or piece[-1] - piece[0] <= window for piece in pieces)
+    assert all(np.all(np.diff(piece) >= 0.0) for piece in pieces)
+    together = np.concatenate([np.empty(0), *pieces])
+    assert together.tolist() == process.times(40.0, np.random.default_rng(seed)).tolist()
+
+
+def test_recorded_times_come_in_pieces_too() -> None:
+    pieces = [*Replay(np.arange(5_000) * 1e-3).chunks(4.5, np.random.default_rng(0))]
+    assert max(piece.size for piece in pieces) <= CHUNK
+    assert np.concatenate(pieces).tolist() == (np.arange(4_500) * 1e-3).tolist()
 
 
 @pytest.mark.parametrize(

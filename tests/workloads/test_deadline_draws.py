@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from slacktide.workloads import Fixed, Mix, Uniform, WorkloadError
+from slacktide.workloads import Deadlines, Fixed, Mix, Uniform, WorkloadError
 
 
 def test_fixed_is_the_same_for_all() -> None:
@@ -34,6 +34,14 @@ def test_uniform_stays_in_its_range() -> None:
     assert drawn.max() <= 0.2
     assert drawn.mean() == pytest.approx(0.11, abs=0.005)
     assert Uniform(0.02, 0.2).longest == 0.2
+
+
+@pytest.mark.parametrize("source", [Mix((0.01, 0.1), (3.0, 1.0)), Uniform(0.02, 0.2), Fixed(1.0)])
+def test_draws_one_after_another_are_those_of_one_draw(source: Deadlines) -> None:
+    generator = np.random.default_rng(7)
+    parts = [source.draw(count, generator) for count in (3, 0, 1_000, 24)]
+    whole = source.draw(1_027, np.random.default_rng(7))
+    assert np.concatenate(parts).tolist() == whole.tolist()
 
 
 @pytest.mark.parametrize(

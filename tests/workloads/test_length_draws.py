@@ -29,6 +29,7 @@ SOURCES: list[Lengths] = [
     Modes((Mode(1.0, 3.0),)),
     Empirical([1.0, 1.0, 2.0, 8.0]),
 ]
+IN_ORDER = Empirical([1.0, 2.0, 8.0], ("a", "b", "a"), in_order=True)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.describe())
@@ -52,6 +53,22 @@ def test_a_longer_draw_begins_with_the_shorter_one(
     assert long.lengths[:count].tolist() == short.lengths.tolist()
     assert long.modes[:count].tolist() == short.modes.tolist()
     assert np.all(long.lengths > 0.0)
+
+
+@given(
+    st.sampled_from([*SOURCES, IN_ORDER]),
+    st.lists(st.integers(0, 40), max_size=5),
+    st.integers(0, 2**31),
+)
+@settings(max_examples=50)
+def test_draws_one_after_another_are_those_of_one_draw(
+    source: Lengths, counts: list[int], seed: int
+) -> None:
+    draw = source.drawer(np.random.default_rng(seed))
+    parts = [draw(count) for count in counts]
+    whole = source.draw(sum(counts), np.random.default_rng(seed))
+    assert [each for part in parts for each in part.lengths] == whole.lengths.tolist()
+    assert [each for part in parts for each in part.modes] == whole.modes.tolist()
 
 
 def test_equal_peaks_are_spaced_from_end_to_end() -> None:

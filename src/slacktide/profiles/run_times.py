@@ -95,10 +95,11 @@ class RunTimes:
         keys = []
         arrivals = self._arrivals
         for member in members:
-            hint = member.work_hint
-            if hint is not None and self._bins.see(hint):
-                self._sort_again()
-            key = self.key_of(member)
+            key = member.application, NO_HINT
+            if member.work_hint is not None:
+                if self._bins.see(member.work_hint):
+                    self._sort_again()
+                key = self.key_of(member)
             if key not in arrivals:
                 self._make_room()
                 arrivals[key] = 0.0

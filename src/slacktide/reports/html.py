@@ -17,10 +17,12 @@ from slacktide.reports.comparison import Comparison
 from slacktide.reports.table import (
     OUTCOME_COLUMNS,
     PERCENTILE_COLUMNS,
+    latency_heading,
     latency_rows,
     listed,
     milliseconds,
     percent,
+    rounding,
     summary,
 )
 
@@ -79,8 +81,9 @@ def _body(report: Report) -> str:
             "<h2>Outcomes</h2>",
             html_table(("stream", "submitted", "goodput", *OUTCOME_COLUMNS), _outcomes(report)),
             plots.outcomes_over_time(report),
-            "<h2>Latency from the intended send (ms)</h2>",
+            f"<h2>{escape(latency_heading(report))}</h2>",
             html_table(("of", "count", *PERCENTILE_COLUMNS), _latencies(report)),
+            html_list("notes", rounding(report)),
             plots.latency_curves(report),
             "<h2>Reasons</h2>",
             html_table(("stream", "reason", "requests"), _reasons(report)),

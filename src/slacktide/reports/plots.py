@@ -75,7 +75,7 @@ def latency_curves(report: Report) -> str:
             )
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel("latency from the intended send (ms)")
+        axes.set_xlabel(_literal(f"latency from the {report.latency_from} (ms)"))
         axes.set_ylabel("% of answers")
         if axes.lines:
             axes.legend(frameon=False, loc="lower right")

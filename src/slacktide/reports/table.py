@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table
@@ -21,7 +23,8 @@ PERCENTILE_COLUMNS = ("p50", "p90", "p99", "p99.9", "max")
 def render(report: Report) -> Group:
     """The whole report: outcomes, latencies, complaints."""
     lines = [Text(summary(report), style="bold")]
-    notes = [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
+    notes = [Text(note, style="dim") for note in rounding(report)]
+    notes += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
     notes += [Text(f"{count:>6} × {text}", style="red") for text, count in report.errors.items()]
     return Group(*lines, outcome_table(report), latency_table(report), *notes)
 
@@ -51,8 +54,8 @@ def outcome_table(report: Report) -> Table:
 
 
 def latency_table(report: Report) -> Table:
-    """Latencies in milliseconds, from the intended send."""
-    table = Table(title="Latency from the intended send (ms)", title_justify="left", box=SIMPLE)
+    """Latencies in milliseconds."""
+    table = Table(title=latency_heading(report), title_justify="left", box=SIMPLE)
     table.add_column("of")
     for heading in ("count", *PERCENTILE_COLUMNS):
         table.add_column(heading, justify="right")
@@ -93,6 +96,19 @@ def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
     if report.lateness is not None:
         rows.append(("lateness of the generator", report.lateness))
     return rows
+
+
+def latency_heading(report: Report) -> str:
+    """What latencies are, and what they count from."""
+    return f"Latency from the {report.latency_from} (ms)"
+
+
+def rounding(report: Report) -> Iterator[str]:
+    """How far percentiles lie above the samples they stand for, if they were counted in bins."""
+    error = max((samples.error for _, samples in latency_rows(report)), default=0.0)
+    if error > 0.0:
+        most = percent(error)
+        yield f"percentiles of many samples are of a histogram: at most {most} high, never low"
 
 
 def milliseconds(samples: Percentiles) -> tuple[str, ...]:

@@ -91,11 +91,16 @@ class Layout:
 
 
 def lay_out(
-    models: Mapping[str, ModelSettings], cores: Sequence[int], *, allow_fewer: bool = False
+    models: Mapping[str, ModelSettings],
+    cores: Sequence[int],
+    *,
+    allow_fewer: bool = False,
+    remedy: str = "--allow-fewer-cores serves it with those",
 ) -> Layout:
     """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
 
-    `allow_fewer`: who wishes for more than the machine has gets what there is, and a warning.
+    `allow_fewer`: who wishes for more than the machine has gets what there is, and a warning;
+    otherwise an error that ends in `remedy`.
     """
     total = len(cores)
     free = list(cores)
@@ -110,7 +115,9 @@ def lay_out(
     lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*places.values())}))
     for label, names in _owners(models).items():
         settings = models[names[0]]
-        limits, warning = _limits(names[0], settings, total, allow_fewer=allow_fewer)
+        limits, warning = _limits(names[0], settings, total)
+        if warning is not None and not allow_fewer:
+            raise LaneError(names[0], f"{warning}; {remedy}")
         if warning is not None:
             warnings.update(dict.fromkeys(names, warning))
         lane = ScaledLane(label, names, limits)
@@ -171,19 +178,19 @@ def _size(settings: ModelSettings) -> object:
     return settings.cores, settings.replicas, planner
 
 
-def _limits(
-    name: str, settings: ModelSettings, total: int, *, allow_fewer: bool
-) -> tuple[ScalingLimits, str | None]:
-    """How large and how many the lanes of a model may be on `total` cores, and a warning if that
-    is less than it wishes for. Raises LaneError, naming the field."""
+def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
+    """How large and how many the lanes of a model may be on `total` cores, and a warning, naming
+    the field, if that is less than it wishes for. Raises LaneError."""
     copies = settings.replicas
     if settings.cores is None:
         return ScalingLimits(1, total, copies.min, copies.max), None
     least, most = settings.cores.min, settings.cores.max or total
     wish = None
     if max(least, most) > total:
-        field = "cores.max" if most > total else "cores.min"
-        wish = f"{field}: wants {max(least, most)} cores, and the server may use {total}"
+        # The least is to blame first: a smaller most would not do.
+        field, wanted = ("cores.min", least) if least > total else ("cores.max", most)
+        field = "cores" if settings.cores.fixed else field
+        wish = f"{field}: wants {wanted} cores, and the server may use {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
     if copies.fixed:  # which divide the cores; where their number varies, each has so many
@@ -191,13 +198,17 @@ def _limits(
             raise LaneError(name, f"cores: wants {fewest} for so many replicas, and states {most}")
         least, most = max(1, least // fewest), most // fewest
     elif many * least > total:
-        wish = (
-            f"replicas.max: wants {many * least} cores, {least} for each of {many}, and the server "
+        field, wanted = (
+            ("replicas.min", fewest) if fewest * least > total else ("replicas.max", many)
+        )
+        short = (
+            f"{field}: wants {wanted * least} cores, {least} for each of {wanted}, and the server "
             f"may use {total}"
         )
+        if wish is None and wanted == fewest:  # with fewer cores it could not be served
+            raise LaneError(name, short)
+        wish = wish or short
         many = max(fewest, total // least)
-    if wish is not None and not allow_fewer:
-        raise LaneError(name, f"{wish}; --allow-fewer-cores serves it with those")
     return ScalingLimits(least, most, fewest, many), wish
 
 

@@ -1,9 +1,9 @@
 """`Latencies`: percentiles of any number of samples in bounded memory.
 
 Up to `EXACT` samples they are kept, and every percentile is a sample. Beyond, they are counted in
-bins whose edges grow by 2^(1/128): a percentile is then the upper edge of its bin, so at most
-0.55 % above the sample it stands for and never below it. Mean, least and most are exact always.
-Times up to 0.1 µs count as 0.
+bins whose edges grow by 2^(1/140): a percentile is then the upper edge of its bin, so at most
+`ERROR`, 0.5 %, above the sample it stands for and never below it (decision 0032). Mean, least and
+most are exact always. Times up to 0.1 µs count as 0.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from slacktide.load.report import Percentiles
 
-EXACT = 65_536
-PER_DOUBLING = 128
+EXACT = 10_000
+PER_DOUBLING = 140
+ERROR = 2.0 ** (1.0 / PER_DOUBLING) - 1.0
 LOWEST_S = 1e-7
 _DOUBLINGS = 44
 """From 0.1 µs to twenty days; what is longer shares the last bin."""
@@ -97,7 +98,8 @@ class Latencies:
             return None
         p50, p90, p99, p999 = self.quantiles((0.5, 0.9, 0.99, 0.999))
         mean = self._sum / self.count
-        return Percentiles(self.count, mean, p50, p90, p99, p999, self._most)
+        error = 0.0 if self._bins is None else ERROR
+        return Percentiles(self.count, mean, p50, p90, p99, p999, self._most, error)
 
     def curve(self) -> tuple[float, ...]:
         """The times at 0, 1, …, 100 percent; empty without samples."""

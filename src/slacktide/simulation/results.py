@@ -1,6 +1,6 @@
 """`Scorer`: from outcomes, as they come, to the report that live runs end in too.
 
-Outcomes are noted as they come, and counted with arrays a few ten thousand at a time: that costs
+Outcomes are noted as they come, and counted with arrays a few thousand at a time: that costs
 half a microsecond for each and memory that does not grow. Only requests that arrive within the
 scored window count; latency runs from the arrival (an upload's: its first byte).
 """
@@ -20,7 +20,7 @@ from slacktide.simulation.latencies import Latencies
 
 BINS_MOST = 3_600
 """Bins of the timeline; one second each in runs of up to an hour."""
-_FOLD = 32_768
+_FOLD = 8_192
 """Outcomes that are counted together."""
 
 _REASONS = tuple(Reason)
@@ -160,6 +160,7 @@ class Scorer:
             cores=cores,
             mean_cores=None if used is None else used / self._duration,
             core_seconds=used,
+            latency_from="first byte",
         )
 
     def _summed(

@@ -1,6 +1,7 @@
 """When requests come: arrival processes, each a frozen value that draws times from a generator.
 
-`times(duration, rng)` returns sorted float64 seconds in [0, duration). All random processes are
+`times(duration, rng)` returns sorted float64 seconds in [0, duration), `chunks` the same a piece at
+a time, so that a run of any length needs little memory. All random processes are
 stationary, or exact where their rate is a function of time: they start in their equilibrium, not at
 an arrival, so that the expected number of arrivals is exactly `mean_rate(duration) × duration` for
 every duration. They are also stable: from the same seed a longer run begins with the times of a
@@ -12,22 +13,31 @@ times; `varying.py` has those whose rate changes, `windows.py` those counted by 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from slacktide.workloads.errors import WorkloadError, positive
-from slacktide.workloads.point_process import Times, check_size, column, renewal
+from slacktide.workloads.point_process import CHUNK, Times, check_size, column, renewal
 
 
 class Arrivals(Protocol):
     """One stream's arrivals."""
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
-        """Sorted times in [0, duration). Raises WorkloadError if `duration` is not positive."""
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
+        """Sorted times in [0, duration), each piece after the one before; some may be empty.
+
+        Raises WorkloadError, with the first piece, if `duration` is not positive.
+        """
         ...
+
+    def times(self, duration: float, rng: np.random.Generator) -> Times:
+        """All of `chunks`."""
+        return np.concatenate([np.empty(0), *self.chunks(duration, rng)])
 
     def mean_rate(self, duration: float) -> float:
         """Expected requests per second over [0, duration)."""
@@ -39,7 +49,7 @@ class Arrivals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Arrivals):
     """One request every 1/rate seconds, the first at 0."""
 
     rate: float
@@ -47,10 +57,13 @@ class Constant:
     def __post_init__(self) -> None:
         positive("rate", self.rate)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
-        every = np.arange(np.ceil(duration * self.rate) + 1.0) / self.rate
-        return every[every < duration]
+        for first in count(step=CHUNK):
+            every = np.arange(first, first + CHUNK) / self.rate
+            yield every[every < duration]
+            if every[-1] >= duration:
+                return
 
     def mean_rate(self, duration: float) -> float:
         return self.rate
@@ -60,7 +73,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(Arrivals):
     """Independent arrivals: exponential gaps of mean 1/rate."""
 
     rate: float
@@ -68,7 +81,7 @@ class Poisson:
     def __post_init__(self) -> None:
         positive("rate", self.rate)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
         mean = 1.0 / self.rate
         return renewal(rng.exponential(mean), lambda n: rng.exponential(mean, n), duration)
@@ -81,7 +94,7 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(Arrivals):
     """Gamma gaps of mean 1/rate and coefficient of variation `cv`: above 1 bursty, below 1 even.
 
     The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, which for
@@ -95,7 +108,7 @@ class Gamma:
         positive("rate", self.rate)
         positive("cv", self.cv)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
         shape = self.cv**-2
         scale = self.cv**2 / self.rate
@@ -110,7 +123,7 @@ class Gamma:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replay:
+class Replay(Arrivals):
     """Exactly these times (sorted seconds, shape (n,)); `source` says where they come from."""
 
     instants: Times
@@ -123,9 +136,11 @@ class Replay:
         object.__setattr__(self, "instants", times)
         object.__setattr__(self, "source", source)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         positive("duration", duration)
-        return self.instants[: np.searchsorted(self.instants, duration, side="left")].copy()
+        last = int(np.searchsorted(self.instants, duration, side="left"))
+        for first in range(0, last, CHUNK):
+            yield self.instants[first : min(first + CHUNK, last)]
 
     def mean_rate(self, duration: float) -> float:
         return float(np.searchsorted(self.instants, duration, side="left")) / duration

@@ -9,7 +9,7 @@ requests belong to, so that a mixture can be one stream of several tenants.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,9 +34,13 @@ class Drawn:
 class Lengths(Protocol):
     """One stream's lengths."""
 
-    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
-        """`count` lengths, none negative. A longer draw begins with a shorter one."""
+    def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
+        """Draws so many lengths at each call, none negative: together what one call would."""
         ...
+
+    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+        """`count` lengths. A longer draw begins with a shorter one."""
+        return self.drawer(rng)(count)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ class Mode:
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(Lengths):
     """A mixture of normal peaks, each cut off at a small positive length.
 
     The synthetic run times of Orloj §6.3: one to eight modes, equal or unequal peaks, a σ for each.
@@ -107,16 +111,20 @@ class Modes:
         shares = self._shares()
         return sum(share * _mean_of(mode) for share, mode in zip(shares, self.modes, strict=True))
 
-    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
+    def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
         choice, noise = rng.spawn(2)
         edges = np.cumsum(self._shares())[:-1]
-        modes = np.searchsorted(edges, choice.random(count), side="right")
         means, sigmas, smallest = (
             np.array([getattr(mode, name) for mode in self.modes])
             for name in ("mean", "sigma", "smallest")
         )
-        lengths = means[modes] + sigmas[modes] * noise.standard_normal(count)
-        return Drawn(np.maximum(lengths, smallest[modes]), modes.astype(np.int64))
+
+        def draw(count: int) -> Drawn:
+            modes = np.searchsorted(edges, choice.random(count), side="right")
+            lengths = means[modes] + sigmas[modes] * noise.standard_normal(count)
+            return Drawn(np.maximum(lengths, smallest[modes]), modes.astype(np.int64))
+
+        return draw
 
     def quantile(self, level: float) -> float:
         _check_level(level)
@@ -156,7 +164,7 @@ def constant(length: float) -> Modes:
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
+class Exponential(Lengths):
     """Exponential lengths of mean `mean`: many short ones, no typical one."""
 
     mean: float
@@ -168,8 +176,8 @@ class Exponential:
     def names(self) -> tuple[str, ...]:
         return ("",)
 
-    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
-        return Drawn(rng.exponential(self.mean, count), np.zeros(count, dtype=np.int64))
+    def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
+        return lambda n: Drawn(rng.exponential(self.mean, n), np.zeros(n, dtype=np.int64))
 
     def quantile(self, level: float) -> float:
         _check_level(level)
@@ -180,7 +188,7 @@ class Exponential:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Empirical:
+class Empirical(Lengths):
     """Lengths that were measured: drawn from by chance, or gone through in their order.
 
     `values` has shape (m,), none negative; `applications` names that of each, or is empty. In their
@@ -221,14 +229,20 @@ class Empirical:
     def mean(self) -> float:
         return float(self.values.mean())
 
-    def draw(self, count: int, rng: np.random.Generator) -> Drawn:
-        size = self.values.size
-        picks = np.arange(count) % size if self.in_order else rng.integers(size, size=count)
-        if not self.applications:
-            return Drawn(self.values[picks], np.zeros(count, dtype=np.int64))
+    def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
+        size, first = self.values.size, 0
         number = {name: index for index, name in enumerate(self.names)}
-        modes = np.array([number[name] for name in self.applications], dtype=np.int64)
-        return Drawn(self.values[picks], modes[picks])
+        named = [number[name] for name in self.applications] or [0] * size
+        modes = np.array(named, dtype=np.int64)
+
+        def draw(count: int) -> Drawn:
+            nonlocal first
+            order = np.arange(first, first + count) % size
+            first += count
+            picks = order if self.in_order else rng.integers(size, size=count)
+            return Drawn(self.values[picks], modes[picks])
+
+        return draw
 
     def quantile(self, level: float) -> float:
         _check_level(level)

@@ -7,7 +7,7 @@ is the integral of λ.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
@@ -25,16 +25,13 @@ CHUNK = 1024
 """Gaps drawn at once. Fixed, so that the draws do not depend on the duration."""
 
 
-def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Times:
+def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iterator[Times]:
     """Times of a renewal process whose first arrival is at `first` and whose gaps are drawn."""
-    chunks = [np.array([first])]
-    last = first
-    while last < duration:
-        times = last + np.cumsum(draw(CHUNK))
-        chunks.append(times)
-        last = float(times[-1])
-    every = np.concatenate(chunks)
-    return every[: np.searchsorted(every, duration, side="left")]
+    times = np.array([first])
+    while times[-1] < duration:
+        yield times
+        times = times[-1] + np.cumsum(draw(CHUNK))
+    yield times[: np.searchsorted(times, duration, side="left")]
 
 
 def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
@@ -45,15 +42,17 @@ def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times
     return edges, total
 
 
-def modulated(starts: Times, rates: Times, duration: float, rng: np.random.Generator) -> Times:
+def modulated(
+    starts: Times, rates: Times, duration: float, rng: np.random.Generator
+) -> Iterator[Times]:
     """Poisson arrivals with a piecewise constant rate, by the change of clock."""
     edges, total = integral(starts, rates, duration)
     expected = float(total[-1])
     if expected <= 0.0:
-        return np.empty(0)
-    unit = renewal(rng.exponential(), lambda n: rng.exponential(1.0, n), expected)
-    times = np.interp(unit, total, edges)
-    return times[times < duration]  # rounding may put the last one on the edge
+        return
+    for unit in renewal(rng.exponential(), lambda n: rng.exponential(1.0, n), expected):
+        times = np.interp(unit, total, edges)
+        yield times[times < duration]  # rounding may put the last one on the edge
 
 
 def column(field: str, values: ArrayLike) -> Times:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from slacktide.workloads.arrivals import Arrivals
 from slacktide.workloads.errors import WorkloadError, not_negative, positive
 from slacktide.workloads.point_process import (
     CHUNK,
@@ -22,7 +24,7 @@ _STEPS = 360
 
 
 @dataclass(frozen=True, slots=True)
-class OnOff:
+class OnOff(Arrivals):
     """Bursts: Poisson at `rate_on` or `rate_off`, switching after exponential stays.
 
     `mean_on` and `mean_off` are the mean stays in seconds. A Markov-modulated Poisson process
@@ -40,22 +42,22 @@ class OnOff:
         positive("mean_on", self.mean_on)
         positive("mean_off", self.mean_off)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, max(self.rate_on, self.rate_off))
         check_size(duration, 2.0 / (self.mean_on + self.mean_off))
         stays, clicks = rng.spawn(2)
         on_first = bool(stays.uniform() * (self.mean_on + self.mean_off) < self.mean_on)
         means = (self.mean_on, self.mean_off) if on_first else (self.mean_off, self.mean_on)
         rates = (self.rate_on, self.rate_off) if on_first else (self.rate_off, self.rate_on)
-        chunks: list[Times] = []
+        found: list[Times] = []
         total = 0.0
         while total < duration:
             pairs = stays.exponential(means, (CHUNK, 2))
-            chunks.append(pairs.reshape(-1))
+            found.append(pairs.reshape(-1))
             total += float(pairs.sum())
-        lengths = np.concatenate(chunks)
+        lengths = np.concatenate(found)
         starts = np.concatenate(([0.0], np.cumsum(lengths)[:-1]))
-        return modulated(starts, np.tile(rates, lengths.size // 2), duration, clicks)
+        yield from modulated(starts, np.tile(rates, lengths.size // 2), duration, clicks)
 
     def mean_rate(self, duration: float) -> float:
         weighted = self.rate_on * self.mean_on + self.rate_off * self.mean_off
@@ -66,7 +68,7 @@ class OnOff:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RateTrace:
+class RateTrace(Arrivals):
     """Poisson at `rates[i]` from `starts[i]` on, until the next start; the last rate lasts.
 
     Both have shape (n,); starts rise strictly. Before the first start nothing comes.
@@ -86,10 +88,10 @@ class RateTrace:
         object.__setattr__(self, "rates", levels)
         object.__setattr__(self, "source", source)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         positive("duration", duration)
         check_size(duration, self.mean_rate(duration))
-        return modulated(self.starts, self.rates, duration, rng)
+        yield from modulated(self.starts, self.rates, duration, rng)
 
     def mean_rate(self, duration: float) -> float:
         _, total = integral(self.starts, self.rates, duration)
@@ -100,7 +102,7 @@ class RateTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Diurnal:
+class Diurnal(Arrivals):
     """Day and night: Poisson at a rate that swings from `low` (at 0) to `high` (half a period on).
 
     λ(t) = low + (high − low) · (1 − cos(2πt / period)) / 2, held at its mean over each of the 360
@@ -118,10 +120,10 @@ class Diurnal:
         if self.low > self.high:
             raise WorkloadError("high", f"must be at least low = {self.low:g}, got {self.high:g}")
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.high)
         check_size(duration, _STEPS / self.period)
-        return modulated(*self._steps(duration), duration, rng)
+        yield from modulated(*self._steps(duration), duration, rng)
 
     def mean_rate(self, duration: float) -> float:
         _, total = integral(*self._steps(duration), duration)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from slacktide.workloads.arrivals import Arrivals
 from slacktide.workloads.errors import WorkloadError, positive
-from slacktide.workloads.point_process import Times, check_size, column
+from slacktide.workloads.point_process import CHUNK, Times, check_size, column
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowCounts:
+class WindowCounts(Arrivals):
     """`counts[i]` requests in the i-th window of `window` seconds, spread evenly by chance.
 
     Shape (n,), whole numbers. Nothing comes after the last window.
@@ -33,9 +35,9 @@ class WindowCounts:
         object.__setattr__(self, "window", window)
         object.__setattr__(self, "source", source)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.mean_rate(duration))
-        return _spread(self.counts, self.window, duration, rng)
+        yield from _spread(self.counts, self.window, duration, rng)
 
     def mean_rate(self, duration: float) -> float:
         inside = np.clip(duration / self.window - np.arange(self.counts.size), 0.0, 1.0)
@@ -46,7 +48,7 @@ class WindowCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class GammaWindows:
+class GammaWindows(Arrivals):
     """Windows of `window` seconds, each with a rate of its own around `rate`.
 
     A window's count is Poisson around rate × window × Gamma(mean 1, coefficient of variation `cv`):
@@ -62,13 +64,13 @@ class GammaWindows:
         positive("window", self.window)
         positive("cv", self.cv)
 
-    def times(self, duration: float, rng: np.random.Generator) -> Times:
+    def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
         check_size(duration, 1.0 / self.window)
         levels, counts, places = rng.spawn(3)
         count = int(np.ceil(duration / self.window))
         means = self.rate * self.window * levels.gamma(self.cv**-2, self.cv**2, count)
-        return _spread(counts.poisson(means), self.window, duration, places)
+        yield from _spread(counts.poisson(means), self.window, duration, places)
 
     def mean_rate(self, duration: float) -> float:
         return self.rate
@@ -79,9 +81,16 @@ class GammaWindows:
 
 def _spread(
     counts: NDArray[np.int64], window: float, duration: float, rng: np.random.Generator
-) -> Times:
-    """Sorted times in [0, duration), uniform within each window."""
+) -> Iterator[Times]:
+    """Sorted times in [0, duration), uniform within each window; whole windows at a time."""
     begun = counts[: int(np.ceil(duration / window))]
-    starts = np.repeat(np.arange(begun.size) * window, begun)
-    times = np.sort(starts + rng.random(starts.size) * window)
-    return times[: np.searchsorted(times, duration, side="left")]
+    first, latest = 0, 0.0
+    while first < begun.size:
+        until = np.cumsum(begun[first : first + CHUNK])
+        last = first + max(1, int(np.searchsorted(until, CHUNK, side="right")))
+        starts = np.repeat(np.arange(first, last) * window, begun[first:last])
+        times = np.sort(starts + rng.random(starts.size) * window)
+        # Rounding may put the last of one window behind the first of the next.
+        times = np.maximum(times[: np.searchsorted(times, duration, side="left")], latest)
+        yield times
+        first, latest = last, float(times[-1]) if times.size else latest

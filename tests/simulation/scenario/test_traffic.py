@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from slacktide.simulation import DrawnRequest, Upload
 from slacktide.simulation.scenario import Cell, build
+from slacktide.workloads import Constant
 
 Read = Callable[..., tuple[Cell, ...]]
 
@@ -150,6 +154,58 @@ def test_what_two_cells_both_say_they_share(read: Read) -> None:
     assert [(r.arrival, r.length) for r in longer][: len(base)] == [
         (r.arrival, r.length) for r in base
     ]
+
+
+def test_requests_are_drawn_as_they_are_needed(read: Read, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run of 36 million of them would hold them all before the first."""
+    pulled: list[int] = []
+    whole = Constant.chunks
+
+    def counted(self: Constant, *args: Any) -> Iterator[Any]:
+        for piece in whole(self, *args):
+            pulled.append(piece.size)
+            yield piece
+
+    monkeypatch.setattr(Constant, "chunks", counted)
+    hour = read("applications.web.arrivals=constant:10000", "duration=1h")[0]
+    found = [*islice(build(hour).items(1), 10_000)]
+    assert [item.id for item in found if isinstance(item, DrawnRequest)] == [*range(10_000)]
+    assert sum(pulled) < 10_000 + 4 * max(pulled)
+
+
+def test_together_they_are_those_of_each_application_by_itself(read: Read, tmp_path: Path) -> None:
+    """In the order of their first bytes; those of one instant in the order of the applications.
+    There are more than are drawn at a time, and an outage ends for many at once."""
+    (tmp_path / "t.csv").write_text(TRACE)
+    common = "model: m, lengths: 'modes:short=3~1,long=17~1', slo: 40ms"
+    apps = {
+        "steady": f"{{{common}, arrivals: 'constant:500', rows: [1, 2]}}",
+        "again": f"{{{common}, arrivals: 'constant:500', hint: {{error: 0.3}}}}",
+        "link": f"{{{common}, arrivals: 'poisson:500', link: {{trace: t.csv, payload: 10kB}}}}",
+        "notice": f"{{{common}, arrivals: 'gamma:500:cv=2', notice: 30ms}}",
+    }
+
+    def items(*names: str) -> list[Any]:
+        stated = [f"applications.{name}={apps[name]}" for name in names]
+        return [*build(read("applications={}", "duration=8s", *stated)[0]).items(3)]
+
+    def request(item: Any) -> DrawnRequest:
+        made: DrawnRequest = item.request if isinstance(item, Upload) else item
+        return made
+
+    together = items(*apps)
+    keys = [(item.arrival, [*apps].index(request(item).client)) for item in together]
+    assert keys == sorted(keys)
+    assert [request(item).id for item in together] == [*range(len(together))]
+    for name in apps:
+        alone = items(name)
+        assert len(alone) > 3_000
+        mine = [item for item in together if request(item).client == name]
+        for one, other in zip(alone, mine, strict=True):
+            assert replace(request(one), id=0) == replace(request(other), id=0)
+            if isinstance(one, Upload):
+                assert one.complete_at == other.complete_at
+                assert replace(one.notice, id=0) == replace(other.notice, id=0)
 
 
 def test_a_recorded_trace_keeps_times_lengths_and_owners(read: Read, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of `count` samples in seconds; each percentile is a sample, not an interpolation."""
+    """Of `count` samples in seconds; each percentile is a sample, not an interpolation, or lies
+    above it by the share `error` at most."""
 
     count: int
     mean: float
@@ -36,6 +37,8 @@ class Percentiles:
     p99: float
     p999: float
     max: float
+    error: float = 0.0
+    """0: samples. More: of samples that were too many to keep and were counted in a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,9 @@ class StreamReport:
     """Submitted per second of the window."""
     on_time_rps: float
     latency: Percentiles | None
-    """Of the answers, on time or late, from the intended send; None without answers."""
+    """Of the answers, on time or late, from `Report.latency_from` on; None without answers."""
     refusal_latency: Percentiles | None
-    """Of the refusals, from the intended send too."""
+    """Of the refusals, from there too."""
     latency_curve: tuple[float, ...] = ()
     """Latency of the answers at 0, 1, …, 100 percent (seconds)."""
 
@@ -143,6 +146,8 @@ class Report:
     """Mean cores allocated to models in the window, busy or not; likewise."""
     core_seconds: float | None = None
     """That, times the length of the window."""
+    latency_from: str = "intended send"
+    """What latencies count from: that, or the `first byte` that the server sees."""
     schema: int = SCHEMA
 
     @property

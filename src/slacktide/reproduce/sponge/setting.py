@@ -151,7 +151,7 @@ def draw(
     generator = stream(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)
     way = Way(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
-    journeys = way.journeys(sent)
+    journeys = way.journeys()(sent)
     # An outage ends for many at once: only rounding could put them in another order.
     ready = np.maximum.accumulate(journeys.complete)
     return Requests(sent, ready, np.maximum(journeys.believed, sent))

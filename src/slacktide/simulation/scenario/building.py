@@ -76,7 +76,8 @@ class _Builder:
             for name, model in scenario.models.items()
         }
         try:
-            layout = lay_out(wishes, range(scenario.cores))
+            remedy = "'cores' of the scenario gives it more"
+            layout = lay_out(wishes, range(scenario.cores), remedy=remedy)
         except LaneError as error:
             raise self._refuse(("models", error.model), str(error)) from None
         sizes = {lane.name: len(lane.cores) for lane in layout.lanes}

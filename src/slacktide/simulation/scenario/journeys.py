@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ Column = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Journeys:
-    """All requests of an application, in the order of sending; absolute seconds, shape (n,)."""
+    """Requests of an application, in the order of sending; absolute seconds, shape (n,)."""
 
     arrival: Column
     """First bytes."""
@@ -34,28 +36,29 @@ class Way:
     shared: bool = False
     """Whether they queue for the link."""
 
-    def journeys(self, sent: Column) -> Journeys:
-        """Those of requests that are sent at these instants (seconds, rising, shape (n,))."""
-        size = self.payload_bytes
+    def journeys(self) -> Callable[[Column], Journeys]:
+        """Asked for the next requests at each call: the instants at which they are sent (seconds,
+        rising, shape (n,))."""
+        size, client = self.payload_bytes, ""
         link = SharedLink(self.link) if self.shared else self.link
-        each = [link.deliver(size, sent=at) for at in sent.tolist()]
-        arrival = np.array([journey.arrival for journey in each])
-        complete = np.array([journey.complete_at for journey in each])
         # A bandwidth that never changes is no secret for long.
-        known = isinstance(self.link, ConstantLink)
-        return Journeys(
-            arrival, complete, complete if known else _believed(size, arrival, complete)
-        )
+        secret = not isinstance(self.link, ConstantLink)
+        # What the server's own measuring makes of the bodies that are complete at each first byte.
+        bandwidth = Bandwidth()
+        under_way: list[tuple[float, float]] = []
 
+        def of(sent: Column) -> Journeys:
+            each = [link.deliver(size, sent=at) for at in sent.tolist()]
+            believed = []
+            for journey in each:
+                first = journey.arrival
+                heappush(under_way, (journey.complete_at, first))
+                while under_way and under_way[0][0] <= first:
+                    end, begin = heappop(under_way)
+                    bandwidth.observe(client, size, end - begin)
+                believed.append(first + bandwidth.transfer_time(client, size))
+            arrival = np.array([journey.arrival for journey in each])
+            complete = np.array([journey.complete_at for journey in each])
+            return Journeys(arrival, complete, np.array(believed) if secret else complete)
 
-def _believed(size: int, arrival: Column, complete: Column) -> Column:
-    """What the server's own measuring makes of the bodies that are complete at each first byte."""
-    bandwidth, client = Bandwidth(), ""
-    ends = sorted(zip(complete.tolist(), arrival.tolist(), strict=True), reverse=True)
-    believed = []
-    for first in arrival.tolist():
-        while ends and ends[-1][0] <= first:
-            end, begin = ends.pop()
-            bandwidth.observe(client, size, end - begin)
-        believed.append(first + bandwidth.transfer_time(client, size))
-    return np.array(believed)
+        return of

@@ -1,4 +1,4 @@
-"""The requests of a scenario: drawn from its seed as arrays, handed out one by one.
+"""The requests of a scenario: drawn from its seed a few thousand at a time, handed out one by one.
 
 Each application has its own random numbers for each purpose, so that another scheduler, another
 deadline or another application leaves the rest as it was: cells of a grid are paired wherever they
@@ -7,8 +7,9 @@ say the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,6 @@ from slacktide.workloads import Arrivals, Deadlines, Lengths, WorkloadError
 TRAINING = 4_000
 """Requests of each application that policies know of beforehand, where lengths are known."""
 HINT_BINS = 8
-_CHUNK = 8_192
-"""Requests that exist at a time, apart from those under way."""
-
 Column = NDArray[np.float64]
 
 
@@ -55,28 +53,11 @@ class Traffic:
         return (self.lengths.names[mode] if self.lengths is not None else "") or self.name
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Drawn:
-    """Requests by column, each of shape (n,)."""
-
-    begins: Column
-    """When the server first hears of the request."""
-    arrival: Column
-    """When it arrives: latency counts from there."""
-    complete: Column
-    believed: Column
-    """When the server takes it to be complete."""
-    network: Column
-    """Seconds on the way before it arrived."""
-    deadline: Column
-    rows: NDArray[np.int64]
-    length: Column
-    hint: Column
-    """NaN: none."""
-    owner: NDArray[np.int64]
-    """Index into the applications of `_Sender`."""
-    sender: NDArray[np.int64]
-    """Index into the streams."""
+Drawn = NDArray[np.float64]
+"""The next requests of an application, of shape (10, n). By row: when the server first hears of
+them; when they arrive, from which latency counts; when they are complete, and when the server takes
+them to be; seconds on the way before they arrived; deadline; rows; length; hint; number of the
+application among those of `_Sender`."""
 
 
 def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
@@ -84,18 +65,31 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
 
     Those of one instant keep the order of the applications.
     """
-    parts = [_draw(one, number, duration, seed) for number, one in enumerate(streams)]
-    columns = [
-        np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Drawn)
-    ]
-    order = np.argsort(columns[0], kind="stable")
     senders = [_Sender(one) for one in streams]
-    for start in range(0, order.size, _CHUNK):
-        chosen = order[start : start + _CHUNK]
-        for id, row in enumerate(
-            zip(*(column[chosen].tolist() for column in columns), strict=True), start=start
-        ):
-            yield senders[row[-1]].item(id, *row[:-1])
+    sources = [_drawn(one, duration, seed) for one in streams]
+    drawn = [np.empty((10, 0)) for _ in streams]
+    known = [-np.inf for _ in streams]
+    """Until when all that begins is among `drawn`."""
+    first = 0
+    while senders:
+        until = min(known)
+        ready = [one[:, one[0] < until] for one in drawn] if until < np.inf else drawn
+        order = np.argsort(np.concatenate([one[0] for one in ready]), kind="stable")
+        ids = np.empty_like(order)
+        ids[order] = np.arange(first, first + order.size)
+        edges = np.cumsum([one.shape[1] for one in ready])[:-1]
+        made: list[Item] = []
+        for sender, part, mine in zip(senders, ready, np.split(ids, edges), strict=True):
+            made += sender.items(mine.tolist(), part)
+        yield from [made[place] for place in order.tolist()]
+        if until == np.inf:
+            return
+        first += order.size
+        for number, source in enumerate(sources):
+            drawn[number] = drawn[number][:, drawn[number][0] >= until]
+            if known[number] == until:
+                known[number], more = next(source, (np.inf, np.empty((10, 0))))
+                drawn[number] = np.hstack((drawn[number], more))
 
 
 def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Training:
@@ -121,43 +115,43 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
     return Training({key: np.concatenate(some) for key, some in lengths.items()}, shares, edges)
 
 
-def _draw(one: Traffic, number: int, duration: float, seed: int) -> _Drawn:
+def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
+    """(until when all that begins has been drawn, what has been drawn last)."""
+    row_numbers, hints, deadlines, lengths = (
+        stream(seed, f"{purpose} of {one.name}")
+        for purpose in ("rows", "hints", "deadlines", "lengths")
+    )
+    draw_lengths = one.lengths.drawer(lengths) if one.lengths is not None else None
+    journeys_of = one.link.journeys() if one.link is not None else None
+    way_back = one.link.link.way_back if one.link is not None else 0.0
+    chunks = one.arrivals.chunks(duration, stream(seed, f"arrivals of {one.name}"))
     try:
-        sent = one.arrivals.times(duration, stream(seed, f"arrivals of {one.name}"))
+        for sent in filter(np.size, chunks):
+            count = sent.size
+            length = mode = network = np.zeros(count)
+            if draw_lengths is not None:
+                drawn = draw_lengths(count)
+                length, mode = drawn.lengths, drawn.modes.astype(np.float64)
+            if one.deadlines is None:
+                allowance = np.full(count, one.patience)
+            else:
+                allowance = one.deadlines.draw(count, deadlines)
+            begins = arrival = complete = believed = sent
+            if journeys_of is not None:
+                journeys = journeys_of(sent)
+                begins = arrival = journeys.arrival
+                complete, believed = journeys.complete, journeys.believed
+                network = arrival - sent
+            elif one.notice is not None:
+                begins = np.maximum(sent - one.notice, 0.0)
+            deadline = sent + allowance - way_back
+            rows = np.array(one.rows)[row_numbers.integers(len(one.rows), size=count)]
+            hint = _hints(one.hint, length, hints)
+            columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
+            # What is sent later begins no earlier than it is sent, or announced.
+            yield float(sent[-1]) - (one.notice or 0.0), np.stack((*columns, mode))
     except WorkloadError as error:  # more of something than building could know
         raise ScenarioError([f"applications.{one.name}.arrivals: {error}"]) from None
-    count = sent.size
-    rows = stream(seed, f"rows of {one.name}").integers(len(one.rows), size=count)
-    length, mode = np.zeros(count), np.zeros(count, dtype=np.int64)
-    if one.lengths is not None:
-        drawn = one.lengths.draw(count, stream(seed, f"lengths of {one.name}"))
-        length, mode = drawn.lengths, drawn.modes
-    if one.deadlines is None:
-        allowance = np.full(count, one.patience)
-    else:
-        allowance = one.deadlines.draw(count, stream(seed, f"deadlines of {one.name}"))
-    begins = arrival = complete = believed = sent
-    network, reserve = np.zeros(count), 0.0
-    if one.link is not None:
-        journeys = one.link.journeys(sent)
-        begins = arrival = journeys.arrival
-        complete, believed = journeys.complete, journeys.believed
-        network, reserve = arrival - sent, one.link.link.way_back
-    elif one.notice is not None:
-        begins = np.maximum(sent - one.notice, 0.0)
-    return _Drawn(
-        begins=begins,
-        arrival=arrival,
-        complete=complete,
-        believed=believed,
-        network=network,
-        deadline=sent + allowance - reserve,
-        rows=np.array(one.rows, dtype=np.int64)[rows],
-        length=length,
-        hint=_hints(one.hint, length, stream(seed, f"hints of {one.name}")),
-        owner=mode,
-        sender=np.full(count, number, dtype=np.int64),
-    )
 
 
 def _hints(hint: Hint | None, lengths: Column, generator: np.random.Generator) -> Column:
@@ -183,57 +177,28 @@ class _Sender:
         self._traffic = one
         modes = 1 if one.lengths is None else len(one.lengths.names)
         self._owners = [one.owner(mode) for mode in range(modes)]
-        self._whole = one.link is None and one.notice is None
         self._payload, self._reserve = 0, 0.0
         if one.link is not None:
             self._payload, self._reserve = one.link.payload_bytes, one.link.link.way_back
 
-    def item(
-        self,
-        id: int,
-        begins: float,
-        arrival: float,
-        complete: float,
-        believed: float,
-        network: float,
-        deadline: float,
-        rows: int,
-        length: float,
-        hint: float,
-        owner: int,
-    ) -> Item:
-        """One request; an upload where it is announced before it is complete."""
+    def items(self, ids: Sequence[int], drawn: Drawn) -> Iterable[Item]:
+        """Requests; uploads where they are announced before they are complete."""
         one = self._traffic
-        request = DrawnRequest(
-            id=id,
-            model=one.model,
-            arrival=arrival,
-            deadline=deadline,
-            rows=rows,
-            penalty=one.penalty,
-            best_effort=one.deadlines is None,
-            application=self._owners[owner],
-            client=one.name,
-            work_hint=None if hint != hint else hint,
-            reserve=self._reserve,
-            network_time=network,
-            length=length,
-        )
-        if self._whole:
-            return request
-        notice = Notice(
-            id=id,
-            model=one.model,
-            arrival=begins,
-            deadline=deadline,
-            payload_bytes=self._payload,
-            complete_at=believed,
-            penalty=one.penalty,
-            best_effort=request.best_effort,
-            application=request.application,
-            client=one.name,
-        )
-        return Upload(notice, request, complete)
+        model, penalty, none = repeat(one.model), repeat(one.penalty), repeat(None)
+        begins, arrival, complete, believed, network, deadline = drawn[:6].tolist()
+        rows, owners = drawn[[6, 9]].astype(np.int64).tolist()
+        length, hint = drawn[7:9].tolist()
+        owned = [self._owners[owner] for owner in owners]
+        whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
+        # By position, a column at a time: keywords would cost as much again.
+        work = (none if one.hint is None else hint, repeat(self._reserve), network, none, length)
+        head = (ids, model, arrival, deadline, rows, penalty, repeat(()))
+        made = map(DrawnRequest, *head, *whose, *work)
+        if one.link is None and one.notice is None:
+            return made
+        body = (repeat(self._payload), believed, penalty)
+        notices = map(Notice, ids, model, begins, deadline, *body, *whose)
+        return map(Upload, notices, made, complete)
 
 
 def by_model(streams: Sequence[Traffic]) -> Mapping[str, tuple[Traffic, ...]]:
