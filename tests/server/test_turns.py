@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slacktide.server.turns import SHARE_S, Turns
+from slacktide.server.turns import SHARE_S, WAITING_S, Turns
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 
 class Busy:
-    """A connection with so many pieces of work, each half a share."""
+    """A connection with so many pieces of work, each half of what a turn has for them."""
 
     def __init__(self, turns: Turns, clock: Clock, log: list[str], client: str, pieces: int):
         self.turns, self.clock, self.log = turns, clock, log
@@ -27,7 +27,7 @@ class Busy:
 
     def go_on(self) -> None:
         self.log.append(self.client)
-        self.clock.now += SHARE_S / 2
+        self.clock.now += WAITING_S / 2
         self.pieces -= 1
         if self.pieces:
             self.turns.wait(self.client, self)
@@ -52,7 +52,7 @@ def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn():
     asyncio.run(body())
 
 
-def test_those_that_wait_take_turns_by_address_and_no_turn_is_longer_than_a_share_and_a_piece():
+def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_piece_that_fills_it():
     async def body():
         clock = Clock()
         turns, log = Turns(clock), []
@@ -67,7 +67,7 @@ def test_those_that_wait_take_turns_by_address_and_no_turn_is_longer_than_a_shar
             lengths.append(clock.now - before)
         assert log.count("many") == 15
         assert log[:4] == ["many", "one", "many", "one"]
-        assert max(lengths) < SHARE_S * 2
+        assert max(lengths) < WAITING_S * 2
 
     asyncio.run(body())
 

@@ -22,9 +22,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
-SHARE_S = 0.004
-"""Seconds of one turn for one address; and of one turn for all that wait, together. What is begun
-is finished: a piece of work is bounded by those who do it (a millisecond or two)."""
+SHARE_S = 0.008
+"""Seconds of one turn for one address: some sixty ordinary requests. What is begun is finished: a
+piece of work is bounded by those who do it (a millisecond or two)."""
+WAITING_S = 0.004
+"""Seconds of one turn for all that wait, together: while one of an address waits, nothing else of
+it goes before."""
 
 
 class ByClient(Generic[T]):
@@ -105,7 +108,7 @@ class Turns:
         self._due = False
         self._spent.clear()
         began = self.clock()
-        while self._queue and self.clock() - began < SHARE_S:
+        while self._queue and self.clock() - began < WAITING_S:
             client, connection = self._queue.pop()
             since = self.clock()
             try:
@@ -168,4 +171,4 @@ class Line:
             thread.shutdown(wait=False)
 
 
-__all__ = ["SHARE_S", "ByClient", "Line", "Turns", "Waiting"]
+__all__ = ["SHARE_S", "WAITING_S", "ByClient", "Line", "Turns", "Waiting"]

@@ -127,9 +127,12 @@ class Connection(asyncio.BufferedProtocol):
                 since = turns.clock()
                 self._feed(data)
                 turns.spent(self.client, since)
-            else:
+            elif self._reader.held:
                 self._reader.hold(data)
                 self._update_reading()
+            else:  # most clients send no more before their answer: not worth two system calls
+                self._reader.hold(data)
+                self._wait_for_turn()
 
     def eof_received(self) -> None:
         self._leave()
@@ -193,6 +196,11 @@ class Connection(asyncio.BufferedProtocol):
             self._feed(b"")
         else:
             self._update_reading()
+
+    def _wait_for_turn(self) -> None:
+        if self._may_go_on() and not self._queued:
+            self._queued = True
+            self._hub.turns.wait(self.client, self)
 
     def _may_go_on(self) -> bool:
         """Whether the reader holds bytes and nothing else is to be done before them."""
@@ -455,9 +463,7 @@ class Connection(asyncio.BufferedProtocol):
         wanted = self._clogged_since is None and not self._reader.ready
         if self._reader.held:
             wanted = False
-            if self._may_go_on() and not self._queued:
-                self._queued = True
-                self._hub.turns.wait(self.client, self)
+            self._wait_for_turn()
         if wanted is not self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
