@@ -101,7 +101,7 @@ class RequestReader:
     @property
     def gathered(self) -> int:
         """Bytes kept of a head, or of a line of a chunked body, that is not whole."""
-        return len(self._head) + (0 if self._chunked is None else self._chunked.held)
+        return len(self._head) + (0 if self._chunked is None else len(self._chunked.line))
 
     def hold(self, data: Buffer) -> None:
         """Keep `data` for the next call of `feed`."""
