@@ -239,11 +239,23 @@ def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds(
 
 def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCaptureFixture):
     async def play(stage: Stage) -> None:
-        stage.driver.engine._handlers[PlanChanged] = lambda event: 1 / 0
+        stage.driver.engine._deploying.plan_changed = lambda event: 1 / 0
         with pytest.raises(ControlError):
             stage.driver.apply(planned(POOL))
         assert stage.driver.broken.is_set()
         assert "no plan can be put in force (ZeroDivisionError" in caplog.text
+
+    staged(play)
+
+
+def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.MonkeyPatch):
+    async def play(stage: Stage) -> None:
+        engine, plan = stage.driver.engine, planned(POOL)
+        dispatch = engine._batches.dispatch
+        monkeypatch.setattr(engine._batches, "dispatch", lambda lane: 1 / 0)
+        stage.driver.apply(plan)
+        monkeypatch.setattr(engine._batches, "dispatch", dispatch)
+        assert (stage.driver._plan, stage.driver.broken.is_set()) == (plan, False)
 
     staged(play)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -305,3 +306,39 @@ def test_files_are_looked_at_and_taken_once_they_rest(tmp_path, monkeypatch):
 
 async def to_thread(work):
     return work()
+
+
+def greeted(server, client):
+    """Whether a handshake between two contexts succeeds, both ways."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        server.wrap_bio(to_server, to_client, server_side=True),
+        client.wrap_bio(to_client, to_server, server_hostname="localhost"),
+    ]
+    for _ in range(4):
+        for end in ends:
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return False
+    return ends[0].getpeercert() is not None
+
+
+def test_a_new_authority_of_clients_is_taken(tmp_path):
+    ours, first, second = trustme.CA(), trustme.CA(), trustme.CA()
+    tls = issued(tmp_path, ours)
+    authority = written(tmp_path / "ca.pem", first.cert_pem.bytes())
+    held = Credentials(None, TlsFiles(tls.certificate, tls.key, authority))
+
+    def known(signed):
+        client = ssl.create_default_context()
+        ours.configure_trust(client)
+        signed.issue_cert("client.example").configure_cert(client)
+        return greeted(held.context, client)
+
+    assert (known(first), known(second)) == (True, False)
+    written(authority, second.cert_pem.bytes())
+    held.reload()
+    assert (known(first), known(second)) == (False, True)

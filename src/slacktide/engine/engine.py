@@ -57,6 +57,8 @@ class Engine:
         self.state = EngineState(factory, settings or EngineSettings())
         """For reading: metrics, planners' snapshots, `check_invariants`."""
         self.events_seen = 0
+        self.plan_done = True
+        """False if an exception came in the middle of the last PlanChanged."""
         self._requests = Requests(self.state)
         self._sampler = Sampler(self.state)
         self._batches = Batches(self.state, self._requests, self._sampler)
@@ -77,7 +79,7 @@ class Engine:
             ReplicaUp: self._replicas.up,
             ReplicaLost: self._replicas.lost,
             LaneResized: self._resizing.resized,
-            PlanChanged: self._deploying.plan_changed,
+            PlanChanged: self._plan_changed,
             MemoryShort: self._memory_short,
             TimerFired: self._timer_fired,
         }
@@ -138,6 +140,11 @@ class Engine:
             if lane.awaited_until < at:
                 at = lane.awaited_until
         return at if at < math.inf else None
+
+    def _plan_changed(self, event: PlanChanged) -> None:
+        self.plan_done = False
+        self._deploying.plan_changed(event)
+        self.plan_done = True
 
     def _memory_short(self, _: MemoryShort) -> None:
         for pool in self.state.pools.values():

@@ -263,7 +263,7 @@ class Driver:
                 handled = engine.events_seen - before
                 if not handled:  # nothing but lanes to be filled was left
                     return commands
-                if isinstance(events[handled - 1], PlanChanged):
+                if isinstance(events[handled - 1], PlanChanged) and not engine.plan_done:
                     commands += self._take_back(error, now)
                 events = events[handled:]
 

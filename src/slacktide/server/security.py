@@ -99,10 +99,8 @@ class Gate:
             return Verdict.PASS
         host = headers.get(b"host")
         # Browsers always name a host: without one (HTTP/1.0, gRPC) no page is behind the request.
-        if rules.hosts is not None and host is not None:
-            name = host_name(host.decode("latin-1"))
-            if not (name in rules.hosts or is_loopback(name)):
-                return Verdict.FOREIGN_HOST
+        if not (rules.hosts is None or host is None or _names_us(host, rules.hosts)):
+            return Verdict.FOREIGN_HOST
         verdict = self._judge_token(headers.get(b"authorization"))
         if verdict is Verdict.PASS and group is Group.CONTROL:
             if not rules.control:
@@ -124,6 +122,11 @@ class Gate:
 
 
 @lru_cache(maxsize=64)
+def _names_us(host: bytes, hosts: frozenset[str]) -> bool:
+    name = host_name(host.decode("latin-1"))
+    return name in hosts or is_loopback(name)
+
+
 def host_name(text: str) -> str:
     """The name or address in a Host header: without port and final dot, in lower case. Empty if it
     is malformed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +21,7 @@ from slacktide.server.sizes import MIB
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
 
-_POSITIVE = (
-    "memory_limit",
-    "client_memory_limit",
-    "max_in_flight_per_client",
-    "max_request_bytes",
-    "max_connections",
-    "profile_budget_s",
-    "header_timeout_s",
-    "body_timeout_s",
-    "idle_timeout_s",
-)
+_POSITIVE = re.compile("max_.*|.*memory_limit|(header|body|idle)_timeout_s|profile_budget_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +105,7 @@ class ServerSettings:
         stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
             raise ValueError(f"{', '.join(ports[:-1])} and {ports[-1]} must differ")
-        for name in _POSITIVE:
+        for name in filter(_POSITIVE.fullmatch, self.__slots__):
             number = getattr(self, name)
             if number is not None and number <= 0:
                 raise ValueError(f"{name}: expected more than 0, got {number}")
