@@ -23,6 +23,7 @@ from bench.measurement import Benchmark, Options, Result, write_json
 BENCHMARKS = {
     "engine_cost": "engine and scheduler alone: µs per request at batch 8",
     "scheduler_decisions": "one decision, one insertion, add and take",
+    "refusals": "how soon slack refuses, in virtual time",
     "planner_cost": "ms for one plan: vertical over 500 queued, joint for 64 cores",
     "simulation": "requests simulated per second on one core, memory over ten million",
     "latency_fit": "model of cores and batch: how well it fits the residual classifier",

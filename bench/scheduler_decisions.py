@@ -61,6 +61,9 @@ class View:
     def free_in(self, *, now: float) -> float:
         return 0.0
 
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        return float
+
 
 MODELS: dict[str, Callable[[int], float]] = {
     "residual": lambda rows: 0.012 if rows == 1 else 0.0114 * rows,

@@ -112,6 +112,9 @@ class _Lane:
     def free_in(self, *, now: float) -> float:
         return max(0.0, self.expected_end - now)
 
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        return float
+
 
 def slack(
     arrivals: Arrivals, times: DrawnTimes, bare: BareTimes, max_batch: int

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
+from slacktide.engine.pool import FAIR, GOING_ON
 from slacktide.engine.worth import LaneTime, standings
 
 
@@ -61,3 +62,38 @@ def test_standings_are_positive_and_rise_with_what_was_had(pairs):
         assert found == [pytest.approx(1.0)]
     more = standings([had[0] + 1.0, *had[1:]], shares, floor=0.01)
     assert len(pairs) == 1 or more[0] >= found[0]
+
+
+def test_what_rivals_have_waiting_comes_first_up_to_a_part_of_the_fair_share(make_world):
+    world = make_world()
+    pools = [PoolId(name, "1") for name in "ab"]
+    world.deploy(
+        Plan(
+            (LaneSpec("lane", (0,)),),
+            tuple(Deployment(pool, "lane", 1) for pool in pools),
+            tuple(Route(pool.model, pool) for pool in pools),
+        )
+    )
+    one, other = (world.engine.state.pools[pool] for pool in pools)
+    assert one.leave(now=world.now)(3.0) == 3.0  # nothing has run, nothing waits
+    for id in range(1, 5):
+        world.submit(id, model="b", slo=1e6)
+    world.finish(after=0.1)
+    waiting = len(other.scheduler)
+    assert waiting > 1
+    leave = one.leave(now=world.now)
+    lately = other.placements[0].lane_time.had(now=world.now) / one.settings.fairness_window
+    assert leave(9.0) == pytest.approx(9.0 * (1.0 - GOING_ON * lately) - 0.1 * waiting)
+    assert leave(0.01) == pytest.approx(0.01 * FAIR / 2)
+
+
+def test_a_model_by_itself_has_all_of_its_lane(make_world):
+    world = make_world()
+    pool = PoolId("m", "1")
+    world.deploy(
+        Plan((LaneSpec("lane", (0,)),), (Deployment(pool, "lane", 1),), (Route("m", pool),))
+    )
+    for id in range(1, 4):
+        world.submit(id, model="m", slo=1e6)
+    world.finish(after=0.1)
+    assert world.engine.state.pools[pool].leave(now=world.now)(2.5) == 2.5

@@ -55,6 +55,9 @@ class Lanes:
     def free_in(self, *, now):
         return 0.0
 
+    def leave(self, *, now):
+        return float
+
 
 def late_under_edf(waiting, free, times, *, cores, batch, now):
     """How many of `waiting` miss their deadlines on replicas that are free from `free` on."""

@@ -90,6 +90,9 @@ class LaneView:
     def free_in(self, *, now: float) -> float:
         return max(0.0, self.free_at - now)
 
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        return float
+
 
 @dataclass
 class Run:

@@ -46,6 +46,8 @@ class Reason(Enum):
     """The deadline passed while the request waited."""
     HOPELESS = ("hopeless", OutcomeKind.DROPPED)
     """P(on time) fell below the scheduler's drop level while the request waited."""
+    CROWDED_OUT = ("crowded_out", OutcomeKind.DROPPED)
+    """It was let in, but the work ahead of it took longer and left it no place."""
     BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
     """The batch ahead took longer than planned, and the policy had planned this one behind it."""
 

@@ -220,11 +220,13 @@ class Batches:
         running = self._find(batch)
         del state.running[batch]
         placement = running.placement
-        placement.lane_time.add(state.now - running.batch.started, now=state.now)
+        took = state.now - running.batch.started
+        placement.lane_time.add(took, now=state.now)
         placement.lane.running = None
         if running.batch.sample:
             self._sampler.ended(running.batch, placement)
         else:
+            placement.pool.see_cost(took, len(running.batch.members))
             placement.pool.scheduler.ended(running.batch, now=state.now)
         state.mark(placement.lane)
         return running

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 
 from slacktide.domain import PoolId, Request
 from slacktide.engine.lane import Placement, ReplicaState
@@ -15,6 +16,13 @@ from slacktide.engine.settings import EngineSettings
 FALL, RISE = 0.2, 0.01
 """Gains of the usual budget: an expectile that one request in twenty is enough to hold down."""
 
+COST_GAIN = 0.1
+"""Weight of the newest batch in the usual lane time of a request."""
+
+GOING_ON, FAIR = 0.85, 0.5
+"""Part of what rivals had of a lane lately that they are taken to have from now on, for bursts end;
+and of its fair share that a pool counts on: a rival's batches may be worth more (decision 0031)."""
+
 
 class Pool:
     """Also the `PoolView` its scheduler sees."""
@@ -22,6 +30,7 @@ class Pool:
     __slots__ = (
         "announced",
         "cores",
+        "cost",
         "crashes",
         "down_reason",
         "ever_up",
@@ -71,6 +80,8 @@ class Pool:
         self.share = parts.share
         self.samples = None if parts.sampling is None else Samples(parts.sampling)
         """What is held to be run again alone; None: nothing ever is."""
+        self.cost = 0.0
+        """Seconds of lane time that a request takes, usually."""
         self.widest = 1
         """Most rows that a request has had."""
         self.usual_budget = math.inf
@@ -90,6 +101,25 @@ class Pool:
             if ready < best:
                 best = ready
         return best if best > 0.0 else 0.0
+
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        """See PoolView. What rivals have waiting comes first, up to their fair share of it."""
+        for placement in self.placements:
+            if len(placement.lane.placements) > 1:
+                break
+        else:
+            return float
+        beside = [o for p in self.placements for o in p.lane.placements if o is not p]
+        had = sum([o.lane_time.had(now=now) for o in beside]) / self.settings.fairness_window
+        used = min(1.0, GOING_ON * had / self.lanes)
+        pools = [o.pool for o in beside if len(o.pool.scheduler)]
+        queued = sum([len(pool.scheduler) * pool.cost / pool.lanes for pool in pools]) / self.lanes
+        least = FAIR * self.share / (self.share + sum([pool.share for pool in pools]))
+        return lambda within: max(within * (1.0 - used) - queued, within * least)
+
+    def see_cost(self, seconds: float, requests: int) -> None:
+        """A batch of so many requests has had so many seconds of a lane."""
+        self.cost += (COST_GAIN if self.cost else 1.0) * (seconds / requests - self.cost)
 
     def see_budget(self, budget: float) -> None:
         """A request had `budget` seconds from arrival to deadline."""

@@ -105,6 +105,10 @@ class PoolView(Protocol):
         """
         ...
 
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        """Of so many seconds of a lane, how many the other models on it leave to this pool."""
+        ...
+
     @property
     def lanes(self) -> int:
         """How many lanes serve this pool (at least 1)."""

@@ -15,6 +15,7 @@ _WHY = {
     Reason.EXPIRED: "its deadline has passed",
     Reason.HOPELESS: "it could hardly be on time any more, even alone and at once",
     Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
+    Reason.CROWDED_OUT: "the work ahead of it took longer, and left it no time",
     Reason.QUEUE_FULL: "the queue was full",
     Reason.UNAVAILABLE: "its model was not there",
     Reason.DRAINING: "its model was being unloaded",

@@ -135,6 +135,8 @@ class SlackSettings(Section):
     """Share of the lane's time kept for overdue requests without a deadline."""
     admission: bool = _SLACK.admission
     """Whether what cannot be met behind the work ahead is refused at the door."""
+    late_refusals: Annotated[float, Field(ge=0, le=1)] = _SLACK.late_refusals
+    """Share of the refusals that may come after a request has waited."""
 
 
 SCHEDULERS: dict[str, type[Section]] = {

@@ -17,7 +17,7 @@ whoever cannot make it behind those kept: for requests of equal length this is t
 Hodgson (1968), which keeps the most. The walk costs tens of µs, so it is made only if the plain
 count of rows ahead (bisections) would refuse, is kept until something leaves the queue or half a
 row's time has passed, and ends after `WALK` requests; the rest are taken to be feasible, as they
-were when admitted.
+were when admitted. For `slack` the third test is another one: promises.py.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from slacktide.domain import Reason
 from slacktide.engine.ports import PoolView
 from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import RowTimes, TimeByRows
+
+if TYPE_CHECKING:
+    from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
 """Rows let in beyond those that fit; without them goodput falls by up to two points (0005)."""
@@ -57,10 +60,6 @@ class Ahead(Protocol):
         """
         ...
 
-    def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, time it must have left) of the first `WALK` that cost as much."""
-        ...
-
 
 class AllAhead:
     """`Ahead` where all requests take as long but for their rows."""
@@ -77,6 +76,7 @@ class AllAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
+        """(deadline, rows, time it must have left) of the first `WALK` that cost as much."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
@@ -105,8 +105,6 @@ class _Walk:
     """Outcome of one walk: who among those that cost at least `penalty` will not be served."""
 
     penalty: float
-    of: int
-    """Class of the one who asked."""
     removals: int
     valid_until: float
     deadlines: tuple[float, ...]
@@ -125,7 +123,7 @@ class _Walk:
 class Admission:
     """Decides at the door. Holds no request, only the outcome of its last walk."""
 
-    __slots__ = ("_enabled", "_known", "_max_queue", "_queue", "_view")
+    __slots__ = ("_enabled", "_known", "_max_queue", "_queue", "_view", "promises")
 
     def __init__(
         self, *, queue: DeadlineQueue, view: PoolView, max_queue: int | None, enabled: bool = True
@@ -135,6 +133,8 @@ class Admission:
         self._max_queue = max_queue
         self._enabled = enabled
         self._known: _Walk | None = None
+        self.promises: Promises | None = None
+        """What decides instead of the walk; where requests differ in class, it must."""
 
     def limit(self, waiting: int) -> Reason | None:
         """QUEUE_FULL if `waiting` requests and notices leave no room for one more."""
@@ -167,16 +167,26 @@ class Admission:
         if free + lead > budget:
             return Reason.BEHIND_WORK
         waiting_rows = self._queue.rows
+        promises, left = self.promises, budget - free
+        if promises is not None and (waiting_rows or free):
+            left = view.leave(now=now)(left) / promises.pace
         # As a rule there is room even one row at a time, and the best rate need not be known.
-        if waiting_rows <= (budget - free) / (times.expected[1] / view.lanes) - rows:
+        if waiting_rows <= left / (times.expected[1] / view.lanes) - rows:
             return None
         per_row = times.per_row / view.lanes
-        room = (budget - free) / per_row - rows
+        room = left / per_row - rows
         if waiting_rows <= room:
             return None
         before = ahead.rows_due(deadline, penalty)
+        if promises is not None:
+            own = rows * per_row * promises.pace
+            if before <= room and promises.spared(deadline, penalty, ahead.of, own, now + free):
+                return None
+            promises.refused()
+            return Reason.BEHIND_WORK
         if before <= room:
             return None
+        assert isinstance(ahead, AllAhead)
         unserved, spares = self._walk(penalty, free, per_row, ahead, now).due(deadline)
         # Rows too many; those let in since the walk are among them, hence not among its spares.
         excess = before - unserved - room
@@ -184,14 +194,15 @@ class Admission:
             return None
         return Reason.BEHIND_WORK
 
-    def _walk(self, penalty: float, free: float, per_row: float, ahead: Ahead, now: float) -> _Walk:
+    def _walk(
+        self, penalty: float, free: float, per_row: float, ahead: AllAhead, now: float
+    ) -> _Walk:
         """Who, among those that cost at least `penalty`, will not be served; kept for a while."""
         queue = self._queue
         known = self._known
         if (
             known is not None
             and known.penalty == penalty
-            and known.of == ahead.of
             and known.removals == queue.removals
             and now < known.valid_until
         ):
@@ -211,7 +222,6 @@ class Admission:
                 spares.append(spares[-1] + (rows if alone <= deadline else 0.0))
         self._known = _Walk(
             penalty,
-            ahead.of,
             queue.removals,
             now + per_row / 2,
             tuple(deadlines),

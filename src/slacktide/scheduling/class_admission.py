@@ -8,12 +8,8 @@ c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from slacktide.scheduling.admission import WALK
 from slacktide.scheduling.class_queue import ClassQueue
 from slacktide.scheduling.class_tables import ClassTables
-from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import Lazy, TimeByRows
 
 
@@ -41,15 +37,11 @@ def least_share(tables: ClassTables, of: int) -> float:
 class ClassAhead:
     """`Ahead` of a request of class `of`: those of its class and shorter ones."""
 
-    __slots__ = ("_index", "_queue", "_tables", "_weights", "of")
+    __slots__ = ("_index", "_weights", "of")
 
-    def __init__(
-        self, of: int, queue: DeadlineQueue, index: ClassQueue, tables: ClassTables
-    ) -> None:
+    def __init__(self, of: int, index: ClassQueue, tables: ClassTables) -> None:
         self.of = of
-        self._queue = queue
         self._index = index
-        self._tables = tables
         own = least_share(tables, of)
         self._weights = [least_share(tables, g) / own for g in range(of + 1)]
 
@@ -59,10 +51,3 @@ class ClassAhead:
             for kind, rows in self._index.rows_due(deadline)
             if kind.of <= self.of and kind.penalty >= penalty
         )
-
-    def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        index, lead = self._index, self._tables.lead
-        for deadline, _, request in self._queue.order[:WALK]:
-            of = index.class_of(request)
-            if of <= self.of and request.penalty >= penalty:
-                yield deadline, self._weights[of] * request.rows, lead(of, request.rows)

@@ -33,7 +33,9 @@ from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUnt
 from slacktide.scheduling.admission import Ahead, RowRates
 from slacktide.scheduling.announcements import Patience, as_request
 from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
+from slacktide.scheduling.class_admission import least_share
 from slacktide.scheduling.deadline_policy import DeadlinePolicy, reasons
+from slacktide.scheduling.promises import Promises
 from slacktide.scheduling.slack_alike import AllAlike
 from slacktide.scheduling.slack_by_class import ByClass
 from slacktide.scheduling.slack_candidates import Stance
@@ -85,6 +87,9 @@ class Slack(DeadlinePolicy):
         self._tables = slack_tables(times, needs, max_batch)
         self._alike = AllAlike(self._timed, self._tables)
         self._by_class = ByClass(self._timed, options, max_batch=max_batch, times=times, view=view)
+        self._promises = Promises(self._timed, view, self._share, options.late_refusals)
+        if options.admission:
+            self._admission.promises = self._promises
         self._floor = Floor(options.best_effort_share)
         self._patience = Patience()
         self._cost: float | None = None
@@ -92,16 +97,37 @@ class Slack(DeadlinePolicy):
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request, or say why not."""
         self._patience.arrived(request.id)
-        return super().add(request, now=now)
+        reason = super().add(request, now=now)
+        promises = self._promises
+        if reason is Reason.BEHIND_WORK and not request.best_effort:
+            of = self._work_before(request)[1].of
+            if promises.replaced(request, of, now=now):
+                self._timed.add(request)
+                promises.let_in(request)
+                return None
+        elif promises.tight and reason is None and not request.best_effort:
+            promises.let_in(request)
+        return reason
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up whoever's latest start has come, by class where classes are known."""
+        """Give up whoever has lost its place or whose latest start has come, by class where
+        classes are known."""
+        crowded, promises = [], self._promises
+        if promises.due is not None:
+            crowded = promises.give_up(now=now)
+            self._timed.remove([id for id, _ in crowded])
         if not self._by_class.refresh():
-            return super().expire(now=now)
-        return reasons(self._by_class.expire(now=now), now=now)
+            gone = super().expire(now=now)
+        else:
+            gone = reasons(self._by_class.expire(now=now), now=now)
+        if gone:
+            promises.lost(len(gone))
+        return [*crowded, *gone] if crowded else gone
 
     def next_expiry(self) -> float | None:
-        """The earliest latest start of a request with a deadline."""
+        """The earliest latest start of a request with a deadline, or when one lost its place."""
+        if self._promises.due is not None:
+            return self._promises.due
         if not self._by_class.refresh():
             return super().next_expiry()
         return self._by_class.next_expiry()
@@ -183,6 +209,19 @@ class Slack(DeadlinePolicy):
         self._cost = cost + COST_GAIN * (seconds / len(batch.members) - cost)
         if len(self._timed.order) == timed:  # of best-effort requests alone
             self._floor.spend(seconds, now=batch.started)
+
+    def ended(self, batch: Batch, *, now: float) -> None:
+        """Before the next batch, whoever has lost its place is given up."""
+        if self._admission.promises is not None:
+            self._promises.freed(now=now)
+
+    def _share(self, waiting: Request) -> tuple[int, float]:
+        """(class, least seconds of a lane) of a request that waits."""
+        if not self._by_class.refresh():
+            return 0, waiting.rows * self._row_times(self._view.cores).per_row
+        of = self._by_class.index.class_of(waiting)
+        tables = self._by_class.tables(self._view.cores, self._max_batch)
+        return of, waiting.rows * least_share(tables, of)
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         if not self._by_class.refresh():

@@ -128,7 +128,7 @@ class ByClass:
         known = self._before.get(of)
         if known is None:
             tables = self.tables(self._view.cores, self._max_batch)
-            ahead = ClassAhead(of, self._queue, index, tables)
+            ahead = ClassAhead(of, index, tables)
             known = self._before[of] = (ClassTimes(tables, of), ahead)
         return known
 

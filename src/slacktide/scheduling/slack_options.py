@@ -29,6 +29,9 @@ class SlackOptions:
     """Lane time kept for overdue requests without a deadline; 0 to 1."""
     admission: bool = True
     """Refuse at the door what cannot be on time behind the work ahead."""
+    late_refusals: float = 1.0
+    """Share of the refusals that may come after a request has waited; where there are more, the
+    work ahead is taken to last longer, and more is refused at the door. 1: however many; 0 to 1."""
     max_queue: int | None = 10_000
     """Most requests waiting, notices included; None: no limit."""
 
@@ -47,5 +50,7 @@ class SlackOptions:
             raise ValueError(
                 f"best_effort_share must be between 0 and 1, got {self.best_effort_share}"
             )
+        if not 0.0 <= self.late_refusals <= 1.0:
+            raise ValueError(f"late_refusals must be between 0 and 1, got {self.late_refusals}")
         if self.max_queue is not None and self.max_queue < 1:
             raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")

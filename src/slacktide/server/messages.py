@@ -11,6 +11,7 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.SHORTER_THAN_ALONE: "the deadline is shorter than the model needs for this request",
     Reason.EXPIRED: "the deadline has passed",
     Reason.HOPELESS: "the deadline could no longer be met",
+    Reason.CROWDED_OUT: "the work ahead took longer than expected and left no time for it",
     Reason.BEHIND_OVERRUN: "the batch ahead took longer than planned",
     Reason.BEHIND_WORK: "the deadline cannot be met behind the work that is waiting",
     Reason.QUEUE_FULL: "the queue is full",

@@ -33,6 +33,7 @@ STATUS: Mapping[Reason, WireStatus] = {
     Reason.SHORTER_THAN_ALONE: _TOO_LATE,
     Reason.EXPIRED: _TOO_LATE,
     Reason.HOPELESS: _TOO_LATE,
+    Reason.CROWDED_OUT: _TOO_LATE,
     Reason.BEHIND_OVERRUN: _TOO_LATE,
     Reason.BEHIND_WORK: _BUSY,
     Reason.QUEUE_FULL: _BUSY,

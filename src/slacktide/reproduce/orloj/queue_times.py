@@ -5,6 +5,7 @@ Timed, not simulated: wall clock, this process, this machine.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -47,6 +48,9 @@ class _FreeLane:
 
     def free_in(self, *, now: float) -> float:
         return 0.0
+
+    def leave(self, *, now: float) -> Callable[[float], float]:
+        return float
 
 
 def queue_times(lengths: tuple[int, ...] = QUEUE_LENGTHS) -> list[QueueTime]:
