@@ -15,8 +15,10 @@ from slacktide.load.report import Provenance
 from slacktide.reproduce.errors import ReproduceError
 from slacktide.reproduce.sponge import experiments as room
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
+from slacktide.reproduce.sponge.cell import Cell
 from slacktide.reproduce.sponge.experiments import FA2, KNOWING, UNANNOUNCED, VERTICAL, static
 from slacktide.reproduce.sponge.page import page
+from slacktide.reproduce.sponge.play import play
 from slacktide.reproduce.sponge.run import Reproduction, chosen, reproduce
 from slacktide.reproduce.sponge.setting import FIT, SETTINGS, draw, unavoidable
 from slacktide.reproduce.sponge.show import render
@@ -134,3 +136,12 @@ def test_slips_are_named(tmp_path):
     (tmp_path / "sponge_cpu_latency.csv").write_text("batch,cores\n1,2\n")
     with pytest.raises(ReproduceError, match=r"--data: sponge_cpu_latency\.csv: 'latency_ms'"):
         measured_points(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "fails"), [("figure-4", False), ("800kb", True), ("x7", True)])
+def test_eight_fixed_cores_fail_where_they_are_said_to_and_sixteen_hold(
+    name: str, fails: bool
+) -> None:
+    eight, sixteen = (play(Cell(name, static(cores), 1, duration=120)) for cores in (8, 16))
+    assert sixteen.violations == sixteen.unavoidable
+    assert (eight.violations > eight.unavoidable) == fails
