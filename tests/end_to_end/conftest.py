@@ -231,6 +231,24 @@ class Zoo:
             "outside": "external data",
         }
 
+    def divide(self, name: str = "divide", *, settings: str = "") -> Path:
+        """y = −2^63 ÷ (d + 1), whole numbers. The quotient by −1 is none, and the processor ends
+        a process that asks for it (ONNX Runtime only looks out for 0)."""
+        return self.save(
+            name,
+            [
+                helper.make_node("Add", ["d", "one"], ["by"]),  # warm-up divides by 1
+                helper.make_node("Div", ["least", "by"], ["y"]),
+            ],
+            [value("d", TensorProto.INT64, ["n", 2])],
+            [value("y", TensorProto.INT64, ["n", 2])],
+            [
+                numpy_helper.from_array(np.ones(1, np.int64), "one"),
+                numpy_helper.from_array(np.array([-(2**63)], np.int64), "least"),
+            ],
+            settings=settings,
+        )
+
     def broken(self, name: str = "broken", *, version: str = "1") -> Path:
         """A file that is no model."""
         path = self.root / name / version / "model.onnx"

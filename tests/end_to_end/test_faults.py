@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -35,6 +37,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.spin("hanging", settings=own_lane + "max_batch: 8\n")
     zoo.matmul("five")
     zoo.matmul("again")
+    for name in ("divide", "repeated", "several"):
+        zoo.divide(name, settings="max_batch: 8\n")
     with serve(zoo) as house:
         yield house
 
@@ -206,6 +210,84 @@ def test_an_unavailable_model_is_tried_again_by_itself(fragile: Any, caplog: Any
     fragile.until(lambda app: unavailable(app, "again"), "the crash on trial counts")
     fragile.until(lambda app: app.control.model_ready("again", None), "it is tried once more")
     assert fragile.infer("again", fragile.matmul_call()).status == 200
+
+
+def division(house: Any, first: int, second: int) -> dict[str, Any]:
+    return dict(house.call_of({"d": ("INT64", [1, 2], [first, second])}))
+
+
+def poison(house: Any, number: int) -> dict[str, Any]:
+    """Inputs that kill the worker of `divide`, a different one for each number."""
+    return division(house, number, -2)
+
+
+def test_poison_counts_for_nothing_while_others_are_served(fragile: Any) -> None:
+    before = fragile.counts("divide")
+    for number in range(6):
+        waiting = fragile.later("divide", poison(fragile, number))
+        honest = [fragile.later("divide", division(fragile, n, n)) for n in range(3)]
+        answer = waiting.result()
+        assert answer.status == 500
+        assert "crashed on this request, twice" in answer.error
+        assert [one.result().status for one in honest] == [200] * 3
+    assert risen(fragile, "divide", before, Reason.CRASHED) == 6
+    assert fragile.look(lambda app: app.catalog.find("divide", None).tally.circuit_openings) == 0
+    answer = fragile.infer("divide", division(fragile, 1, 3))
+    assert answer.json["outputs"][0]["data"] == [-(2**62), -(2**61)]
+    assert fragile.get("/v2/health/ready").status == 200
+
+
+def test_the_same_input_does_not_crash_a_model_again(fragile: Any) -> None:
+    calls = [fragile.later("repeated", poison(fragile, 0)) for _ in range(5)]
+    statuses = sorted(call.result().status for call in calls)
+    assert statuses == [422, 422, 422, 422, 500]
+    crashes = fragile.look(lambda app: app.catalog.find("repeated", None).tally.crashes)
+    again = fragile.infer("repeated", poison(fragile, 0))
+    assert again.status == 422
+    assert "the same input has just crashed the model" in again.error
+    assert crashes == fragile.look(lambda app: app.catalog.find("repeated", None).tally.crashes)
+    assert fragile.infer("repeated", division(fragile, 0, 0)).status == 200
+
+
+def test_a_connection_that_sends_nothing_but_poison_is_refused_and_no_other(fragile: Any) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", fragile.server.http_port, timeout=30)
+
+    def ask(document: dict[str, Any]) -> http.client.HTTPResponse:
+        connection.request("POST", "/v2/models/several/infer", json.dumps(document))
+        response = connection.getresponse()
+        response.read()
+        return response
+
+    assert [ask(poison(fragile, number)).status for number in range(3)] == [500] * 3
+    refused = ask(division(fragile, 0, 0))
+    assert refused.status == 429
+    assert 1 <= int(refused.headers["Retry-After"]) <= 60
+    assert fragile.infer("several", division(fragile, 0, 0)).status == 200
+    connection.close()
+    with grpc.insecure_channel(fragile.grpc) as channel:
+        assert grpc_division(channel, "several", 0, 0) is grpc.StatusCode.OK
+        for number in range(3, 6):
+            assert grpc_division(channel, "several", number, -2) is grpc.StatusCode.INTERNAL
+        assert grpc_division(channel, "several", 0, 0) is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert grpc_division(channel, "several", 3, -2) is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def grpc_division(channel: Any, model: str, first: int, second: int) -> grpc.StatusCode:
+    request = messages.ModelInferRequest(model_name=model)
+    tensor = request.inputs.add(name="d", datatype="INT64", shape=[1, 2])
+    tensor.contents.int64_contents.extend([first, second])
+    method = channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer",
+        request_serializer=messages.ModelInferRequest.SerializeToString,
+        response_deserializer=messages.ModelInferResponse.FromString,
+    )
+    try:
+        method(request, timeout=30)
+    except grpc.RpcError as error:
+        code = error.code()
+        assert isinstance(code, grpc.StatusCode)
+        return code
+    return grpc.StatusCode.OK
 
 
 # ── models ───────────────────────────────────────────────────────────────────────────────────────

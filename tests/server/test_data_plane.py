@@ -37,13 +37,14 @@ class NotingDriver:
 
     def __init__(self) -> None:
         self.ids = 0
+        self.now = 1.0
         self.told: list[Any] = []
         self.open: dict[int, Callable[..., None]] = {}
         self.releases: dict[int, Callable[[], None]] = {}
         self.kept: list[Callable[[], None]] = []
 
     def clock(self) -> float:
-        return 1.0
+        return self.now
 
     def new_id(self) -> int:
         self.ids += 1
@@ -74,6 +75,12 @@ class NotingDriver:
             release()
         return bool(kept)
 
+    def waiting(self) -> list[Any]:
+        return list(self.open.values())
+
+    def post(self, event: Any) -> None:
+        self.told.append(event)
+
     def is_open(self, id: int) -> bool:
         return id in self.open
 
@@ -81,8 +88,8 @@ class NotingDriver:
         del self.open[id]
         self.releases.pop(id)()
 
-    def end(self, id: int, reason: Reason) -> None:
-        self.open.pop(id)(Outcome(reason, 1.0), None, None)
+    def end(self, id: int, reason: Reason, outputs: Any = None) -> None:
+        self.open.pop(id)(Outcome(reason, self.now), outputs, None)
         if id in self.releases:
             self.releases.pop(id)()
 

@@ -12,7 +12,7 @@ BY_KIND = {
     OutcomeKind.SERVED: {200},
     OutcomeKind.LATE: {200},
     OutcomeKind.DROPPED: {504},
-    OutcomeKind.REJECTED: {400, 404, 413, 429, 503},
+    OutcomeKind.REJECTED: {400, 404, 413, 422, 429, 503},
     OutcomeKind.FAILED: {500},
     OutcomeKind.CANCELLED: {408, 499},
 }

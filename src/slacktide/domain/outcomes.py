@@ -59,6 +59,10 @@ class Reason(Enum):
     """More requests or bytes in flight than one client may have."""
     DRAINING = ("draining", OutcomeKind.REJECTED)
     """The server is shutting down, or the model is being unloaded."""
+    CRASHED_BEFORE = ("crashed_before", OutcomeKind.REJECTED)
+    """The same input has crashed the model lately, twice."""
+    CONNECTION_BLOCKED = ("connection_blocked", OutcomeKind.REJECTED)
+    """Several inputs that came over this connection have."""
     UNAVAILABLE = ("unavailable", OutcomeKind.REJECTED)
     """The model is not loaded, still loading, or down."""
     BAD_INPUT = ("bad_input", OutcomeKind.REJECTED)

@@ -249,7 +249,7 @@ class Batches:
         if pool.removed or pool.down_reason is not None:
             target = state.pool_for(request)
             if target is None or target.removed or target.down_reason is not None:
-                state.end_running(entry, batch, Reason.CRASHED, detail)
+                state.end_running(entry, batch, Reason.UNAVAILABLE, detail)
                 return
             entry.pool = pool = target
         entry.state = State.SUSPECT

@@ -17,6 +17,8 @@ _WHY = {
     Reason.BEHIND_WORK: "it could not be on time behind the work ahead of it",
     Reason.CROWDED_OUT: "the work ahead of it took longer, and left it no time",
     Reason.QUEUE_FULL: "the queue was full",
+    Reason.CRASHED_BEFORE: "the same input had just crashed its worker twice",
+    Reason.CONNECTION_BLOCKED: "its connection had sent several inputs that crash its worker",
     Reason.UNAVAILABLE: "its model was not there",
     Reason.DRAINING: "its model was being unloaded",
     Reason.CLIENT_CANCELLED: "its client withdrew it",

@@ -64,6 +64,10 @@ class ServerDataPlane:
             return ticket
         ticket.options = options
         ticket.rows = checked.rows
+        blame = ticket.blame(version, checked)
+        if blame is not None:
+            ticket.refuse(blame, "")
+            return ticket
         if not self._office.admit(context.client, self._client_limit):
             ticket.refuse(Reason.CLIENT_LIMIT, "")
             return ticket
@@ -75,7 +79,7 @@ class ServerDataPlane:
             ticket.refuse(memory_reason(error), str(error))
             return ticket
         try:
-            payload = write_payload(arena, slot, checked)
+            payload = ticket.payload = write_payload(arena, slot, checked)
             request = ticket.request(version, checked, options)
         except BaseException:
             arena.free(slot)
@@ -104,6 +108,9 @@ class ServerDataPlane:
         except WireError as error:
             return self._turned_away(ticket, error.reason, error.message)
         ticket.options = options
+        blame = ticket.blame(found)
+        if blame is not None:
+            return self._turned_away(ticket, blame, "")
         limit = found.definition.settings.limits.payload
         if limit is not None and length > limit + _HEADER_ALLOWANCE:
             message = f"body: expected at most {limit} bytes, got {length}"

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from slacktide.domain import (
@@ -130,6 +130,10 @@ class Driver:
         """A request that never gets a payload: counted by the engine, answered through `done`."""
         self._requests.refused(id, done)
         self.post(event)
+
+    def waiting(self) -> Iterator[Done]:
+        """Of requests that are here and have no answer yet."""
+        return self._requests.waiting()
 
     def is_open(self, id: int) -> bool:
         """Whether the request still waits for its answer."""

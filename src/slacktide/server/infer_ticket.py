@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
-from slacktide.domain import BatchTiming, Notice, Outcome, OutcomeKind, Reason, Refused, Request
+from slacktide.domain import (
+    BatchTiming,
+    Cancelled,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Reason,
+    Refused,
+    Request,
+)
 from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.executors.ports import Payload
+from slacktide.server.convictions import FRESH_S
 from slacktide.server.deadlines import due, due_at_the_latest
 from slacktide.server.driver import Driver
 from slacktide.server.inputs import CheckedInputs
@@ -17,6 +29,8 @@ from slacktide.server.open_requests import Outputs
 from slacktide.server.versions import LoadedVersion
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.parameters import CallOptions
+
+log = logging.getLogger("slacktide.models")
 
 Reply = Callable[[InferReply], None]
 
@@ -108,6 +122,7 @@ class InferTicket:
         "extra",
         "id",
         "options",
+        "payload",
         "receiving",
         "refusal",
         "reply",
@@ -132,6 +147,7 @@ class InferTicket:
         """Whether its client's and its version's counts include it."""
         self.receiving = False
         """Its body comes into its version's memory: that is needed even after the answer."""
+        self.payload: Payload | None = None
         self.refusal: InferReply | None = None
         self.extra: Callable[[], None] | None = None
         """Frees a second slot, where the first could not hold the tensors."""
@@ -238,6 +254,40 @@ class InferTicket:
         event = Refused(self.id, self.version.name, reason, self.version.pin, message)
         self._office.driver.refuse(event, self.id, self)
 
+    def blame(self, version: LoadedVersion, checked: CheckedInputs | None = None) -> Reason | None:
+        """Why this call is to be refused: its input (where it is known), or several from its
+        connection, have crashed `version` lately. None: they have not."""
+        convictions, now = version.convictions, self._office.driver.clock()
+        if not convictions.fresh(now=now):
+            return None
+        if checked is not None and convictions.knows([(t.shape, t.data) for t in checked.tensors]):
+            return Reason.CRASHED_BEFORE
+        blocked = convictions.blocked_for(self.context.connection, now=now)
+        return Reason.CONNECTION_BLOCKED if blocked else None
+
+    def _convict(self, version: LoadedVersion) -> None:
+        """It has crashed `version` twice: refuse its input for a while, also where that waits."""
+        driver, context = self._office.driver, self.context
+        convictions = version.convictions
+        convictions.convict(self._tensors(version), context.connection, now=driver.clock())
+        log.warning(
+            "%s:%s crashed twice on a request from %s; its input is refused for %g s",
+            version.name,
+            version.version,
+            context.client,
+            FRESH_S,
+        )
+        waiting = [done for done in driver.waiting() if isinstance(done, InferTicket)]
+        for other in waiting:
+            if other.version is version and convictions.knows(other._tensors(version)):
+                driver.post(Cancelled(other.id, Reason.CRASHED_BEFORE))
+
+    def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
+        """Shapes and bytes of its inputs, as they lie in shared memory."""
+        assert self.payload is not None
+        view = version.arena.view
+        return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self.payload.tensors]
+
     def expect_refusal(self) -> None:
         """Keep a reply that comes before anybody waits for it."""
         self.reply = self._keep
@@ -255,6 +305,10 @@ class InferTicket:
         assert version is not None
         version.tally.answered(outcome, self.rows, timing)
         self.leave()
+        if outcome.reason is Reason.CRASHED and self.payload is not None:
+            self._convict(version)
+        elif outputs is not None and version.convictions.fresh(now=outcome.at):
+            version.convictions.served(self.context.connection)
         reply = self._answer(version, outcome, outputs)
         if self._office.observers:
             self._observe(version, outcome, has_result=reply.outputs is not None)
@@ -288,6 +342,9 @@ class InferTicket:
             reply.message = message_for(outcome, version.name)
             if outcome.reason in _HAS_A_WAIT:
                 reply.retry_after_s = version.expected_alone
+            elif outcome.reason is Reason.CONNECTION_BLOCKED:
+                at, connection = outcome.at, self.context.connection
+                reply.retry_after_s = version.convictions.blocked_for(connection, now=at)
             return reply
         specs = version.interface.outputs
         reply.outputs = [

@@ -17,6 +17,8 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.QUEUE_FULL: "the queue is full",
     Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
     Reason.CLIENT_LIMIT: "this client has too much in flight",
+    Reason.CRASHED_BEFORE: "the same input has just crashed the model, twice",
+    Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
     Reason.DRAINING: "the model is being unloaded",
     Reason.UNAVAILABLE: "the model is unavailable",
     Reason.CRASHED: "the model crashed on this request, twice",

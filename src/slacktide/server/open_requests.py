@@ -7,7 +7,7 @@ request id.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
@@ -73,6 +73,11 @@ class OpenRequests:
         """Whether the request still waits for its answer."""
         work = self._work.get(id)
         return work is not None and work.done is not None
+
+    def waiting(self) -> Iterator[Done]:
+        """Of requests whose payload is here and who have no answer yet."""
+        works = self._work.values()
+        return (work.done for work in works if work.done is not None and work.payload is not None)
 
     def forget_asker(self, id: int) -> bool:
         """Nobody waits for its answer any more; False if nobody did."""

@@ -114,12 +114,17 @@ class ServerUpload:
         ticket.wanted = version.check.check_outputs(call.outputs)
         ticket.options = options
         ticket.rows = checked.rows
+        blame = ticket.blame(version, checked)
+        if blame is not None:
+            ticket.refuse(blame, "")
+            return
         payload = refer_payload(self._slot, self.body(), checked)
         if payload is None:
             # A tensor that was written as JSON: its bytes are elsewhere, and need a slot.
             extra = self._office.allocate(version, checked.nbytes, self._client)
             ticket.extra = partial(version.arena.free, extra)
             payload = write_payload(version.arena, extra, checked)
+        ticket.payload = payload
         request = ticket.request(version, checked, options)
         self._office.driver.submit(request, payload, ticket)
 

@@ -13,6 +13,7 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.ports import ModelSource, SessionSize
 from slacktide.profiles import ClassedTimes
 from slacktide.repository.definition import ModelDefinition
+from slacktide.server.convictions import Convictions
 from slacktide.server.inputs import InputCheck
 from slacktide.server.tally import Tally
 
@@ -52,6 +53,7 @@ class LoadedVersion:
     drifting: bool = False  # the log's last word on batch times
     in_flight: int = 0
     """Calls that have not been answered."""
+    convictions: Convictions = field(default_factory=Convictions)
     cleanup: Callable[[], None] | None = None
     """Deletes files that are here for this load only; blocks. Other versions may share it."""
     _drained: list[asyncio.Future[None]] = field(default_factory=list)

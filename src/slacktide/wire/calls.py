@@ -49,6 +49,8 @@ class CallContext:
     """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
     request_id: str = ""
     traceparent: str | None = None
+    connection: str = ""
+    """Peer address with port; empty where it does not tell connections apart."""
 
 
 @dataclass(slots=True)

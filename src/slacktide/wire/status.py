@@ -39,6 +39,8 @@ STATUS: Mapping[Reason, WireStatus] = {
     Reason.QUEUE_FULL: _BUSY,
     Reason.MEMORY_LIMIT: _BUSY,
     Reason.CLIENT_LIMIT: _BUSY,
+    Reason.CRASHED_BEFORE: WireStatus(422, "INVALID_ARGUMENT"),
+    Reason.CONNECTION_BLOCKED: _BUSY,
     Reason.DRAINING: _AWAY,
     Reason.UNAVAILABLE: _AWAY,
     Reason.BAD_INPUT: WireStatus(400, "INVALID_ARGUMENT"),

@@ -55,6 +55,7 @@ def door(rpc: Rpc) -> tuple[CallContext, dict[str, Parameter]]:
         budget,
         metadata.get("x-request-id", ""),
         metadata.get("traceparent"),
+        rpc.connection,
     )
     return context, parameters
 

@@ -99,6 +99,7 @@ class Rpc:
     metadata: Metadata
     client: str
     bodies: Bodies
+    connection: str = ""
     model: str = ""
     request_id: str = ""
 
@@ -161,8 +162,11 @@ class Frame:
 
         async def run(_messages: object, context: Context) -> bytes | None:
             pairs = cast("tuple[tuple[str, str], ...]", context.invocation_metadata() or ())
-            client = peer_host(context.peer())
-            rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies)
+            peer = context.peer()
+            client = peer_host(peer)
+            # Without a port all connections have one name.
+            connection = peer if peer.startswith("ip") else ""
+            rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies, connection)
             status = "CANCELLED"  # unless something better is known below
             try:
                 self._admit(method.group, rpc)

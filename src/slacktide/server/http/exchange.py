@@ -30,8 +30,8 @@ class Exchange(Request):
         "route",
     )
 
-    def __init__(self, first_byte: float, client: str) -> None:
-        super().__init__(first_byte, client)
+    def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
+        super().__init__(first_byte, client, connection)
         self.keep_alive = False
         self.old = False
         """HTTP/1.0."""

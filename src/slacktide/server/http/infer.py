@@ -266,7 +266,7 @@ _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 def _context(request: Request) -> CallContext:
     """Where a request comes from, as its headers tell."""
     headers = request.headers
-    context = CallContext(request.first_byte, request.client, "http")
+    context = CallContext(request.first_byte, request.client, "http", connection=request.connection)
     if b"x-request-id" in headers:
         context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
     if b"traceparent" in headers:

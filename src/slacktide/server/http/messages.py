@@ -26,13 +26,25 @@ _NO_HEADERS: Mapping[bytes, bytes] = {}
 class Request:
     """One request. `headers` has lower-case names; `params` are the decoded parts of the path."""
 
-    __slots__ = ("body", "client", "first_byte", "headers", "method", "params", "state", "target")
+    __slots__ = (
+        "body",
+        "client",
+        "connection",
+        "first_byte",
+        "headers",
+        "method",
+        "params",
+        "state",
+        "target",
+    )
 
-    def __init__(self, first_byte: float, client: str) -> None:
+    def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
         self.first_byte = first_byte
         """Monotonic seconds."""
         self.client = client
         """Peer address without port."""
+        self.connection = connection
+        """Peer address with port."""
         self.method = ""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}

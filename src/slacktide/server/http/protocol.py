@@ -99,7 +99,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.client = str(peer[0]).removeprefix("::ffff:")
-        self._reader = RequestReader(self._hub, self.client)
+        self._reader = RequestReader(self._hub, self.client, str(peer or ""))
         # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
         self._transport.set_write_buffer_limits(high=self._hub.settings.write_high_bytes)
         self._hub.joined(self)

@@ -61,6 +61,7 @@ class RequestReader:
         "_blanks",
         "_chunked",
         "_client",
+        "_connection",
         "_head",
         "_held",
         "_hub",
@@ -74,9 +75,10 @@ class RequestReader:
         "ready",
     )
 
-    def __init__(self, hub: Hub, client: str) -> None:
+    def __init__(self, hub: Hub, client: str, connection: str = "") -> None:
         self._hub = hub
         self._client = client
+        self._connection = connection
         self._max_header_bytes = hub.settings.max_header_bytes
         self._max_headers = hub.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
@@ -159,7 +161,7 @@ class RequestReader:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
                     return at
-            self.current = current = Exchange(self._now, self._client)
+            self.current = current = Exchange(self._now, self._client, self._connection)
             stop = raw.find(_END_OF_HEAD, at) + 4
             if stop < 4:
                 self._head += raw[at : at + self._max_header_bytes + 1]

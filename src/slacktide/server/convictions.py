@@ -1,0 +1,94 @@
+"""`Convictions`: inputs that crashed one version twice, and the connections that they came over.
+
+The engine convicts a request; here its input is remembered for a while. Only while a conviction is
+fresh are requests looked at: their shapes and first bytes, and where those are a convicted input's,
+their hash. A connection is refused once it has sent several such inputs and the version has served
+it nothing between: one that serves others, too, is likely a proxy's. Neither addresses nor tokens
+are refused, since many clients may share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from slacktide.wire.calls import Buffer
+
+FRESH_S = 60.0
+"""Seconds that an input, or a connection, is refused."""
+SEVERAL = 3
+"""Different inputs after which a connection is refused."""
+MOST = 256
+"""Inputs that are remembered; the oldest go first."""
+_GLIMPSE = 64
+
+Tensors = Iterable[tuple[tuple[int, ...], Buffer]]
+"""Shape and raw bytes of every input, in the model's order."""
+
+
+class _Convicted(NamedTuple):
+    until: float
+    glimpse: tuple[object, ...]
+    connection: str
+    """Empty: its connection is not blamed (any more)."""
+
+
+class Convictions:
+    """Of one version. Times are seconds of the driver's clock."""
+
+    __slots__ = ("_inputs",)
+
+    def __init__(self) -> None:
+        self._inputs: dict[bytes, _Convicted] = {}
+        """By hash, the oldest first."""
+
+    def fresh(self, *, now: float) -> bool:
+        """Whether there are any."""
+        inputs = self._inputs
+        while inputs and next(iter(inputs.values())).until <= now:
+            del inputs[next(iter(inputs))]
+        return bool(inputs)
+
+    def convict(self, tensors: Tensors, connection: str, *, now: float) -> None:
+        """A request with these inputs has crashed the version twice."""
+        tensors = tuple(tensors)
+        digest = _digest(tensors)
+        self._inputs.pop(digest, None)
+        self._inputs[digest] = _Convicted(now + FRESH_S, _glimpse(tensors), connection)
+        if len(self._inputs) > MOST:
+            del self._inputs[next(iter(self._inputs))]
+
+    def knows(self, tensors: Tensors) -> bool:
+        """Whether these inputs are a convicted request's. Call it while any are `fresh`."""
+        tensors = tuple(tensors)
+        glimpse = _glimpse(tensors)
+        if all(one.glimpse != glimpse for one in self._inputs.values()):
+            return False
+        return _digest(tensors) in self._inputs
+
+    def served(self, connection: str) -> None:
+        """The version has answered a request of this connection: what came before is forgiven."""
+        for digest, one in self._inputs.items():
+            if one.connection == connection:
+                self._inputs[digest] = one._replace(connection="")
+
+    def blocked_for(self, connection: str, *, now: float) -> float:
+        """Seconds that requests of this connection are still to be refused; 0: they are not."""
+        blamed = [one.until for one in self._inputs.values() if one.connection == connection]
+        return blamed[-SEVERAL] - now if connection and len(blamed) >= SEVERAL else 0.0
+
+
+def _glimpse(tensors: Iterable[tuple[tuple[int, ...], Buffer]]) -> tuple[object, ...]:
+    return tuple([(shape, len(data), bytes(data[:_GLIMPSE])) for shape, data in tensors])
+
+
+def _digest(tensors: Iterable[tuple[tuple[int, ...], Buffer]]) -> bytes:
+    digest = hashlib.sha256()
+    for shape, data in tensors:
+        digest.update(f"{shape} {len(data)} ".encode())
+        digest.update(data)
+    return digest.digest()
+
+
+__all__ = ["Convictions"]
