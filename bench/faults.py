@@ -6,7 +6,7 @@ first answer that is no 200, *ready again* the first 200 after it (the back-off 
 restart, 0.1 s, is part of it). The request that was running must get its answer from the
 replacement.
 
-Each round has a server of its own: a second crash within a minute waits longer, the fifth ends it.
+Each round has a server of its own: a second crash within a minute waits longer, the fifth 10 s.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import os
 import random
 import re
@@ -61,7 +62,12 @@ def run(options: Options) -> Result:
     result = Result("hostile")
     mlp, settings = example("mlp").onnx(), "max_batch: 8\n"
     repository = models.variant_repository(
-        "hostile", {"canary": (mlp, settings), "target": (mlp, settings)}
+        "hostile",
+        {
+            "canary": (mlp, settings),
+            "target": (mlp, settings),
+            "fragile": (models.fragile(), settings),
+        },
     )
     body = models.oip_body(models.requests("mlp", 1)[0])
     body = Body(body.content, {**body.headers, "slacktide-report-timing": "true"})
@@ -373,6 +379,20 @@ def typed_message() -> bytes:
     return request.SerializeToString()
 
 
+def poison(target: Target) -> None:
+    """Inputs that end the worker of `fragile`, each another one, over four connections."""
+    numbers = itertools.count()
+    target.begin()
+
+    def attack(connection: socket.socket) -> None:
+        tensor = b'{"name":"d","datatype":"INT64","shape":[1,2],"data":[%d,-2]}' % next(numbers)
+        body = b'{"inputs":[%b]}' % tensor
+        connection.sendall(post(body).replace(b"/target/", b"/fragile/", 1))
+        target.hear(connection)
+
+    target.many(4, attack)
+
+
 ATTACKS: dict[str, Callable[[Target], None]] = {
     "endless trailer": trailer,
     "slow headers": slow_headers,
@@ -395,6 +415,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "requests in a pipeline": pipelined,
     "idle connections": idle,
     "connections that come and go": coming_and_going,
+    "inputs that crash a worker": poison,
     "gRPC, typed contents": grpc_calls(4, 0.0, typed_message),
     "gRPC, countless fields": grpc_calls(4, 0.0, lambda: b"\x10\x00" * (8 * MIB)),
     "gRPC, metadata": grpc_calls(16, 0.0, lambda: b"", metadata=14),

@@ -285,3 +285,26 @@ def _bare_loop(name: str, seconds: float, sizes: Sequence[int]) -> dict[int, lis
 
 if __name__ == "__main__":
     print(json.dumps(_bare_loop(sys.argv[1], float(sys.argv[2]), list(map(int, sys.argv[3:])))))
+
+
+def fragile() -> bytes:
+    """y = −2^63 ÷ (d + 1), whole numbers, [rows, 2]: d = −2 asks for a quotient that there is not,
+    and the processor ends the process."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["d", "one"], ["by"]),
+            helper.make_node("Div", ["least", "by"], ["y"]),
+        ],
+        "fragile",
+        [helper.make_tensor_value_info("d", TensorProto.INT64, ["n", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["n", 2])],
+        [
+            numpy_helper.from_array(np.ones(1, np.int64), "one"),
+            numpy_helper.from_array(np.array([-(2**63)], np.int64), "least"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    content: bytes = model.SerializeToString()
+    return content

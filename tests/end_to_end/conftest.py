@@ -168,11 +168,11 @@ class Zoo:
             settings=settings,
         )
 
-    def greedy(self) -> Path:
+    def greedy(self, name: str = "greedy", *, settings: str = "") -> Path:
         """A tensor as long as its request says: asks for more memory than there is."""
         fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.0])
         return self.save(
-            "greedy",
+            name,
             [
                 helper.make_node("Add", ["size", "one"], ["more"]),  # warm-up may ask for nothing
                 helper.make_node("ConstantOfShape", ["more"], ["much"], value=fill),
@@ -181,6 +181,7 @@ class Zoo:
             [value("size", TensorProto.INT64, [1])],
             [value("y", TensorProto.FLOAT, [])],
             [numpy_helper.from_array(np.ones(1, np.int64), "one")],
+            settings=settings,
         )
 
     def hostile(self) -> dict[str, str]:

@@ -30,6 +30,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.matmul()
     zoo.gather()
     zoo.greedy()
+    zoo.greedy("confined", settings="limits: {worker_memory: 192MiB}\n")
     zoo.slow(settings="max_batch: 1\n")
     own_lane = "cores: 1\n" if len(available_cores()) > 1 else ""
     for name in ("spin", "killed", "poison", "nursery"):
@@ -317,6 +318,25 @@ def test_a_model_that_asks_for_too_much_memory_fails_its_request(fragile: Any) -
     assert answer.status == 500
     answer = fragile.infer("greedy", fragile.call_of({"size": ("INT64", [1], [10])}))
     assert answer.status == 200
+    fragile.good()
+
+
+def test_a_worker_that_takes_too_much_memory_is_replaced_and_that_is_told(fragile: Any) -> None:
+    def ask(size: int) -> Any:
+        return fragile.infer("confined", fragile.call_of({"size": ("INT64", [1], [size])}))
+
+    pid = fragile.worker("confined")
+    answer = ask(1 << 28)  # 1 GiB
+    assert answer.status == 500
+    assert (
+        "crashed on this request, twice (out of memory: a worker may take 192 MiB)" in answer.error
+    )
+    assert ask(1 << 28).status == 422
+    assert ask(1 << 10).status == 200
+    assert fragile.worker("confined") != pid
+    page = fragile.ask(fragile.server.metrics_port, "GET", "/metrics").body.decode()
+    labels = '{model="confined",version="1"}'
+    assert f"slacktide_out_of_memory_total{labels} 2" in page
     fragile.good()
 
 

@@ -134,6 +134,10 @@ def test_short_forms() -> None:
         ("sessions: one", "sessions: expected 'cores' with min below max beside it"),
         ("cores: 2\nsessions: one", "sessions: expected 'cores' with min below max"),
         (f"{RANGE}sessions: two", "sessions: expected"),
+        (
+            "executor: in_process\nlimits: {worker_memory: 1GiB}",
+            "limits.worker_memory: expected 'executor: worker' beside it",
+        ),
         ("scaling: vertical", "scaling: expected 'cores' or 'replicas' with min below max beside"),
         (f"{RANGE}scaling: vertcal", "scaling: unknown planner 'vertcal'; did you mean 'vertical'"),
         (

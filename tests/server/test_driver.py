@@ -129,8 +129,8 @@ class Stage:
     def ready(self, replica: Replica, report: Ready) -> str | None:
         return self.refusal
 
-    def lost(self, replica: Replica, detail: str) -> None:
-        self.losses.append(detail)
+    def lost(self, replica: Replica, report: Lost) -> None:
+        self.losses.append(report.detail)
 
     def stopped(self, replica: Replica) -> None:
         self.unwanted.append(replica.id)

@@ -89,6 +89,8 @@ class Lost:
 
     detail: str
     permanent: bool = False
+    out_of_memory: bool = False
+    """It took more than its model's `worker_memory`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ class ModelSource:
     """Thread counts of the sessions that a replica is to have, ascending (`profiles.rungs`): a
     ladder for one that will be resized. Empty: one session, with a thread for each core it starts
     on."""
+    worker_memory: int | None = None
+    """Most bytes that a worker process may take beyond an empty one; None: no limit."""
 
 
 class InputArena(Protocol):

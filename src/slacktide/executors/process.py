@@ -60,6 +60,7 @@ class ProcessExecutor:
             replica.cores,
             report,
             self._handle_gone,
+            source.worker_memory,
         )
         self._handles.add(handle)
         request = SpawnRequest(next(self._numbers), source, replica.cores, replica.device)

@@ -12,7 +12,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     STOP      nothing
     CORES     number of cores for the batches that follow
     READY     the model's interface and the worker's sessions as JSON text
-    BROKEN    1 if permanent, then text: the worker could not open the model, and ends
+    BROKEN    1 if permanent, 2 if it took more memory than it may, else 0; then text: the worker
+              cannot go on, and ends
     FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
               outputs, then for each member: a tensor per output
     FAILED    batch, then text

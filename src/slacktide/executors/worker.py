@@ -21,8 +21,9 @@ from typing import Any
 
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.details import Fault, client_detail
+from slacktide.executors.details import Fault, client_detail, fault_of
 from slacktide.executors.ladder import Ladder
+from slacktide.executors.memory import limit_memory
 from slacktide.executors.output_file import OutputWriter
 from slacktide.executors.ports import Ready
 from slacktide.executors.protocol import (
@@ -61,6 +62,9 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     control_fd, abort_fd, inputs_fd, outputs_fd = descriptors
     control = socket.socket(fileno=control_fd)
     aborts = socket.socket(fileno=abort_fd)
+    limit = request.source.worker_memory
+    # What a control group's limit ends is ended by the kernel. Under the other, allocations fail.
+    confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
         ladder = Ladder.open(request.source, cores=len(request.cores), device=request.device)
     except ModelError as error:
@@ -68,10 +72,12 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         return 0
     except Exception as error:  # out of memory, a disk error: another try may do better
         detail = client_detail(error, request.source.path, request.source.root)
-        control.sendall(encode_text(Kind.BROKEN, 0, detail))
+        breach = confined and fault_of(error) is Fault.MEMORY
+        control.sendall(encode_text(Kind.BROKEN, 2 if breach else 0, detail))
         return 1
     session = ladder.session
-    runner = BatchRunner(session, map_read_only(inputs_fd), OutputWriter(outputs_fd))
+    arena, outputs = map_read_only(inputs_fd), OutputWriter(outputs_fd)
+    runner = BatchRunner(session, arena, outputs, confined=confined)
     threading.Thread(
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
@@ -105,7 +111,16 @@ class BatchRunner:
     own options between nodes, so a stop takes effect within one node.
     """
 
-    def __init__(self, session: ModelSession, arena: memoryview, outputs: OutputWriter) -> None:
+    def __init__(
+        self,
+        session: ModelSession,
+        arena: memoryview,
+        outputs: OutputWriter,
+        *,
+        confined: bool = False,
+    ) -> None:
+        """`confined`: an allocation that fails is the breach of a limit, and ends the worker."""
+        self._confined = confined
         self._session = session
         self._arena = arena
         self._outputs = outputs
@@ -134,8 +149,11 @@ class BatchRunner:
             if self._named == batch and _stopped(error):
                 return encode_number(Kind.ABORTED, batch)
             detail = self._session.detail(error)
-            if self._session.fault(error) is Fault.DEVICE:
+            fault = self._session.fault(error)
+            if fault is Fault.DEVICE:
                 return encode_text(Kind.BROKEN, 0, detail)  # and is killed for it
+            if fault is Fault.MEMORY and self._confined:
+                return encode_text(Kind.BROKEN, 2, detail)
             return encode_text(Kind.FAILED, batch, detail)
         finally:
             with self._lock:

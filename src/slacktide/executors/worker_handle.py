@@ -18,6 +18,7 @@ from functools import partial
 from math import ceil
 
 from slacktide.executors.allocator import CpuAllocator, Grant
+from slacktide.executors.memory import release_memory
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import (
     Aborted,
@@ -74,6 +75,7 @@ class WorkerHandle:
         cores: tuple[int, ...],
         report: Callable[[Report], None],
         gone: Callable[[WorkerHandle], None],
+        memory_limit: int | None = None,
     ) -> None:
         self._loop = loop
         self._control = control
@@ -82,6 +84,7 @@ class WorkerHandle:
         self._allocator = allocator
         self._report = report
         self._gone = gone
+        self._memory_limit = memory_limit
         self._reader = FrameReader()
         self._unsent = b""
         self._held: list[bytes] | None = None
@@ -208,8 +211,8 @@ class WorkerHandle:
                 self._state = _State.UP
             self._tell(decode_ready(body))
         elif kind is Kind.BROKEN:
-            permanent, detail = decode_text(body)
-            self._broken = Lost(detail, bool(permanent))
+            number, detail = decode_text(body)
+            self._broken = Lost(detail, number == 1, number == 2)
             self.kill()  # where it has not ended by itself
         else:
             raise ProtocolError(f"{kind.name} from a worker")
@@ -317,7 +320,11 @@ class WorkerHandle:
             self._pidfd = None
         if self._pid is not None:
             self._allocator.forget(self._pid)
-        self._tell(self._broken or Lost(_cause(self._status)))
+        lost = self._broken or Lost(_cause(self._status))
+        limit, pid = self._memory_limit, self._pid
+        if limit is not None and pid is not None and (release_memory(pid) or lost.out_of_memory):
+            lost = Lost(f"out of memory: a worker may take {limit >> 20} MiB", out_of_memory=True)
+        self._tell(lost)
         self._gone(self)
 
 

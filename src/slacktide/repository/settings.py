@@ -88,6 +88,8 @@ class Limits(Section):
     """Most rows in one request (400)."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
+    worker_memory: Size | None = None
+    """Most memory that a worker process may take; one that takes more is replaced."""
 
 
 class Profiling(Section):
@@ -276,6 +278,12 @@ class ModelSettings(Section):
             raise ValueError(f"{key}: expected an input with 'pad', and a mask or 'padding: exact'")
         if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
             raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
+        return self
+
+    @model_validator(mode="after")
+    def _worker_to_limit(self) -> ModelSettings:
+        if self.limits.worker_memory is not None and self.executor != "worker":
+            raise ValueError("limits.worker_memory: expected 'executor: worker' beside it")
         return self
 
     @model_validator(mode="after")

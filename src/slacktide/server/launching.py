@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
 from slacktide.engine import Engine
-from slacktide.executors.ports import Executor, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.executors.ports import Executor, Lost, ModelSource, Ready, ReplicaHandle, Report
 from slacktide.repository import ModelDefinition
 from slacktide.server.versions import Catalog, LoadedVersion, VersionState
 
@@ -67,13 +67,14 @@ class Launching:
         self._tell_if_up(version)
         return None
 
-    def lost(self, replica: Replica, detail: str) -> None:
+    def lost(self, replica: Replica, report: Lost) -> None:
         """See `Launcher.lost`."""
         version = self._catalog.by_pool(replica.pool)
         if version is None:
             return
         version.replicas_up.discard(replica.id)
         version.tally.crashes += 1
+        version.tally.out_of_memory += report.out_of_memory
 
     def stopped(self, replica: Replica) -> None:
         """See `Launcher.stopped`."""
@@ -146,4 +147,5 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         definition.warmup_shapes,
         definition.settings.pads,
         threads,
+        definition.settings.limits.worker_memory,
     )

@@ -54,7 +54,7 @@ class Launcher(Protocol):
         """A replica is warm. A sentence refuses it for good."""
         ...
 
-    def lost(self, replica: Replica, detail: str) -> None: ...
+    def lost(self, replica: Replica, report: Lost) -> None: ...
 
     def stopped(self, replica: Replica) -> None:
         """A replica is no longer wanted; nothing more is heard of it."""
@@ -208,5 +208,5 @@ class Replicas:
             del self._batches[id]
         self.resizing.gone(replica.lane, replica.id)
         log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, report.detail)
-        self._launcher.lost(replica, report.detail)
+        self._launcher.lost(replica, report)
         self._post(ReplicaLost(replica.id, report.detail, report.permanent))

@@ -94,6 +94,8 @@ class Tally:
         self.budget_s = Histogram(BUDGET_BOUNDS)
         self.batch_rows = Histogram(ROWS_BOUNDS)
         self.crashes = 0
+        self.out_of_memory = 0
+        """Of these, those that took more memory than a worker may."""
         self.circuit_openings = 0
         self.samples = SampleCounts()
         """Of requests that ran again, alone; the engine counts them."""

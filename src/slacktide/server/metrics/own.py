@@ -25,6 +25,12 @@ _RESULT = "of requests with a result"
 _COUNTS: Sequence[tuple[str, str, str, Callable[[VersionView], float]]] = (
     ("crashes_total", "counter", "Replicas lost", lambda view: view.tally.crashes),
     (
+        "out_of_memory_total",
+        "counter",
+        "Of these, those that took more than limits.worker_memory",
+        lambda view: view.tally.out_of_memory,
+    ),
+    (
         "circuit_openings_total",
         "counter",
         "How often crashes made it unavailable, failed tries included",
