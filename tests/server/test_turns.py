@@ -30,7 +30,7 @@ class Busy:
         self.clock.now += WAITING_S / 2
         self.pieces -= 1
         if self.pieces:
-            self.turns.wait(self.client, self)
+            self.turns.wait(self.client, self.go_on)
 
 
 async def a_turn() -> None:
@@ -57,8 +57,8 @@ def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_piece_th
         clock = Clock()
         turns, log = Turns(clock), []
         for pieces in (5, 5, 5):
-            turns.wait("many", Busy(turns, clock, log, "many", pieces))
-        turns.wait("one", Busy(turns, clock, log, "one", 2))
+            turns.wait("many", Busy(turns, clock, log, "many", pieces).go_on)
+        turns.wait("one", Busy(turns, clock, log, "one", 2).go_on)
         assert not turns.open_to("many")
         lengths = []
         while turns.waiting:
@@ -85,8 +85,8 @@ def test_a_piece_of_work_that_fails_does_not_stop_the_others():
             def go_on(self) -> None:
                 raise ValueError("a bug")
 
-        turns.wait("broken", Broken())
-        turns.wait("other", Busy(turns, clock, log, "other", 1))
+        turns.wait("broken", Broken().go_on)
+        turns.wait("other", Busy(turns, clock, log, "other", 1).go_on)
         while turns.waiting:
             await a_turn()
         assert log == ["other"]

@@ -18,7 +18,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -57,14 +57,6 @@ class ByClient(Generic[T]):
         return client, item
 
 
-class Waiting(Protocol):
-    """A connection that has bytes left to be worked on."""
-
-    def go_on(self) -> None:
-        """Do a piece of work; ask to wait again if there is more."""
-        ...
-
-
 class Turns:
     """One for each port."""
 
@@ -75,7 +67,7 @@ class Turns:
         self.clock = clock
         self._spent: dict[str, float] = {}
         """Seconds of this turn, by address."""
-        self._queue: ByClient[Waiting] = ByClient()
+        self._queue: ByClient[Callable[[], None]] = ByClient()
         self._due = False
 
     @property
@@ -93,9 +85,10 @@ class Turns:
         if not self._due:
             self._arm()
 
-    def wait(self, client: str, connection: Waiting) -> None:
-        """Have `go_on` of a connection, which does not wait yet, called in a turn to come."""
-        self._queue.push(client, connection)
+    def wait(self, client: str, go_on: Callable[[], None]) -> None:
+        """Have a connection go on in a turn to come: it does a piece of work, and waits again if
+        there is more."""
+        self._queue.push(client, go_on)
         if not self._due:
             self._arm()
 
@@ -109,10 +102,10 @@ class Turns:
         self._spent.clear()
         began = self.clock()
         while self._queue and self.clock() - began < WAITING_S:
-            client, connection = self._queue.pop()
+            client, go_on = self._queue.pop()
             since = self.clock()
             try:
-                connection.go_on()
+                go_on()
             finally:
                 self.spent(client, since)
         if self._queue and not self._due:
@@ -171,4 +164,4 @@ class Line:
             thread.shutdown(wait=False)
 
 
-__all__ = ["SHARE_S", "WAITING_S", "ByClient", "Line", "Turns", "Waiting"]
+__all__ = ["SHARE_S", "WAITING_S", "ByClient", "Line", "Turns"]

@@ -48,6 +48,7 @@ class _Call:
         "encoding",
         "json_length",
         "parameters",
+        "respond",
         "ticket",
         "unpacking",
         "upload",
@@ -61,6 +62,7 @@ class _Call:
         self.upload: Upload | None = None
         """Announced and not ended."""
         self.ticket: Ticket | None = None
+        self.respond: Callable[[Response], None]
         self.unpacking: asyncio.Task[None] | None = None
 
 
@@ -115,6 +117,7 @@ class InferEndpoint:
 
     def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
         call: _Call = request.state
+        call.respond = respond
         body = request.body if call.upload is None else call.upload.body()
         try:
             inflation = None
@@ -123,20 +126,14 @@ class InferEndpoint:
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and self._json_size(body, call) <= DIRECT_BYTES:
-                self._submit(request, body, call.json_length, respond)
+                self._submit(request, body, call.json_length)
                 return
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
-        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
+        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation))
 
-    async def _unpack(
-        self,
-        request: Request,
-        body: Buffer,
-        inflation: Inflation | None,
-        respond: Callable[[Response], None],
-    ) -> None:
+    async def _unpack(self, request: Request, body: Buffer, inflation: Inflation | None) -> None:
         """Have done beside the loop what would take it too long, then submit."""
         call: _Call = request.state
         length = call.json_length
@@ -145,23 +142,17 @@ class InferEndpoint:
                 body = await self._unpacker.inflate(inflation, request.client)
             if self._json_size(body, call) > DIRECT_BYTES:
                 body, length = await self._unpacker.binary_form(body, length, request.client)
-            self._submit(request, body, length, respond)
+            self._submit(request, body, length)
         except Exception as error:
             call.unpacking = None
             if isinstance(error, WireError):
                 self.refuse(request, error.reason, error.message)
             else:
                 self.abandon(request, Reason.RUNTIME_ERROR)
-            respond(failure_response(error, triton_strict=self._settings.triton_strict))
+            call.respond(failure_response(error, triton_strict=self._settings.triton_strict))
         call.unpacking = None
 
-    def _submit(
-        self,
-        request: Request,
-        body: Buffer,
-        json_length: int | None,
-        respond: Callable[[Response], None],
-    ) -> None:
+    def _submit(self, request: Request, body: Buffer, json_length: int | None) -> None:
         """Hand a body on that takes no time to read. Raises WireError."""
         call: _Call = request.state
         upload = call.upload
@@ -172,15 +163,14 @@ class InferEndpoint:
 
         def reply(result: InferReply) -> None:
             call.ticket = None
-            long = long_outputs(result, answer)
-            if long:
-                call.unpacking = asyncio.ensure_future(self._write(result, answer, call, respond))
+            if long_outputs(result, answer):
+                call.unpacking = asyncio.ensure_future(self._write(result, answer, call))
                 return
             try:
                 response = self._response(result, answer, call)
             except Exception as error:
                 response = failure_response(error)
-            respond(response)
+            call.respond(response)
 
         if upload is None:
             call.ticket = self._data.infer(infer, call.context, reply)
@@ -188,13 +178,7 @@ class InferEndpoint:
             call.ticket = upload.complete(infer, reply)
             call.upload = None
 
-    async def _write(
-        self,
-        reply: InferReply,
-        answer: AnswerFormat,
-        call: _Call,
-        respond: Callable[[Response], None],
-    ) -> None:
+    async def _write(self, reply: InferReply, answer: AnswerFormat, call: _Call) -> None:
         """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
         written = {}
         try:
@@ -209,7 +193,7 @@ class InferEndpoint:
         except Exception as error:
             response = failure_response(error)
         call.unpacking = None
-        respond(response)
+        call.respond(response)
 
     def _json_size(self, body: Buffer, call: _Call) -> int:
         """Bytes of JSON. Raises BadField if they are too many."""

@@ -190,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------- receiving
 
     def go_on(self) -> None:
-        """See `Waiting.go_on`: take in a piece of what the reader holds."""
+        """It is our turn: take in a piece of what the reader holds."""
         self._queued = False
         if self._may_go_on():
             self._feed(b"")
@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         if self._may_go_on() and not self._queued:
             self._queued = True
-            self._hub.turns.wait(self.client, self)
+            self._hub.turns.wait(self.client, self.go_on)
 
     def _may_go_on(self) -> bool:
         """Whether the reader holds bytes and nothing else is to be done before them."""
