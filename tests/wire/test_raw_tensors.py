@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.errors import BadField
 from slacktide.wire.raw_tensors import (
+    MAX_STRINGS,
     check_raw,
     check_shape,
     datatype_of,
@@ -195,3 +196,10 @@ def test_datatypes_go_by_wire_name():
     for bad in ("fp32", "FLOAT", None, 3, ["FP32"]):
         with pytest.raises(BadField, match="one of BOOL"):
             datatype_of(bad, "t")
+
+
+def test_countless_strings_are_refused_before_they_are_walked():
+    lengths = bytes(4 * (MAX_STRINGS + 1))
+    assert len(split_strings(lengths[:-4], MAX_STRINGS)) == MAX_STRINGS
+    with pytest.raises(BadField, match="at most 131072 strings"):
+        split_strings(lengths, MAX_STRINGS + 1)

@@ -25,8 +25,8 @@ from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField
 
 MAX_RANK = 32
-MAX_STRINGS = 1 << 20
-"""Most elements of a BYTES tensor: its layout is walked on the event loop, 0.1 µs each."""
+MAX_STRINGS = 1 << 17
+"""Most elements of a BYTES tensor: its layout is walked on the event loop, twice, 0.1 µs each."""
 MAX_ELEMENTS = 1 << 48
 """Keeps products of dimensions within what NumPy and shared memory can address."""
 

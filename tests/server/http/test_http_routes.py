@@ -184,6 +184,17 @@ def test_control_that_is_off_is_403_and_large_bodies_are_413(serve):
     asyncio.run(body())
 
 
+def test_json_of_a_control_call_is_no_longer_than_a_turn_of_the_loop_bears(serve):
+    async def body():
+        async with serve() as here:
+            text = b'{"ready":%b1%b}' % (b"[" * 40_000, b"]" * 40_000)
+            answer = await here.ask(request("POST", "/v2/repository/index", text))
+            assert answer.status == 413
+            assert answer.json["error"] == "body: expected at most 65536 bytes, got 80011"
+
+    asyncio.run(body())
+
+
 def test_control_bodies_may_come_in_pieces(serve):
     async def body():
         async with serve() as here:

@@ -41,8 +41,8 @@ class HttpSettings:
     max_json_bytes: int = 8 * MIB
     """JSON part of an inference request: it takes up to forty times its size while it is parsed;
     larger: 413."""
-    max_control_bytes: int = 1 * MIB
-    """Body of any other request; larger: 413."""
+    max_control_bytes: int = 64 * KIB
+    """Body of any other request: its JSON is parsed on the event loop; larger: 413."""
     max_chunks: int = 65_536
     """Chunks of a chunked body (Triton's limit); more: 413."""
     max_buffered_bytes: int = 256 * MIB
