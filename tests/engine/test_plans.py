@@ -305,7 +305,7 @@ class TestASharedLane:
         running = shared.batches[-1].replica
         shared.send(PlanChanged(self.plan()))
         shared.send(ReplicaLost(running.id, "killed"))
-        assert shared.reasons() == {1: Reason.CRASHED, 2: Reason.DRAINING}
+        assert shared.reasons() == {1: Reason.UNAVAILABLE, 2: Reason.DRAINING}
         assert shared.engine.state.lanes == {}
         assert shared.engine.state.pools == {}
 
@@ -340,11 +340,11 @@ def test_a_lost_batch_goes_to_no_pool_that_is_going_or_down(world, one_model_pla
     world.send(ReplicaLost(world.started[1].id, "broken", permanent=True))
     assert world.engine.state.pools[PoolId("m", "2")].down_reason is not None
     world.send(ReplicaLost(world.started[0].id, "killed"))
-    assert world.reasons() == {1: Reason.CRASHED}
+    assert world.reasons() == {1: Reason.UNAVAILABLE}
 
 
 def test_a_lost_batch_without_a_route_is_over(world, one_model_plan):
     world.submit(1)
     world.deploy(one_model_plan("1", model="other"))
     world.send(ReplicaLost(world.started[0].id, "killed"))
-    assert world.reasons() == {1: Reason.CRASHED}
+    assert world.reasons() == {1: Reason.UNAVAILABLE}
