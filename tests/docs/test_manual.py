@@ -85,9 +85,7 @@ def test_decisions_are_numbered_and_listed():
     folder = ROOT / "docs" / "decisions"
     pages = sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
     index = (folder / "README.md").read_text()
-    numbers = [page[:4] for page in pages]
-    assert all(re.fullmatch(r"[0-9]{4}", number) for number in numbers)
-    assert len(set(numbers)) == len(numbers)
+    assert [page[:4] for page in pages] == [f"{n:04}" for n in range(1, len(pages) + 1)]
     assert re.findall(r"\]\(([^)]+)\)", index) == pages
 
 

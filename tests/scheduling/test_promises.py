@@ -1,5 +1,5 @@
 """`slack` refuses at the door what would be on time only at the cost of others, and gives up at
-once what has lost its place (docs/decisions/0031-refusing-early.md)."""
+once what has lost its place (docs/decisions/0030-refusing-early.md)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ COST_GAIN = 0.1
 
 GOING_ON, FAIR = 0.85, 0.5
 """Part of what rivals had of a lane lately that they are taken to have from now on, for bursts end;
-and of its fair share that a pool counts on: a rival's batches may be worth more (decision 0031)."""
+and of its fair share that a pool counts on: a rival's batches may be worth more (decision 0030)."""
 
 
 class Pool:

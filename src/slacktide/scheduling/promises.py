@@ -1,7 +1,7 @@
 """Promises: `slack` lets in what it can keep, and gives up at once what it cannot keep any more.
 
 Where there is too much work somebody is refused, and while no lane is idle goodput does not depend
-on whom. So it is whoever has just come (docs/decisions/0031-refusing-early.md): a request is let in
+on whom. So it is whoever has just come (docs/decisions/0030-refusing-early.md): a request is let in
 only if it can be on time behind the work ahead *and* nobody who waits, is of its class and costs as
 much would be late for its sake. *The plan*: requests in order of deadlines, each behind those of
 its class and of shorter ones at the best rate × `pace`, in the time that other models leave. What
