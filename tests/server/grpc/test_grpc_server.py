@@ -131,6 +131,23 @@ def test_the_access_log_has_a_line_for_every_call(fakes):
         assert line.seconds >= 0
 
 
+def test_a_call_without_a_message_is_logged_with_the_id_of_its_metadata(fakes):
+    async def main():
+        lines = []
+        async with (
+            fakes.serving(access_log=lines.append) as server,
+            fakes.channel(server) as channel,
+        ):
+            method = channel.stream_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
+            call = method(metadata=(("x-request-id", "early"),))
+            await call.done_writing()
+            await call.code()
+        return lines
+
+    (line,) = uvloop.run(main())
+    assert (line.request_id, line.status) == ("early", "INVALID_ARGUMENT")
+
+
 def test_a_drained_server_answers_what_is_in_flight_and_takes_no_more(fakes):
     async def main():
         data = fakes.FakeDataPlane(hold=True)

@@ -740,6 +740,30 @@ def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, p
     run(body())
 
 
+def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"x", request_id="inside")
+            asked = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
+            asked.append(post(b"no JSON", "X-Request-Id: wrong"))
+            asked.append(post(data, line, "X-Request-Id: outside"))
+            for request in asked:
+                await here.ask(request)
+            client = await here.connect()
+            client.send(post(data, line, "X-Request-Id: left")[:-1])
+            client.writer.write_eof()
+            await client.ended()
+            client.close()
+            assert [(access.request_id, access.status) for access in here.log] == [
+                ("lost", 404),
+                ("wrong", 400),
+                ("inside", 200),
+                ("left", 499),
+            ]
+
+    run(body())
+
+
 # ------------------------------------------------------------------------------- fuzz
 
 

@@ -113,7 +113,7 @@ class ModelInfer:
         answered: asyncio.Future[InferReply],
     ) -> tuple[Ticket, list[str]]:
         request = self.codec.read(message)
-        rpc.model, rpc.request_id = request.model, request.id
+        rpc.model, rpc.request_id = request.model, request.id or rpc.request_id
         try:
             call = request.call(parameters)
         except WireError as error:
@@ -159,7 +159,7 @@ class ModelInfer:
                 unpacked = await self.unpacker.raw_form(message, rpc.client)
                 form = body if unpacked is message else unpacked
             request = self.codec.read(form)
-            rpc.request_id = request.id
+            rpc.request_id = request.id or rpc.request_id
             version = rpc.metadata.get(VERSION_KEY) or None
             if (request.model, request.version) != (rpc.model, version):
                 raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)

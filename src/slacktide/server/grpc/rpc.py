@@ -167,6 +167,7 @@ class Frame:
             # Without a port all connections have one name.
             connection = peer if peer.startswith("ip") else ""
             rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies, connection)
+            rpc.request_id = rpc.metadata.get("x-request-id", "")
             status = "CANCELLED"  # unless something better is known below
             try:
                 self._admit(method.group, rpc)

@@ -131,10 +131,13 @@ class Hub:
 
         task.add_done_callback(done)
 
-    def record(self, request: Request, status: int, bytes_sent: int, request_id: str) -> None:
+    def record(self, request: Request, status: int, bytes_sent: int) -> None:
         """Tell the access log. It cannot hurt: what it raises is logged."""
         if self.access_log is None:
             return
+        request_id = request.request_id
+        if not request_id:
+            request_id = request.headers.get(b"x-request-id", b"").decode("latin-1")
         access = Access(
             request.method,
             request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),

@@ -111,7 +111,7 @@ class InferEndpoint:
         model, version = _target(request)
         answer = self._data.announce(model, version, length, call.parameters, call.context)
         if isinstance(answer, InferReply):
-            return self._response(answer, AnswerFormat(), call)
+            return self._response(answer, AnswerFormat())
         call.upload = answer
         return answer.body()
 
@@ -159,7 +159,7 @@ class InferEndpoint:
         model, version = _target(request)
         infer, answer = self._reader.read(model, version, body, json_length, call.parameters)
         if infer.id:
-            call.context.request_id = infer.id
+            call.context.request_id = request.request_id = infer.id
 
         def reply(result: InferReply) -> None:
             call.ticket = None
@@ -167,7 +167,7 @@ class InferEndpoint:
                 call.unpacking = asyncio.ensure_future(self._write(result, answer, call))
                 return
             try:
-                response = self._response(result, answer, call)
+                response = self._response(result, answer)
             except Exception as error:
                 response = failure_response(error)
             call.respond(response)
@@ -189,7 +189,7 @@ class InferEndpoint:
                     await asyncio.sleep(0)
                 written[output.name] = orjson.Fragment(b"[%b]" % b",".join(pieces))
             # Not changed in place: the reader may have shared it among calls.
-            response = self._response(reply, replace(answer, written=written), call)
+            response = self._response(reply, replace(answer, written=written))
         except Exception as error:
             response = failure_response(error)
         call.unpacking = None
@@ -224,14 +224,13 @@ class InferEndpoint:
             ticket, call.ticket = call.ticket, None
             ticket.cancel(reason)
 
-    def _response(self, reply: InferReply, answer: AnswerFormat, call: _Call) -> Response:
-        request_id = reply.id or call.context.request_id
+    def _response(self, reply: InferReply, answer: AnswerFormat) -> Response:
         if reply.outputs is not None and reply.outcome.kind in _ANSWERED:
             head, buffers = format_reply(reply, answer)
             if not buffers:
-                return Response(200, (head,), request_id=request_id)
+                return Response(200, (head,))
             line = b"Inference-Header-Content-Length: %d\r\n" % len(head)
-            return Response(200, (head, *buffers), OCTETS, line, request_id)
+            return Response(200, (head, *buffers), OCTETS, line)
         reason = reply.outcome.reason
         status = status_of(
             reason, has_result=False, triton_strict=self._settings.triton_strict
@@ -240,7 +239,6 @@ class InferEndpoint:
             status,
             reply.message or reason.label.replace("_", " "),
             extra=retry_after(status, reply.retry_after_s),
-            request_id=request_id,
         )
 
 

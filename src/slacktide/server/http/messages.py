@@ -34,6 +34,7 @@ class Request:
         "headers",
         "method",
         "params",
+        "request_id",
         "state",
         "target",
     )
@@ -50,6 +51,8 @@ class Request:
         self.headers: dict[bytes, bytes] = {}
         self.params: Mapping[str, str] = {}
         self.body: Buffer = b""
+        self.request_id = ""
+        """For the access log, where the body holds one; else `X-Request-Id` is told."""
         self.state: Any = None
         """Belongs to the route's handler."""
 
@@ -61,8 +64,6 @@ class Response(NamedTuple):
     body: Sequence[bytes] = ()
     content_type: bytes = JSON
     extra: bytes = b""
-    request_id: str = ""
-    """For the access log."""
 
     @property
     def length(self) -> int:
@@ -73,11 +74,9 @@ def json_response(document: object, status: int = 200) -> Response:
     return Response(status, (orjson.dumps(document),))
 
 
-def error_response(
-    status: int, message: str, *, extra: bytes = b"", request_id: str = ""
-) -> Response:
+def error_response(status: int, message: str, *, extra: bytes = b"") -> Response:
     """Every error has this one form; stock clients read `error`."""
-    return Response(status, (orjson.dumps({"error": message}),), JSON, extra, request_id)
+    return Response(status, (orjson.dumps({"error": message}),), JSON, extra)
 
 
 def failure_response(error: Exception, *, triton_strict: bool = False) -> Response:

@@ -397,17 +397,17 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.write(b"".join((head, *response.body)))
             else:
                 self._transport.writelines((head, *response.body))
-        self._finished(exchange, response.status, length, response.request_id)
+        self._finished(exchange, response.status, length)
         if close:
             self._close(linger=exchange.linger or self._skip > 0)
 
-    def _finished(self, exchange: Exchange, status: int, length: int, request_id: str) -> None:
+    def _finished(self, exchange: Exchange, status: int, length: int) -> None:
         hub = self._hub
         if exchange.charged:
             hub.release(exchange.charged, self.client)
             exchange.charged = 0
         if hub.access_log is not None:
-            hub.record(exchange, status, length, request_id)
+            hub.record(exchange, status, length)
 
     def _close(self, *, linger: bool) -> None:
         """The last answer is written: end, as soon as the client can have read it."""
@@ -445,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
             # A late answer finds its place taken and goes nowhere.
             exchange.response = exchange.response or error_response(499, "")
             if exchange.headers_done:
-                self._finished(exchange, 499, 0, "")
+                self._finished(exchange, 499, 0)
 
     # ---------------------------------------------------------------- small things
 
