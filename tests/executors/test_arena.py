@@ -151,6 +151,21 @@ def test_limits_must_be_positive() -> None:
         MemoryBudget(1, per_owner=0)
 
 
+def test_where_the_size_of_files_is_limited_the_error_says_so() -> None:
+    text = """
+import resource
+from slacktide.executors.arena import Arena
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+try:
+    Arena(1 << 34)
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    expected = "no file size left for 64 MiB of payloads: raise the limit (ulimit -f)"
+    assert done.stdout.strip() == expected
+
+
 @pytest.mark.parametrize(
     ("spare", "expected"),
     [

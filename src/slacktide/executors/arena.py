@@ -17,6 +17,7 @@ Not thread-safe: it belongs to the server's loop.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -57,9 +58,11 @@ class Arena:
             self._map = self._reserve()
         except OSError as error:
             os.close(self._fd)
+            of_files = error.errno == errno.EFBIG
+            short, flag = ("file size", "-f") if of_files else ("address space", "-v")
             size = f"{self._limit >> 20} MiB of payloads"
             raise OSError(
-                error.errno, f"no address space left for {size}: raise the limit (ulimit -v)"
+                error.errno, f"no {short} left for {size}: raise the limit (ulimit {flag})"
             ) from None
         # Its size is settled: a worker gone mad cannot cut it and have the server die of SIGBUS.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
