@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-lowest fuzz mutants check format bench clean
+.PHONY: help setup demo serve test test-lowest fuzz mutants chaos check format bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -48,6 +48,9 @@ format: setup ## rewrite the code in the project's format
 
 mutants: setup ## put faults into the core and see that tests notice (20 minutes at most); some: make mutants MUTANTS="--room engine"
 	$(BIN)/python tests/mutation $(MUTANTS)
+
+chaos: setup ## kills, freezes, floods and a full disk at once, then the books; make chaos CHAOS="--minutes 5 --seed 7"
+	$(BIN)/python tests/chaos $(CHAOS)
 
 bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="overhead --quick"
 	$(BIN)/python -m bench $(BENCH)

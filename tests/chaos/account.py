@@ -1,0 +1,134 @@
+"""Whether generator and server agree on one outcome for every request. Pure.
+
+The generator's side is a `Story` for each request; the server's are the lines of its access log,
+one for each answer, and its counters of outcomes by model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slacktide.domain import Reason
+from slacktide.wire.status import STATUS
+
+GONE = frozenset(("499", "CANCELLED"))
+"""Statuses of lines whose client left."""
+_KNOWN = frozenset(status for wire in STATUS.values() for status in (str(wire.http), wire.grpc)) - {
+    "499",
+    "404",
+    "NOT_FOUND",
+}
+"""What an answer may be: all models exist, and 499 is for logs only."""
+MOST_UNREAD = 0.01
+_UNREAD = "too many requests of clients that left were not even begun"
+_NAMES = {str(wire.http): wire.grpc for wire in STATUS.values()}
+"""From numbers to names, of which there are fewer."""
+_UNCOUNTED = frozenset(("UNAVAILABLE", "NOT_FOUND"))
+"""Answers that may come without a version that could count them."""
+
+
+@dataclass(slots=True)
+class Story:
+    """What the generator knows of a request."""
+
+    id: str
+    model: str
+    manner: str
+    complete: bool = False
+    """Whether every byte of it was taken by a connection that was not reset."""
+    answer: str | None = None
+    """Status: a number over HTTP, a name over gRPC; None: it left before."""
+    left: bool = False
+    """Whether it meant to leave without an answer."""
+    fault: str = ""
+    """What was wrong with the answer, or that none came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A line of the access log about a request for an inference."""
+
+    id: str
+    model: str
+    status: str
+
+
+Outcomes = Mapping[str, Mapping[Reason, int]]
+"""Counters by model and reason."""
+
+
+def disagreements(
+    stories: Sequence[Story], said: Iterable[Said], outcomes: Outcomes
+) -> list[tuple[str, str]]:
+    """(id of the request or name of the model, what does not agree); empty if all does.
+
+    `outcomes` holds the models that were never unloaded: a counter goes with its version.
+    """
+    lines: dict[str, list[Said]] = defaultdict(list)
+    for line in said:
+        lines[line.id].append(line)
+    known = {story.id: story for story in stories}
+    wrong = [] if unread(stories, lines) <= MOST_UNREAD * len(stories) + 1 else [("(all)", _UNREAD)]
+    wrong += [(line.id, f"unknown to the generator: {line}") for line in lines.pop("", ())]
+    for id in lines.keys() - known.keys():
+        wrong += [(id, f"unknown to the generator: {line}") for line in lines[id]]
+    for story in stories:
+        what = _of_one(story, lines.get(story.id, []))
+        if what:
+            wrong.append((story.id, what))
+    for model, counted in outcomes.items():
+        mine = [story for story in stories if story.model == model]
+        wrong += [(model, what) for what in _of_model(mine, lines, counted)]
+    return wrong
+
+
+def unread(stories: Sequence[Story], lines: Mapping[str, Sequence[Said]]) -> int:
+    """Requests that were sent whole by clients that left, and of which the server says nothing.
+
+    Clients share the loop by turns: one that leaves before its turn is not read.
+    """
+    return sum(story.complete and story.left and not lines.get(story.id) for story in stories)
+
+
+def _of_one(story: Story, lines: Sequence[Said]) -> str:
+    statuses = [line.status for line in lines]
+    if story.fault:
+        return story.fault
+    if len(lines) > 1:
+        return f"ended {len(lines)} times: {statuses}"
+    if story.answer is None and not story.left:
+        return "has no answer"
+    if story.answer is not None and story.answer not in _KNOWN:
+        return f"was answered {story.answer}, which is no outcome"
+    if story.answer is not None and statuses != [story.answer]:
+        return f"was answered {story.answer}, the server says {statuses}"
+    if story.complete and not lines and not story.left:
+        return "was sent whole, and the server says nothing of it"
+    return ""
+
+
+def _of_model(
+    stories: Sequence[Story], lines: Mapping[str, Sequence[Said]], counted: Mapping[Reason, int]
+) -> list[str]:
+    """Each line stands for one outcome of the same status, or its client left meanwhile."""
+    wrong = []
+    told, broken = Counter[str](), 0
+    for story in stories:
+        for line in lines.get(story.id, ()):
+            told[_NAMES.get(line.status, line.status)] += 1
+            broken += line.status in GONE and not story.complete
+    had = Counter[str]()
+    for reason, count in counted.items():
+        had[STATUS[reason].grpc] += count
+    gone = told["CANCELLED"]
+    for status in sorted((told.keys() | had.keys()) - GONE):
+        least = 0 if status in _UNCOUNTED else told[status]
+        if not least <= had[status] <= told[status] + gone:
+            wrong.append(f"{told[status]} were answered {status}, {had[status]} had that outcome")
+    total, most = had.total(), told.total()
+    uncounted = sum(told[status] for status in _UNCOUNTED)
+    if not most - uncounted - broken <= total <= most:
+        wrong.append(f"{most} requests ended ({broken} came in part), {total} had an outcome")
+    return wrong
