@@ -47,6 +47,7 @@ def configure(
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(TextFormatter(colour=_wants_colour(handler.stream)))
+    handler.addFilter(_is_news)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
@@ -73,6 +74,12 @@ def _escape(character: str) -> str:
 
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, as told from handlers of others."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not gRPC's traceback of an answer whose client left just before it was written."""
+    error = record.exc_info and record.exc_info[0]
+    return not (error and error.__name__ == "ExecuteBatchError")
 
 
 class JsonFormatter(logging.Formatter):
