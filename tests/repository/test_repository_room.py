@@ -5,15 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import slacktide.repository
 from slacktide.repository import errors
 from slacktide.repository.errors import Problem, RepositoryError
-
-
-def test_every_public_name_exists() -> None:
-    for name in slacktide.repository.__all__:
-        assert hasattr(slacktide.repository, name)
-    assert list(slacktide.repository.__all__) == sorted(slacktide.repository.__all__)
 
 
 def test_heavy_libraries_are_not_loaded_by_importing() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import slacktide.scheduling as scheduling
 from slacktide.scheduling import (
     POLICIES,
     Clipper,
@@ -94,8 +93,3 @@ def test_max_batch_must_hold_a_row(lab) -> None:
     times = lab.LogNormalTimes(lab.residual)
     with pytest.raises(PolicyError, match="max_batch"):
         make_scheduler("edf", {}, max_batch=0, times=times, view=lab.LaneView())
-
-
-def test_the_table_of_contents_is_complete() -> None:
-    assert all(hasattr(scheduling, name) for name in scheduling.__all__)
-    assert "Scheduler" not in scheduling.__all__

@@ -1,7 +1,9 @@
 """Clusters: pods whose CPU is resized in place (see README.md)."""
 
-from slacktide.cluster.pod_allocator import Hindrance, PodAllocator
-from slacktide.cluster.pod_client import PodClient, PodName
-from slacktide.cluster.pod_cpu import PodCpu, PodError, ResizeState
-
-__all__ = ["Hindrance", "PodAllocator", "PodClient", "PodCpu", "PodError", "PodName", "ResizeState"]
+from slacktide.cluster.pod_allocator import Hindrance as Hindrance
+from slacktide.cluster.pod_allocator import PodAllocator as PodAllocator
+from slacktide.cluster.pod_client import PodClient as PodClient
+from slacktide.cluster.pod_client import PodName as PodName
+from slacktide.cluster.pod_cpu import PodCpu as PodCpu
+from slacktide.cluster.pod_cpu import PodError as PodError
+from slacktide.cluster.pod_cpu import ResizeState as ResizeState

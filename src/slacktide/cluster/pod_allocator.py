@@ -301,6 +301,3 @@ class PodAllocator:
         if self.hindrance is not None:
             self.hindrance, self.condition = None, ""
             log.info("the pod has the CPU that is wished for again")
-
-
-__all__ = ["Hindrance", "PodAllocator", "Times"]

@@ -3,78 +3,42 @@
 Pure data, frozen, validated when made. No behaviour beyond what a value can say of itself.
 """
 
-from slacktide.domain.batch import Batch, BatchTiming, Replica
-from slacktide.domain.commands import (
-    AbortBatch,
-    Answer,
-    Circuit,
-    Command,
-    FreeSlots,
-    ResizeLane,
-    RunBatch,
-    StartReplica,
-    StopReplica,
-    TellCircuit,
-)
-from slacktide.domain.events import (
-    Announced,
-    BatchAborted,
-    BatchFailed,
-    BatchFinished,
-    Cancelled,
-    Event,
-    LaneResized,
-    MemoryShort,
-    PlanChanged,
-    Refused,
-    ReplicaLost,
-    ReplicaUp,
-    RowsReleased,
-    Submitted,
-    TimerFired,
-)
-from slacktide.domain.outcomes import Outcome, OutcomeKind, Reason
-from slacktide.domain.plan import Deployment, LaneSpec, Plan, PoolId, Route
-from slacktide.domain.request import Notice, Request, Signature
-
-__all__ = [
-    "AbortBatch",
-    "Announced",
-    "Answer",
-    "Batch",
-    "BatchAborted",
-    "BatchFailed",
-    "BatchFinished",
-    "BatchTiming",
-    "Cancelled",
-    "Circuit",
-    "Command",
-    "Deployment",
-    "Event",
-    "FreeSlots",
-    "LaneResized",
-    "LaneSpec",
-    "MemoryShort",
-    "Notice",
-    "Outcome",
-    "OutcomeKind",
-    "Plan",
-    "PlanChanged",
-    "PoolId",
-    "Reason",
-    "Refused",
-    "Replica",
-    "ReplicaLost",
-    "ReplicaUp",
-    "Request",
-    "ResizeLane",
-    "Route",
-    "RowsReleased",
-    "RunBatch",
-    "Signature",
-    "StartReplica",
-    "StopReplica",
-    "Submitted",
-    "TellCircuit",
-    "TimerFired",
-]
+from slacktide.domain.batch import Batch as Batch
+from slacktide.domain.batch import BatchTiming as BatchTiming
+from slacktide.domain.batch import Replica as Replica
+from slacktide.domain.commands import AbortBatch as AbortBatch
+from slacktide.domain.commands import Answer as Answer
+from slacktide.domain.commands import Circuit as Circuit
+from slacktide.domain.commands import Command as Command
+from slacktide.domain.commands import FreeSlots as FreeSlots
+from slacktide.domain.commands import ResizeLane as ResizeLane
+from slacktide.domain.commands import RunBatch as RunBatch
+from slacktide.domain.commands import StartReplica as StartReplica
+from slacktide.domain.commands import StopReplica as StopReplica
+from slacktide.domain.commands import TellCircuit as TellCircuit
+from slacktide.domain.events import Announced as Announced
+from slacktide.domain.events import BatchAborted as BatchAborted
+from slacktide.domain.events import BatchFailed as BatchFailed
+from slacktide.domain.events import BatchFinished as BatchFinished
+from slacktide.domain.events import Cancelled as Cancelled
+from slacktide.domain.events import Event as Event
+from slacktide.domain.events import LaneResized as LaneResized
+from slacktide.domain.events import MemoryShort as MemoryShort
+from slacktide.domain.events import PlanChanged as PlanChanged
+from slacktide.domain.events import Refused as Refused
+from slacktide.domain.events import ReplicaLost as ReplicaLost
+from slacktide.domain.events import ReplicaUp as ReplicaUp
+from slacktide.domain.events import RowsReleased as RowsReleased
+from slacktide.domain.events import Submitted as Submitted
+from slacktide.domain.events import TimerFired as TimerFired
+from slacktide.domain.outcomes import Outcome as Outcome
+from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
+from slacktide.domain.outcomes import Reason as Reason
+from slacktide.domain.plan import Deployment as Deployment
+from slacktide.domain.plan import LaneSpec as LaneSpec
+from slacktide.domain.plan import Plan as Plan
+from slacktide.domain.plan import PoolId as PoolId
+from slacktide.domain.plan import Route as Route
+from slacktide.domain.request import Notice as Notice
+from slacktide.domain.request import Request as Request
+from slacktide.domain.request import Signature as Signature

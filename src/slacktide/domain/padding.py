@@ -98,6 +98,3 @@ def pad_element(datatype: Datatype, value: float) -> np.generic | None:
     if value != int(value) or not bounds.min <= value <= bounds.max:
         return None
     return datatype.dtype.type(int(value))
-
-
-__all__ = ["BATCH_BYTES", "PaddedInput", "Padding", "pad_element", "unfit"]

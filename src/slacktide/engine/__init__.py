@@ -4,36 +4,18 @@ It does not decide which requests run (`scheduling` proposes) nor how long they 
 predicts); it keeps every request in exactly one place and ends it exactly once.
 """
 
-from slacktide.engine.engine import Engine
-from slacktide.engine.invariants import InvariantError, check_invariants
-from slacktide.engine.ports import (
-    BatchTimes,
-    Idle,
-    Planner,
-    PoolFactory,
-    PoolParts,
-    PoolView,
-    Proposal,
-    Scheduler,
-    WaitUntil,
-)
-from slacktide.engine.samples import SampleCounts, Sampling
-from slacktide.engine.settings import EngineSettings
-
-__all__ = [
-    "BatchTimes",
-    "Engine",
-    "EngineSettings",
-    "Idle",
-    "InvariantError",
-    "Planner",
-    "PoolFactory",
-    "PoolParts",
-    "PoolView",
-    "Proposal",
-    "SampleCounts",
-    "Sampling",
-    "Scheduler",
-    "WaitUntil",
-    "check_invariants",
-]
+from slacktide.engine.engine import Engine as Engine
+from slacktide.engine.invariants import InvariantError as InvariantError
+from slacktide.engine.invariants import check_invariants as check_invariants
+from slacktide.engine.ports import BatchTimes as BatchTimes
+from slacktide.engine.ports import Idle as Idle
+from slacktide.engine.ports import Planner as Planner
+from slacktide.engine.ports import PoolFactory as PoolFactory
+from slacktide.engine.ports import PoolParts as PoolParts
+from slacktide.engine.ports import PoolView as PoolView
+from slacktide.engine.ports import Proposal as Proposal
+from slacktide.engine.ports import Scheduler as Scheduler
+from slacktide.engine.ports import WaitUntil as WaitUntil
+from slacktide.engine.samples import SampleCounts as SampleCounts
+from slacktide.engine.samples import Sampling as Sampling
+from slacktide.engine.settings import EngineSettings as EngineSettings

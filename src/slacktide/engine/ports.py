@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slacktide.domain import Batch, Deployment, Notice, Plan, PoolId, Reason, Replica, Request
+from slacktide.domain import Batch, Notice, Plan, PoolId, Reason, Replica, Request
 from slacktide.engine.samples import Sampling
 from slacktide.profiles import RunClasses
 
@@ -195,18 +195,3 @@ class Planner(Protocol):
     def period(self) -> float: ...
 
     def plan(self, snapshot: object, *, now: float) -> Plan: ...
-
-
-__all__ = [
-    "BatchTimes",
-    "Deployment",
-    "Forecast",
-    "Idle",
-    "Planner",
-    "PoolFactory",
-    "PoolParts",
-    "PoolView",
-    "Proposal",
-    "Scheduler",
-    "WaitUntil",
-]

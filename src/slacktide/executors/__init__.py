@@ -15,77 +15,41 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `cores`, `memory` (`cgroups`): which cores and how much memory there is
 """
 
-from slacktide.executors.allocator import AffinityAllocator, CpuAllocator, Grant
-from slacktide.executors.arena import Arena, Slot
-from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
-from slacktide.executors.cores import (
-    HardwareFingerprint,
-    available_cores,
-    hardware_fingerprint,
-    move_threads,
-)
-from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.measuring import Measured, measure
-from slacktide.executors.ports import (
-    Aborted,
-    Executor,
-    Failed,
-    Finished,
-    InputArena,
-    Lost,
-    ModelSource,
-    OutputTensor,
-    Payload,
-    Ready,
-    ReplicaHandle,
-    Report,
-    Resized,
-    SessionSize,
-    TensorRef,
-)
-from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.profiled import ProfiledExecutor
-from slacktide.executors.providers import ModelError, load_onnxruntime
-from slacktide.executors.quota import QuotaAllocator, QuotaUnavailableError, choose_allocator
-from slacktide.executors.timed_replica import MeasuringError
-
-__all__ = [
-    "Aborted",
-    "AffinityAllocator",
-    "Arena",
-    "CpuAllocator",
-    "Executor",
-    "Failed",
-    "Finished",
-    "Grant",
-    "HardwareFingerprint",
-    "InProcessExecutor",
-    "InputArena",
-    "Lost",
-    "Measured",
-    "MeasuringError",
-    "MemoryBudget",
-    "MemoryLimitExceeded",
-    "ModelError",
-    "ModelSource",
-    "OutputTensor",
-    "OwnerLimitExceeded",
-    "Payload",
-    "ProcessExecutor",
-    "ProfiledExecutor",
-    "QuotaAllocator",
-    "QuotaUnavailableError",
-    "Ready",
-    "ReplicaHandle",
-    "Report",
-    "Resized",
-    "SessionSize",
-    "Slot",
-    "TensorRef",
-    "available_cores",
-    "choose_allocator",
-    "hardware_fingerprint",
-    "load_onnxruntime",
-    "measure",
-    "move_threads",
-]
+from slacktide.executors.allocator import AffinityAllocator as AffinityAllocator
+from slacktide.executors.allocator import CpuAllocator as CpuAllocator
+from slacktide.executors.allocator import Grant as Grant
+from slacktide.executors.arena import Arena as Arena
+from slacktide.executors.arena import Slot as Slot
+from slacktide.executors.budget import MemoryBudget as MemoryBudget
+from slacktide.executors.budget import MemoryLimitExceeded as MemoryLimitExceeded
+from slacktide.executors.budget import OwnerLimitExceeded as OwnerLimitExceeded
+from slacktide.executors.cores import HardwareFingerprint as HardwareFingerprint
+from slacktide.executors.cores import available_cores as available_cores
+from slacktide.executors.cores import hardware_fingerprint as hardware_fingerprint
+from slacktide.executors.cores import move_threads as move_threads
+from slacktide.executors.in_process import InProcessExecutor as InProcessExecutor
+from slacktide.executors.measuring import Measured as Measured
+from slacktide.executors.measuring import measure as measure
+from slacktide.executors.ports import Aborted as Aborted
+from slacktide.executors.ports import Executor as Executor
+from slacktide.executors.ports import Failed as Failed
+from slacktide.executors.ports import Finished as Finished
+from slacktide.executors.ports import InputArena as InputArena
+from slacktide.executors.ports import Lost as Lost
+from slacktide.executors.ports import ModelSource as ModelSource
+from slacktide.executors.ports import OutputTensor as OutputTensor
+from slacktide.executors.ports import Payload as Payload
+from slacktide.executors.ports import Ready as Ready
+from slacktide.executors.ports import ReplicaHandle as ReplicaHandle
+from slacktide.executors.ports import Report as Report
+from slacktide.executors.ports import Resized as Resized
+from slacktide.executors.ports import SessionSize as SessionSize
+from slacktide.executors.ports import TensorRef as TensorRef
+from slacktide.executors.process import ProcessExecutor as ProcessExecutor
+from slacktide.executors.profiled import ProfiledExecutor as ProfiledExecutor
+from slacktide.executors.providers import ModelError as ModelError
+from slacktide.executors.providers import load_onnxruntime as load_onnxruntime
+from slacktide.executors.quota import QuotaAllocator as QuotaAllocator
+from slacktide.executors.quota import QuotaUnavailableError as QuotaUnavailableError
+from slacktide.executors.quota import choose_allocator as choose_allocator
+from slacktide.executors.timed_replica import MeasuringError as MeasuringError

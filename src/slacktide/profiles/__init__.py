@@ -4,41 +4,23 @@ Pure. Measures nothing and opens no file: executors/measuring.py runs the model,
 keeps the result.
 """
 
-from slacktide.profiles.alike import Alike
-from slacktide.profiles.batch_latency import BatchLatency
-from slacktide.profiles.batch_times import CorrectedTimes
-from slacktide.profiles.classed_times import ClassedTimes
-from slacktide.profiles.classing import MOST_CLASSES, classes_of_samples
-from slacktide.profiles.distribution import POINTS
-from slacktide.profiles.errors import ProfileError
-from slacktide.profiles.fixed_times import FixedTimes
-from slacktide.profiles.latency_fit import fit_latency
-from slacktide.profiles.latency_table import ENOUGH_SAMPLES, LatencyTable, Peak
-from slacktide.profiles.record import ProfileRecord
-from slacktide.profiles.run_classes import NO_HINT, RunClasses
-from slacktide.profiles.rungs import covering, rungs
-from slacktide.profiles.surface import batch_sizes
-from slacktide.profiles.time_distribution import TimeDistribution
-
-__all__ = [
-    "ENOUGH_SAMPLES",
-    "MOST_CLASSES",
-    "NO_HINT",
-    "POINTS",
-    "Alike",
-    "BatchLatency",
-    "ClassedTimes",
-    "CorrectedTimes",
-    "FixedTimes",
-    "LatencyTable",
-    "Peak",
-    "ProfileError",
-    "ProfileRecord",
-    "RunClasses",
-    "TimeDistribution",
-    "batch_sizes",
-    "classes_of_samples",
-    "covering",
-    "fit_latency",
-    "rungs",
-]
+from slacktide.profiles.alike import Alike as Alike
+from slacktide.profiles.batch_latency import BatchLatency as BatchLatency
+from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
+from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
+from slacktide.profiles.classing import MOST_CLASSES as MOST_CLASSES
+from slacktide.profiles.classing import classes_of_samples as classes_of_samples
+from slacktide.profiles.distribution import POINTS as POINTS
+from slacktide.profiles.errors import ProfileError as ProfileError
+from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
+from slacktide.profiles.latency_fit import fit_latency as fit_latency
+from slacktide.profiles.latency_table import ENOUGH_SAMPLES as ENOUGH_SAMPLES
+from slacktide.profiles.latency_table import LatencyTable as LatencyTable
+from slacktide.profiles.latency_table import Peak as Peak
+from slacktide.profiles.record import ProfileRecord as ProfileRecord
+from slacktide.profiles.run_classes import NO_HINT as NO_HINT
+from slacktide.profiles.run_classes import RunClasses as RunClasses
+from slacktide.profiles.rungs import covering as covering
+from slacktide.profiles.rungs import rungs as rungs
+from slacktide.profiles.surface import batch_sizes as batch_sizes
+from slacktide.profiles.time_distribution import TimeDistribution as TimeDistribution

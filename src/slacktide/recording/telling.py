@@ -125,6 +125,3 @@ def _ended(ended: Ended) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.2f} ms"
-
-
-__all__ = ["concerns", "lines"]

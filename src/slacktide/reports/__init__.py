@@ -4,57 +4,33 @@ The document itself and its scoring are made in `slacktide.load.report` and hand
 users find all of it under one name. Pages need the extra `[report]`.
 """
 
-from slacktide.load.report import (
-    SCHEMA,
-    Ending,
-    Percentiles,
-    Provenance,
-    Records,
-    Report,
-    ReportError,
-    StreamReport,
-    Timeline,
-    merge,
-    percentiles,
-    score,
-    timeline,
-)
-from slacktide.reports.comparison import Comparison, Entry
-from slacktide.reports.html import comparison_page, html_document, html_list, html_table, page
-from slacktide.reports.plots import Bar, Curve, bars, curves
-from slacktide.reports.profile_page import profile_page
-from slacktide.reports.sweep import render_sweep, sweep_page
-from slacktide.reports.table import render, render_comparison, summary
-
-__all__ = [
-    "SCHEMA",
-    "Bar",
-    "Comparison",
-    "Curve",
-    "Ending",
-    "Entry",
-    "Percentiles",
-    "Provenance",
-    "Records",
-    "Report",
-    "ReportError",
-    "StreamReport",
-    "Timeline",
-    "bars",
-    "comparison_page",
-    "curves",
-    "html_document",
-    "html_list",
-    "html_table",
-    "merge",
-    "page",
-    "percentiles",
-    "profile_page",
-    "render",
-    "render_comparison",
-    "render_sweep",
-    "score",
-    "summary",
-    "sweep_page",
-    "timeline",
-]
+from slacktide.load.report import SCHEMA as SCHEMA
+from slacktide.load.report import Ending as Ending
+from slacktide.load.report import Percentiles as Percentiles
+from slacktide.load.report import Provenance as Provenance
+from slacktide.load.report import Records as Records
+from slacktide.load.report import Report as Report
+from slacktide.load.report import ReportError as ReportError
+from slacktide.load.report import StreamReport as StreamReport
+from slacktide.load.report import Timeline as Timeline
+from slacktide.load.report import merge as merge
+from slacktide.load.report import percentiles as percentiles
+from slacktide.load.report import score as score
+from slacktide.load.report import timeline as timeline
+from slacktide.reports.comparison import Comparison as Comparison
+from slacktide.reports.comparison import Entry as Entry
+from slacktide.reports.html import comparison_page as comparison_page
+from slacktide.reports.html import html_document as html_document
+from slacktide.reports.html import html_list as html_list
+from slacktide.reports.html import html_table as html_table
+from slacktide.reports.html import page as page
+from slacktide.reports.plots import Bar as Bar
+from slacktide.reports.plots import Curve as Curve
+from slacktide.reports.plots import bars as bars
+from slacktide.reports.plots import curves as curves
+from slacktide.reports.profile_page import profile_page as profile_page
+from slacktide.reports.sweep import render_sweep as render_sweep
+from slacktide.reports.sweep import sweep_page as sweep_page
+from slacktide.reports.table import render as render
+from slacktide.reports.table import render_comparison as render_comparison
+from slacktide.reports.table import summary as summary

@@ -4,43 +4,28 @@ Reads `slacktide.yaml` and Triton's `config.pbtxt`, finds files, keeps profiles,
 knows nothing of event loops, sockets or workers, and opens ONNX files only to check them.
 """
 
-from slacktide.repository.check import Finding, Severity, check_repository
-from slacktide.repository.config_json import config_json, metadata_shape
-from slacktide.repository.definition import ModelDefinition
-from slacktide.repository.errors import RepositoryError
-from slacktide.repository.interface import check_interface
-from slacktide.repository.lanes import lane_disagreements
-from slacktide.repository.model_hash import model_hash
-from slacktide.repository.profile_store import NoProfile, ProfileKey, ProfileStore, StoredProfile
-from slacktide.repository.repository import ListedModel, Repository
-from slacktide.repository.settings import ModelSettings
-from slacktide.repository.staging import StagedModel, Staging, UploadLimits, split_parameters
-from slacktide.repository.units import format_bytes, format_seconds, parse_bytes, parse_seconds
-
-__all__ = [
-    "Finding",
-    "ListedModel",
-    "ModelDefinition",
-    "ModelSettings",
-    "NoProfile",
-    "ProfileKey",
-    "ProfileStore",
-    "Repository",
-    "RepositoryError",
-    "Severity",
-    "StagedModel",
-    "Staging",
-    "StoredProfile",
-    "UploadLimits",
-    "check_interface",
-    "check_repository",
-    "config_json",
-    "format_bytes",
-    "format_seconds",
-    "lane_disagreements",
-    "metadata_shape",
-    "model_hash",
-    "parse_bytes",
-    "parse_seconds",
-    "split_parameters",
-]
+from slacktide.repository.check import Finding as Finding
+from slacktide.repository.check import Severity as Severity
+from slacktide.repository.check import check_repository as check_repository
+from slacktide.repository.config_json import config_json as config_json
+from slacktide.repository.config_json import metadata_shape as metadata_shape
+from slacktide.repository.definition import ModelDefinition as ModelDefinition
+from slacktide.repository.errors import RepositoryError as RepositoryError
+from slacktide.repository.interface import check_interface as check_interface
+from slacktide.repository.lanes import lane_disagreements as lane_disagreements
+from slacktide.repository.model_hash import model_hash as model_hash
+from slacktide.repository.profile_store import NoProfile as NoProfile
+from slacktide.repository.profile_store import ProfileKey as ProfileKey
+from slacktide.repository.profile_store import ProfileStore as ProfileStore
+from slacktide.repository.profile_store import StoredProfile as StoredProfile
+from slacktide.repository.repository import ListedModel as ListedModel
+from slacktide.repository.repository import Repository as Repository
+from slacktide.repository.settings import ModelSettings as ModelSettings
+from slacktide.repository.staging import StagedModel as StagedModel
+from slacktide.repository.staging import Staging as Staging
+from slacktide.repository.staging import UploadLimits as UploadLimits
+from slacktide.repository.staging import split_parameters as split_parameters
+from slacktide.repository.units import format_bytes as format_bytes
+from slacktide.repository.units import format_seconds as format_seconds
+from slacktide.repository.units import parse_bytes as parse_bytes
+from slacktide.repository.units import parse_seconds as parse_seconds

@@ -4,48 +4,27 @@ Pure: a scheduler holds one pool's queue and answers the engine's questions. It 
 no model, and knows neither protocols nor tensors.
 """
 
-from slacktide.scheduling.clipper import Clipper, ClipperOptions
-from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
-from slacktide.scheduling.edf import Edf, EdfOptions
-from slacktide.scheduling.fifo import Fifo, FifoOptions
-from slacktide.scheduling.nexus import Nexus, NexusOptions
-from slacktide.scheduling.orloj import Orloj, OrlojOptions, OrlojText
-from slacktide.scheduling.policies import (
-    DEFAULT_POLICY,
-    POLICIES,
-    Policy,
-    PolicyError,
-    make_scheduler,
-    option_defaults,
-    policy_options,
-)
-from slacktide.scheduling.queue import DeadlineQueue
-from slacktide.scheduling.recipe import PoolRecipe
-from slacktide.scheduling.slack import Slack, SlackOptions
-
-__all__ = [
-    "DEFAULT_POLICY",
-    "POLICIES",
-    "Clipper",
-    "ClipperOptions",
-    "Clockwork",
-    "ClockworkOptions",
-    "DeadlineQueue",
-    "Edf",
-    "EdfOptions",
-    "Fifo",
-    "FifoOptions",
-    "Nexus",
-    "NexusOptions",
-    "Orloj",
-    "OrlojOptions",
-    "OrlojText",
-    "Policy",
-    "PolicyError",
-    "PoolRecipe",
-    "Slack",
-    "SlackOptions",
-    "make_scheduler",
-    "option_defaults",
-    "policy_options",
-]
+from slacktide.scheduling.clipper import Clipper as Clipper
+from slacktide.scheduling.clipper import ClipperOptions as ClipperOptions
+from slacktide.scheduling.clockwork import Clockwork as Clockwork
+from slacktide.scheduling.clockwork import ClockworkOptions as ClockworkOptions
+from slacktide.scheduling.edf import Edf as Edf
+from slacktide.scheduling.edf import EdfOptions as EdfOptions
+from slacktide.scheduling.fifo import Fifo as Fifo
+from slacktide.scheduling.fifo import FifoOptions as FifoOptions
+from slacktide.scheduling.nexus import Nexus as Nexus
+from slacktide.scheduling.nexus import NexusOptions as NexusOptions
+from slacktide.scheduling.orloj import Orloj as Orloj
+from slacktide.scheduling.orloj import OrlojOptions as OrlojOptions
+from slacktide.scheduling.orloj import OrlojText as OrlojText
+from slacktide.scheduling.policies import DEFAULT_POLICY as DEFAULT_POLICY
+from slacktide.scheduling.policies import POLICIES as POLICIES
+from slacktide.scheduling.policies import Policy as Policy
+from slacktide.scheduling.policies import PolicyError as PolicyError
+from slacktide.scheduling.policies import make_scheduler as make_scheduler
+from slacktide.scheduling.policies import option_defaults as option_defaults
+from slacktide.scheduling.policies import policy_options as policy_options
+from slacktide.scheduling.queue import DeadlineQueue as DeadlineQueue
+from slacktide.scheduling.recipe import PoolRecipe as PoolRecipe
+from slacktide.scheduling.slack import Slack as Slack
+from slacktide.scheduling.slack import SlackOptions as SlackOptions

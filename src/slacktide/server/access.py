@@ -64,6 +64,3 @@ class AccessLogger:
                 "request_id": printable(entry.request_id),
             },
         )
-
-
-__all__ = ["AccessLogger"]

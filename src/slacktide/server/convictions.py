@@ -89,6 +89,3 @@ def _digest(tensors: Iterable[tuple[tuple[int, ...], Buffer]]) -> bytes:
         digest.update(f"{shape} {len(data)} ".encode())
         digest.update(data)
     return digest.digest()
-
-
-__all__ = ["Convictions"]

@@ -175,6 +175,3 @@ class ServerDataPlane:
         self._driver.flush()
         assert ticket.refusal is not None
         return ticket.refusal
-
-
-__all__ = ["ServerDataPlane"]

@@ -171,6 +171,3 @@ def grpc_gate(gate: Gate, rules: PortRules) -> grpc_rpc.Authorize:
         return grpc_rpc.Denial(WireStatus(verdict.status, grpc), verdict.value)
 
     return authorize
-
-
-__all__ = ["FrontEnds", "grpc_gate", "http_gate"]

@@ -20,6 +20,3 @@ class Group(StrEnum):
     TRACE = "trace"
     LOGGING = "logging"
     METRICS = "metrics"
-
-
-__all__ = ["Group"]

@@ -375,6 +375,3 @@ def _timing(outcome: Outcome, version: LoadedVersion) -> dict[str, Parameter]:
     if outcome.budget_s is not None:
         parameters["budget_us"] = round(outcome.budget_s * 1e6)
     return parameters
-
-
-__all__ = ["InferTicket", "Reply", "TicketOffice", "memory_reason", "nobody"]

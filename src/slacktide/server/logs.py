@@ -154,14 +154,3 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 def _wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
-
-
-__all__ = [
-    "ACCESS",
-    "LEVELS",
-    "JsonFormatter",
-    "LogFormat",
-    "TextFormatter",
-    "configure",
-    "printable",
-]

@@ -62,6 +62,3 @@ class Observers:
             except Exception:
                 log.exception("%s failed and is not told of requests any more", observer)
                 self._observers = tuple(o for o in self._observers if o is not observer)
-
-
-__all__ = ["AnsweredRequest", "Observers", "RequestObserver"]

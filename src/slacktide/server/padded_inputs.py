@@ -101,6 +101,3 @@ class HintReader:
         if self._index is None or self._axis >= len(tensors[self._index].shape):
             return None
         return float(tensors[self._index].shape[self._axis])
-
-
-__all__ = ["LEFT_OUT", "HintReader", "PaddedInputs"]

@@ -45,6 +45,3 @@ def _address(data: Buffer) -> int:
     interface = np.frombuffer(data, np.uint8).__array_interface__
     address: int = interface["data"][0]
     return address
-
-
-__all__ = ["refer_payload", "write_payload"]

@@ -130,14 +130,3 @@ class ControlPlane(Protocol):
     async def unload(self, model: str) -> None:
         """Raises ControlError."""
         ...
-
-
-__all__ = [
-    "Buffer",
-    "ControlError",
-    "ControlPlane",
-    "DataPlane",
-    "ModelDescription",
-    "Ticket",
-    "Upload",
-]

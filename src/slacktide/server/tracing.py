@@ -211,6 +211,3 @@ def _attributes(request: AnsweredRequest, status: WireStatus) -> dict[str, Attri
     if outcome.budget_s is not None:
         attributes["slacktide.budget_at_completion"] = outcome.budget_s
     return attributes
-
-
-__all__ = ["RequestTracer", "TracingUnavailable", "open_tracer", "otlp_processor"]

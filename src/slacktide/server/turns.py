@@ -162,6 +162,3 @@ class Line:
         if thread is not None:
             thread.submit(last)
             thread.shutdown(wait=False)
-
-
-__all__ = ["SHARE_S", "WAITING_S", "ByClient", "Line", "Turns"]

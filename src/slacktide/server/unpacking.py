@@ -221,6 +221,3 @@ class _Reader:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self.line.close(self._end)
-
-
-__all__ = ["DIRECT_BYTES", "Inflation", "Unpacker"]

@@ -127,6 +127,3 @@ class ServerUpload:
         ticket.payload = payload
         request = ticket.request(version, checked, options)
         self._office.driver.submit(request, payload, ticket)
-
-
-__all__ = ["ServerUpload"]

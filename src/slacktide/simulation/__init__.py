@@ -4,42 +4,24 @@ Not a model of the server: the engine, its schedulers and its profiles are the s
 Only the clock, the clients and the hardware are made up here.
 """
 
-from slacktide.simulation.driver import Answered, Simulation, Watch
-from slacktide.simulation.errors import SimulationError
-from slacktide.simulation.execution import (
-    ByLength,
-    ByModel,
-    ByProfile,
-    Execution,
-    Expected,
-    length_of,
-)
-from slacktide.simulation.items import DrawnRequest, Failure, Happening, Item, Upload
-from slacktide.simulation.order import KIND_OF, Kind
-from slacktide.simulation.prediction import Prediction, predict
-from slacktide.simulation.results import Scorer
-from slacktide.simulation.streams import stream
-
-__all__ = [
-    "KIND_OF",
-    "Answered",
-    "ByLength",
-    "ByModel",
-    "ByProfile",
-    "DrawnRequest",
-    "Execution",
-    "Expected",
-    "Failure",
-    "Happening",
-    "Item",
-    "Kind",
-    "Prediction",
-    "Scorer",
-    "Simulation",
-    "SimulationError",
-    "Upload",
-    "Watch",
-    "length_of",
-    "predict",
-    "stream",
-]
+from slacktide.simulation.driver import Answered as Answered
+from slacktide.simulation.driver import Simulation as Simulation
+from slacktide.simulation.driver import Watch as Watch
+from slacktide.simulation.errors import SimulationError as SimulationError
+from slacktide.simulation.execution import ByLength as ByLength
+from slacktide.simulation.execution import ByModel as ByModel
+from slacktide.simulation.execution import ByProfile as ByProfile
+from slacktide.simulation.execution import Execution as Execution
+from slacktide.simulation.execution import Expected as Expected
+from slacktide.simulation.execution import length_of as length_of
+from slacktide.simulation.items import DrawnRequest as DrawnRequest
+from slacktide.simulation.items import Failure as Failure
+from slacktide.simulation.items import Happening as Happening
+from slacktide.simulation.items import Item as Item
+from slacktide.simulation.items import Upload as Upload
+from slacktide.simulation.order import KIND_OF as KIND_OF
+from slacktide.simulation.order import Kind as Kind
+from slacktide.simulation.prediction import Prediction as Prediction
+from slacktide.simulation.prediction import predict as predict
+from slacktide.simulation.results import Scorer as Scorer
+from slacktide.simulation.streams import stream as stream

@@ -127,6 +127,3 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 def _malformed() -> WireError:
     return WireError(Reason.BAD_INPUT, "message: malformed protobuf")
-
-
-__all__ = ["encode_varint", "put_bulk", "split", "take_bulk"]

@@ -57,6 +57,3 @@ def quote(value: object) -> str:
 
 def _shorten(text: str) -> str:
     return text if len(text) <= _QUOTE_LIMIT else text[:_QUOTE_LIMIT] + "…"
-
-
-__all__ = ["BadField", "WireError", "quote"]

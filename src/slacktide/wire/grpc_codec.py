@@ -182,6 +182,3 @@ def _text(data: memoryview) -> str:
         return str(data, "utf-8")
     except UnicodeDecodeError:
         raise WireError(Reason.BAD_INPUT, "message: not a ModelInferRequest") from None
-
-
-__all__ = ["GrpcCodec", "IncomingRequest"]

@@ -296,25 +296,3 @@ def _no_shared_memory(field: str) -> BadField:
         "data in the message (shared memory is not supported)",
         "a region",
     )
-
-
-__all__ = [
-    "FINAL_RESPONSE",
-    "ID",
-    "RAW_INPUT_CONTENTS",
-    "RAW_OUTPUT_CONTENTS",
-    "REASON",
-    "RequestMessage",
-    "decode_response",
-    "encode_call",
-    "encode_reply",
-    "encode_stream_error",
-    "encode_stream_reply",
-    "in_order",
-    "in_stream",
-    "parse_head",
-    "read_parameters",
-    "read_request",
-    "reply_head",
-    "write_parameters",
-]

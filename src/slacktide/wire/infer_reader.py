@@ -86,6 +86,3 @@ class InferReader:
         if len(self._meanings) >= MAX_KEPT:
             self._meanings.clear()
         self._meanings[text] = _Meaning(call, answer, size)
-
-
-__all__ = ["InferReader"]

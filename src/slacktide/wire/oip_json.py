@@ -306,15 +306,3 @@ def _empty(own: object, where: str) -> dict[str, Parameter]:
     if own is None or own == {}:
         return {}
     raise BadField(where, "an object", own)
-
-
-__all__ = [
-    "ALL_BINARY",
-    "AnswerFormat",
-    "binary_form",
-    "format_reply",
-    "load_object",
-    "long_outputs",
-    "parse_infer",
-    "write_values",
-]

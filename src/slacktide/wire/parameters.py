@@ -187,15 +187,3 @@ def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise BadField(name, "true or false", value)
     return value
-
-
-__all__ = [
-    "BYTES_HEADER",
-    "PARAMETER_HEADERS",
-    "TIMEOUT_HEADERS",
-    "CallOptions",
-    "HeaderFields",
-    "parse_length",
-    "parse_parameters",
-    "read_headers",
-]

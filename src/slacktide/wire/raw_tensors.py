@@ -195,17 +195,3 @@ _JSON_TYPES: dict[Datatype, tuple[frozenset[type], str]] = {
     Datatype.FP64: (frozenset((int, float)), "numbers"),
     Datatype.BYTES: (frozenset((str,)), "strings"),
 }
-
-
-__all__ = [
-    "MAX_RANK",
-    "MAX_STRINGS",
-    "check_raw",
-    "check_shape",
-    "datatype_of",
-    "encode_strings",
-    "from_json",
-    "split_strings",
-    "to_json",
-    "walk_strings",
-]

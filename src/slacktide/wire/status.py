@@ -77,6 +77,3 @@ def status_of(
     if reason.kind is OutcomeKind.LATE and not has_result:
         status = LATE_AND_DISCARDED
     return _STRICT.get(status, status) if triton_strict else status
-
-
-__all__ = ["CONTROL_STATUS", "LATE_AND_DISCARDED", "OK", "STATUS", "WireStatus", "status_of"]

@@ -80,6 +80,3 @@ def _narrowed(values: Sequence[int], datatype: Datatype, field: str) -> bytes:
         stranger = next(value for value in values if not lowest <= value <= highest)
         expected = f"{lowest} to {highest} for {datatype.wire_name}"
         raise BadField(field, expected, stranger) from None
-
-
-__all__ = ["CONTENTS_FIELD", "raw_contents"]

@@ -5,6 +5,4 @@ client. Everything it uses a user has too: the example models, `slacktide profil
 `slacktide serve` as a process of its own, and the load generator.
 """
 
-from slacktide.cli.demo.command import demo
-
-__all__ = ["demo"]
+from slacktide.cli.demo.command import demo as demo

@@ -4,29 +4,16 @@ It lies here because whoever makes reports must be able to name them. Nothing in
 knows of servers or of how requests are sent: any world may fill `Records` and get numbers.
 """
 
-from slacktide.load.report.document import (
-    SCHEMA,
-    Percentiles,
-    Provenance,
-    Report,
-    StreamReport,
-    Timeline,
-)
-from slacktide.load.report.errors import ReportError
-from slacktide.load.report.scoring import Ending, Records, merge, percentiles, score, timeline
-
-__all__ = [
-    "SCHEMA",
-    "Ending",
-    "Percentiles",
-    "Provenance",
-    "Records",
-    "Report",
-    "ReportError",
-    "StreamReport",
-    "Timeline",
-    "merge",
-    "percentiles",
-    "score",
-    "timeline",
-]
+from slacktide.load.report.document import SCHEMA as SCHEMA
+from slacktide.load.report.document import Percentiles as Percentiles
+from slacktide.load.report.document import Provenance as Provenance
+from slacktide.load.report.document import Report as Report
+from slacktide.load.report.document import StreamReport as StreamReport
+from slacktide.load.report.document import Timeline as Timeline
+from slacktide.load.report.errors import ReportError as ReportError
+from slacktide.load.report.scoring import Ending as Ending
+from slacktide.load.report.scoring import Records as Records
+from slacktide.load.report.scoring import merge as merge
+from slacktide.load.report.scoring import percentiles as percentiles
+from slacktide.load.report.scoring import score as score
+from slacktide.load.report.scoring import timeline as timeline

@@ -44,6 +44,3 @@ class Bodies:
             task.cancel()
         if self._since:
             self._arm()
-
-
-__all__ = ["Bodies"]

@@ -145,6 +145,3 @@ def _tensor(spec: TensorSpec) -> m.ModelMetadataResponse.TensorMetadata:
 def _only_repository(name: str) -> None:
     if name:
         raise ControlError("unsupported", "there is one repository; leave its name empty")
-
-
-__all__ = ["ControlMethods", "unary"]

@@ -79,6 +79,3 @@ class HealthMethods:
             if error.kind == "not_found":
                 raise
         return NOT_SERVING
-
-
-__all__ = ["HealthMethods"]

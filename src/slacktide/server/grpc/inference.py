@@ -192,6 +192,3 @@ def _settle(answered: asyncio.Future[InferReply]) -> Callable[[InferReply], None
             answered.set_result(reply)
 
     return settle
-
-
-__all__ = ["MODEL_KEY", "REASON_KEY", "VERSION_KEY", "ModelInfer", "door", "refusal_of"]

@@ -233,18 +233,3 @@ def peer_host(peer: str) -> str:
 
 def _entry(name: str, rpc: Rpc, status: str, now: float) -> AccessEntry:
     return AccessEntry(name, rpc.client, status, now - rpc.first_byte, rpc.model, rpc.request_id)
-
-
-__all__ = [
-    "AccessEntry",
-    "AccessLog",
-    "Authorize",
-    "Denial",
-    "Frame",
-    "Metadata",
-    "Method",
-    "Refusal",
-    "Rpc",
-    "peer_host",
-    "retry_metadata",
-]

@@ -142,6 +142,3 @@ def _credentials(tls: Callable[[], TlsPem]) -> grpc.ServerCredentials:
     return grpc.dynamic_ssl_server_credentials(
         configuration(served[0]), changed, served[0].client_ca is not None
     )
-
-
-__all__ = ["GrpcServer"]

@@ -51,6 +51,3 @@ def _refused(group: Group, request_class: type[Message], message: str) -> Method
         raise ControlError("unsupported", message)
 
     return Method(group, unary(request_class, refuse))
-
-
-__all__ = ["unsupported_table"]

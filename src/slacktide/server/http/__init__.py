@@ -4,25 +4,15 @@ Converts, calls the data plane or the control plane, converts back; decides noth
 inference.
 """
 
-from slacktide.server.groups import Group
-from slacktide.server.http.hub import Access, AccessLog, Authorize, Denial
-from slacktide.server.http.messages import Request, Response
-from slacktide.server.http.router import Route
-from slacktide.server.http.routes import inference_routes, metrics_routes
-from slacktide.server.http.server import HttpServer
-from slacktide.server.http.settings import HttpSettings
-
-__all__ = [
-    "Access",
-    "AccessLog",
-    "Authorize",
-    "Denial",
-    "Group",
-    "HttpServer",
-    "HttpSettings",
-    "Request",
-    "Response",
-    "Route",
-    "inference_routes",
-    "metrics_routes",
-]
+from slacktide.server.groups import Group as Group
+from slacktide.server.http.hub import Access as Access
+from slacktide.server.http.hub import AccessLog as AccessLog
+from slacktide.server.http.hub import Authorize as Authorize
+from slacktide.server.http.hub import Denial as Denial
+from slacktide.server.http.messages import Request as Request
+from slacktide.server.http.messages import Response as Response
+from slacktide.server.http.router import Route as Route
+from slacktide.server.http.routes import inference_routes as inference_routes
+from slacktide.server.http.routes import metrics_routes as metrics_routes
+from slacktide.server.http.server import HttpServer as HttpServer
+from slacktide.server.http.settings import HttpSettings as HttpSettings

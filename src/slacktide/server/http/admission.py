@@ -62,6 +62,3 @@ def _open(hub: Hub, exchange: Exchange) -> None:
     if exchange.response is None:
         # Only from here on does the receiver hold something that must be ended.
         exchange.receiver = receiver
-
-
-__all__ = ["open_exchange"]

@@ -121,6 +121,3 @@ class ChunkedBody:
     def _refuse(self, status: int, reason: Reason, message: str) -> None:
         self._left = 0
         self.refusal = Refusal(status, reason, message)
-
-
-__all__ = ["ChunkedBody", "Refusal"]

@@ -49,6 +49,3 @@ def _is_zero(weight: bytes) -> bool:
     """True for `q=0`, `q=0.0` and the like."""
     name, _, value = weight.partition(b"=")
     return name.strip() == b"q" and not value.strip().strip(b"0.")
-
-
-__all__ = ["SUPPORTED", "chosen_encoding", "compressed", "encoding_of"]

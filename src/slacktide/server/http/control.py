@@ -149,6 +149,3 @@ def _load_parameters(request: Request) -> dict[str, Parameter | Buffer]:
         else:
             loaded[name] = value
     return loaded
-
-
-__all__ = ["ControlHandlers", "absent", "fixed", "nothing", "rendered", "unsupported"]

@@ -67,6 +67,3 @@ class Exchange(Request):
     def abandoned(self, reason: Reason) -> None:
         if self.receiver is not None and self.response is None:
             self.receiver.abandon(self, reason)
-
-
-__all__ = ["Exchange"]

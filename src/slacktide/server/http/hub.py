@@ -151,6 +151,3 @@ class Hub:
             self.access_log(access)
         except Exception:
             log.exception("the access log failed")
-
-
-__all__ = ["Access", "AccessLog", "Authorize", "Denial", "Hub"]

@@ -258,6 +258,3 @@ def _context(request: Request) -> CallContext:
 
 def _target(request: Request) -> tuple[str, str | None]:
     return request.params["model"], request.params.get("version")
-
-
-__all__ = ["InferEndpoint"]

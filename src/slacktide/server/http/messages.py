@@ -134,17 +134,3 @@ def render_head(response: Response, length: int, *, close: bool, keep_alive_1_0:
         connection,
         length,
     )
-
-
-__all__ = [
-    "JSON",
-    "OCTETS",
-    "Request",
-    "Response",
-    "cors_lines",
-    "error_response",
-    "failure_response",
-    "json_response",
-    "render_head",
-    "retry_after",
-]

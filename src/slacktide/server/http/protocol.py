@@ -471,6 +471,3 @@ class Connection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
-
-
-__all__ = ["Connection"]

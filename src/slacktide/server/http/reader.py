@@ -346,6 +346,3 @@ class RequestReader:
 
     def _refuse(self, status: int, message: str, reason: Reason = Reason.BAD_INPUT) -> None:
         self._refusal = Refusal(status, reason, message)
-
-
-__all__ = ["RequestReader"]

@@ -166,6 +166,3 @@ def _decoded(segment: bytes) -> str:
     if "/" in text or not text.isprintable():
         raise BadField("path", "printable characters and no encoded slash", text)
     return text
-
-
-__all__ = ["Handler", "Match", "Receiver", "Route", "Router"]

@@ -114,6 +114,3 @@ def _settings() -> tuple[Route, ...]:
         Route("GET", "/v2/logging", fixed(LOG_SETTINGS), Group.LOGGING),
         Route("POST", "/v2/logging", logging, Group.LOGGING),
     )
-
-
-__all__ = ["LOG_SETTINGS", "TRACE_SETTINGS", "inference_routes", "metrics_routes"]

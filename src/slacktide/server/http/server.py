@@ -111,6 +111,3 @@ class HttpServer:
                 log.exception("checking the time-outs of a connection failed")
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
-
-
-__all__ = ["HttpServer"]

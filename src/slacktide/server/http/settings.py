@@ -74,6 +74,3 @@ class HttpSettings:
             value = getattr(self, name)
             if type(value) in (int, float) and not value > 0:
                 raise ValueError(f"{name} must be positive, got {value}")
-
-
-__all__ = ["HttpSettings"]

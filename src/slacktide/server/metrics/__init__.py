@@ -4,6 +4,6 @@ Reads what the server counts anyway, when it is asked; counts nothing itself, so
 request pays nothing for it. docs/metrics.md names every family.
 """
 
-from slacktide.server.metrics.metrics import CONTENT_TYPE, Metrics, metrics_routes
-
-__all__ = ["CONTENT_TYPE", "Metrics", "metrics_routes"]
+from slacktide.server.metrics.metrics import CONTENT_TYPE as CONTENT_TYPE
+from slacktide.server.metrics.metrics import Metrics as Metrics
+from slacktide.server.metrics.metrics import metrics_routes as metrics_routes

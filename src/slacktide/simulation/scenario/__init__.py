@@ -4,31 +4,20 @@ Reads YAML, profiles and traces; makes the engine, the hardware and the requests
 `Simulation` runs. It has no rule of serving.
 """
 
-from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.errors import ScenarioError
-from slacktide.simulation.scenario.reading import Cell, parse_scenario, read_scenario
-from slacktide.simulation.scenario.running import run_cell, run_task, task_of
-from slacktide.simulation.scenario.sections import Scenario
-from slacktide.simulation.scenario.sweep import FIGURES, Mean, Row, Sweep, collected, lines
-from slacktide.simulation.scenario.workers import done_in_processes
-from slacktide.simulation.scenario.world import World
-
-__all__ = [
-    "FIGURES",
-    "Cell",
-    "Mean",
-    "Row",
-    "Scenario",
-    "ScenarioError",
-    "Sweep",
-    "World",
-    "build",
-    "collected",
-    "done_in_processes",
-    "lines",
-    "parse_scenario",
-    "read_scenario",
-    "run_cell",
-    "run_task",
-    "task_of",
-]
+from slacktide.simulation.scenario.building import build as build
+from slacktide.simulation.scenario.errors import ScenarioError as ScenarioError
+from slacktide.simulation.scenario.reading import Cell as Cell
+from slacktide.simulation.scenario.reading import parse_scenario as parse_scenario
+from slacktide.simulation.scenario.reading import read_scenario as read_scenario
+from slacktide.simulation.scenario.running import run_cell as run_cell
+from slacktide.simulation.scenario.running import run_task as run_task
+from slacktide.simulation.scenario.running import task_of as task_of
+from slacktide.simulation.scenario.sections import Scenario as Scenario
+from slacktide.simulation.scenario.sweep import FIGURES as FIGURES
+from slacktide.simulation.scenario.sweep import Mean as Mean
+from slacktide.simulation.scenario.sweep import Row as Row
+from slacktide.simulation.scenario.sweep import Sweep as Sweep
+from slacktide.simulation.scenario.sweep import collected as collected
+from slacktide.simulation.scenario.sweep import lines as lines
+from slacktide.simulation.scenario.workers import done_in_processes as done_in_processes
+from slacktide.simulation.scenario.world import World as World

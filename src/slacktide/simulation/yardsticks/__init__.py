@@ -4,7 +4,7 @@
 Neither is a policy that can be named: they show how much is left to gain, and from what.
 """
 
-from slacktide.simulation.yardsticks.beam import Case, best_finish
-from slacktide.simulation.yardsticks.oracle_slack import KAPPAS, OracleSlack
-
-__all__ = ["KAPPAS", "Case", "OracleSlack", "best_finish"]
+from slacktide.simulation.yardsticks.beam import Case as Case
+from slacktide.simulation.yardsticks.beam import best_finish as best_finish
+from slacktide.simulation.yardsticks.oracle_slack import KAPPAS as KAPPAS
+from slacktide.simulation.yardsticks.oracle_slack import OracleSlack as OracleSlack
