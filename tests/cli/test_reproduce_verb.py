@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,16 @@ from typer.testing import CliRunner
 
 from slacktide.cli import reproduce as verb
 from slacktide.cli.main import app
-from slacktide.reproduce.orloj import experiments
-from slacktide.reproduce.orloj.experiments import Scope
+from slacktide.reproduce.orloj import paper
+from slacktide.reproduce.orloj.experiments import OrlojScope
 
-TINY = Scope(seeds=1, requests=60, cases=("two-modal",), slos=(2.0,))
+TINY = OrlojScope(seeds=1, requests=60, cases=("two-modal",), slos=(2.0,))
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """`--quick` is very quick, and the cache folder is here."""
-    monkeypatch.setattr(experiments, "QUICK", TINY)
+    monkeypatch.setattr(paper, "PAPER", replace(paper.PAPER, quick=TINY))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 
@@ -33,12 +34,12 @@ def test_rows_and_goals_are_printed_and_kept_for_the_next_time(tiny: Path):
     done = call("table-3", "--quick", "--setting", "P", "--jobs", "1")
     assert done.exit_code == 0, done.output
     assert "two-modal" in done.output
-    assert "9 runs of 60 requests, 0 of them known" in done.output
+    assert "10 runs of 60 requests, 0 of them known" in done.output
     assert (tiny / "cache" / "slacktide" / "reproduce-orloj.jsonl").is_file()
     again = call("table-3", "--quick", "--setting", "p", "--jobs", "1")
-    assert "9 runs of 60 requests, 9 of them known" in again.output
+    assert "10 runs of 60 requests, 10 of them known" in again.output
     fresh = call("table-3", "--quick", "--setting", "P", "--jobs", "1", "--fresh")
-    assert "9 runs of 60 requests, 0 of them known" in fresh.output
+    assert "10 runs of 60 requests, 0 of them known" in fresh.output
 
 
 def test_files_are_written(tiny: Path):

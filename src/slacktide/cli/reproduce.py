@@ -152,25 +152,23 @@ def orloj(
     """
     from slacktide.load.report.provenance import gather
     from slacktide.reproduce.errors import ReproduceError
-    from slacktide.reproduce.orloj.experiments import QUICK, Scope
-    from slacktide.reproduce.orloj.page import page
-    from slacktide.reproduce.orloj.run import CODE, chosen
-    from slacktide.reproduce.orloj.run import reproduce as run
-    from slacktide.reproduce.orloj.show import render
-    from slacktide.reproduce.orloj.traces import azure_counts
+    from slacktide.reproduce.harness.run import reproduce as run
+    from slacktide.reproduce.harness.show import page, render
+    from slacktide.reproduce.orloj.paper import PAPER
     from slacktide.reproduce.state import Results, fingerprint
 
     wanted = Wanted(json, csv, html, check=check)
-    scope = replace(QUICK if quick else Scope(), settings=setting.names)
+    scope = replace(PAPER.quick if quick else PAPER.scope, settings=setting.names)
     if seeds is not None:
         scope = replace(scope, seeds=seeds)
     try:
         if data is not None:
-            scope = replace(scope, trace=azure_counts(data))
-        experiments = chosen(experiment or ())
-        results = Results(state or _default_state("orloj"), fingerprint(CODE), fresh=fresh)
+            scope = PAPER.with_data(scope, data)
+        experiments = PAPER.chosen(experiment or ())
+        results = Results(state or _default_state("orloj"), fingerprint(PAPER.code), fresh=fresh)
         with progress_bar() as move:
             result = run(
+                PAPER,
                 experiments,
                 scope,
                 results,

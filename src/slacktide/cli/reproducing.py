@@ -25,9 +25,6 @@ class Result(Protocol):
     @property
     def goals(self) -> Sequence[Goal]: ...
 
-    @property
-    def falls_short(self) -> bool: ...
-
     def to_dict(self) -> dict[str, Any]: ...
 
     def to_json(self) -> bytes: ...
@@ -73,8 +70,8 @@ class Wanted:
             fail(f"--html: {error}", FELL_SHORT)
         if Path("-") not in (self._json, self._csv):
             console().print(render(result))
-        if self._check and result.falls_short:
-            missed = sum(not goal.met for goal in result.goals)
+        missed = sum(not goal.met for goal in result.goals)
+        if self._check and missed:
             fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
 
     def _write(self, result: Some, page: Callable[[Some], str]) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from slacktide.reproduce.harness.experiments import identity
 from slacktide.reproduce.orloj import play as room
-from slacktide.reproduce.orloj.cell import Cell, Contender, Finish
+from slacktide.reproduce.orloj.cell import Finish, OrlojCell, OrlojContender
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
     NOTICED,
@@ -19,7 +20,7 @@ from slacktide.reproduce.orloj.experiments import (
 from slacktide.reproduce.orloj.play import play
 from slacktide.scheduling import PolicyError
 
-CELL = Cell("P", "two-modal", 2.0, SLACK, seed=1, requests=300)
+CELL = OrlojCell(setting="P", contender=SLACK, seed=1, case="two-modal", slo=2.0, requests=300)
 
 
 @pytest.mark.parametrize(
@@ -76,18 +77,19 @@ def test_a_trace_moves_the_arrivals():
 
 def test_an_unknown_policy_or_option_is_named():
     with pytest.raises(PolicyError, match="unknown scheduler 'orlo'"):
-        play(replace(CELL, contender=Contender("orlo", "orlo")))
+        play(replace(CELL, contender=OrlojContender("orlo", "orlo")))
     with pytest.raises(PolicyError, match="no option 'tetha'"):
-        play(replace(CELL, contender=Contender("slack", "slack", (("tetha", 2.0),))))
+        play(replace(CELL, contender=OrlojContender("slack", "slack", (("tetha", 2.0),))))
 
 
 def test_a_cell_is_the_same_run_whatever_its_contender_is_called():
-    renamed = replace(CELL, contender=Contender("our own", "slack"))
-    assert renamed.to_dict() == CELL.to_dict()
-    assert replace(CELL, seed=2).to_dict() != CELL.to_dict()
+    renamed = replace(CELL, contender=OrlojContender("our own", "slack"))
+    assert renamed == CELL
+    assert identity(renamed) == identity(CELL)
+    assert identity(replace(CELL, seed=2)) != identity(CELL)
 
 
 def test_a_finish_survives_as_plain_data():
     finish = Finish({"short": 4, "long": 6}, {"short": 4, "long": 3})
     assert (finish.rate, finish.rate_of("short"), finish.rate_of("long")) == (0.7, 1.0, 0.5)
-    assert Finish.from_dict(finish.to_dict()) == finish
+    assert Finish(**asdict(finish)) == finish

@@ -14,21 +14,25 @@ from rich.console import Console
 
 from slacktide.load.report import Provenance
 from slacktide.reproduce.errors import ReproduceError
-from slacktide.reproduce.orloj import run as room
-from slacktide.reproduce.orloj.experiments import Scope
-from slacktide.reproduce.orloj.page import page
-from slacktide.reproduce.orloj.run import NAMES, Reproduction, chosen, reproduce
-from slacktide.reproduce.orloj.show import render
+from slacktide.reproduce.harness.run import reproduce
+from slacktide.reproduce.harness.show import page, render
+from slacktide.reproduce.orloj.cell import Finish, OrlojCell
+from slacktide.reproduce.orloj.experiments import EXPERIMENTS, OrlojScope
+from slacktide.reproduce.orloj.paper import PAPER
+from slacktide.reproduce.orloj.play import play
+from slacktide.reproduce.orloj.show import Result
 from slacktide.reproduce.orloj.traces import azure_counts
 from slacktide.reproduce.state import Results
 
-TINY = Scope(("P",), seeds=2, requests=120, cases=("two-modal", "static"), slos=(2.0,))
+TINY = OrlojScope(("P",), seeds=2, requests=120, cases=("two-modal", "static"), slos=(2.0,))
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
 
 
-def made(path: Path, scope: Scope = TINY, *names: str, **fields: Any) -> Reproduction:
+def made(
+    path: Path, scope: OrlojScope = TINY, *names: str, paper: Any = PAPER, **fields: Any
+) -> Result:
     results = Results(path, "code")
-    return reproduce(names or ("table-3",), scope, results, provenance=ORIGIN, **fields)
+    return reproduce(paper, names or ("table-3",), scope, results, provenance=ORIGIN, **fields)
 
 
 def test_rows_repeat_exactly(tmp_path):
@@ -49,13 +53,11 @@ def test_rows_repeat_exactly(tmp_path):
     ]
 
 
-def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch):
+def test_a_run_goes_on_where_it_was(tmp_path):
     path = tmp_path / "state.jsonl"
     whole = made(tmp_path / "whole.jsonl")
-    monkeypatch.setattr(room, "measure", _Flaky(fail_after=5))
     with pytest.raises(KeyboardInterrupt):
-        made(path)
-    monkeypatch.undo()
+        made(path, paper=replace(PAPER, play=_Flaky(fail_after=5)))
     assert len(path.read_bytes().splitlines()) == 5
     resumed = made(path)
     assert (resumed.known, resumed.cells) == (5, whole.cells)
@@ -69,13 +71,12 @@ class _Flaky:
 
     def __init__(self, fail_after: int) -> None:
         self.left = fail_after
-        self.work = room.measure
 
-    def __call__(self, cell: Any) -> dict[str, Any]:
+    def __call__(self, cell: OrlojCell) -> Finish:
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
-        return self.work(cell)
+        return play(cell)
 
 
 def test_cases_printed_twice_are_measured_once(tmp_path):
@@ -99,9 +100,9 @@ def test_progress_reaches_the_end(tmp_path):
 
 def test_every_experiment_has_rows_and_assumptions(tmp_path):
     scope = replace(TINY, seeds=1, requests=60, cases=("two-modal", "static", "bart-cnn"))
-    result = made(tmp_path / "a.jsonl", scope, *chosen(()))
-    assert {row.experiment for row in result.rows} == set(NAMES) - {"figure-12"}
-    assert {time.pending for time in result.queue} == {10, 100, 1_000, 10_000}
+    result = made(tmp_path / "a.jsonl", scope, *PAPER.chosen(()))
+    assert {row.experiment for row in result.rows} == set(EXPERIMENTS) - {"figure-12"}
+    assert {time.pending for time in result.extras} == {10, 100, 1_000, 10_000}
     assert any("not public" in text for text in result.assumptions)
     assert any("calibrated on Tables 2 and 3" in text for text in result.assumptions)
     figure = [row for row in result.rows if row.experiment == "figure-13"]
@@ -124,10 +125,8 @@ def test_every_experiment_has_rows_and_assumptions(tmp_path):
 
 def test_goals_of_less_than_the_whole_are_said_to_be_that(tmp_path):
     result = made(tmp_path / "a.jsonl")
-    assert not result.whole
     assert "they show the direction" in " ".join(_shown(result).split())
-    whole = replace(result, scope=Scope(("P",)), experiments=("table-2", "table-3", "table-4"))
-    assert whole.whole
+    whole = replace(result, scope=OrlojScope(("P",)), experiments=("table-2", "table-3", "table-4"))
     assert "they show the direction" not in " ".join(_shown(whole).split())
 
 
@@ -140,7 +139,7 @@ def test_a_table_fits_a_terminal_of_80(tmp_path):
     assert f"{row.measured_mean:.2f}".lstrip("0") + "/.75" in shown
 
 
-def _shown(result: Reproduction) -> str:
+def _shown(result: Result) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(render(result))
     return console.export_text()
@@ -148,9 +147,9 @@ def _shown(result: Reproduction) -> str:
 
 def test_an_unknown_experiment_is_refused():
     with pytest.raises(ReproduceError, match="'table-6'; there are: table-2, table-3"):
-        chosen(("table-2", "table-6"))
-    assert chosen(("figure-12", "table-2")) == ("table-2", "figure-12")
-    assert chosen(()) == NAMES
+        PAPER.chosen(("table-2", "table-6"))
+    assert PAPER.chosen(("figure-12", "table-2")) == ("table-2", "figure-12")
+    assert PAPER.chosen(()) == tuple(EXPERIMENTS)
 
 
 def test_counts_come_from_the_folder_of_traces(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from slacktide.reproduce.orloj.cases import TASK_SHORT, TASK_SIGMA
-from slacktide.reproduce.orloj.experiments import OVERHEAD_MS, Scope
+from slacktide.reproduce.orloj.experiments import OVERHEAD_MS, OrlojScope
 from slacktide.reproduce.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, Setting
 
 _ALWAYS = (
@@ -58,7 +58,7 @@ _OF_EXPERIMENT: Mapping[str, str] = {
 }
 
 
-def assumptions(experiments: Iterable[str], scope: Scope) -> list[str]:
+def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
     """What has been assumed for these experiments."""
     sizes = SETTINGS["P"].sizes
     found = [

@@ -7,35 +7,34 @@ Algorithm 1, and a yardstick that knows every length. Nothing is measured here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
+from typing import Any
 
+from slacktide.reproduce.harness.experiments import Experiment, Point
 from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
-from slacktide.reproduce.orloj.cell import REQUESTS, Cell, Contender
+from slacktide.reproduce.orloj.cell import REQUESTS, OrlojCell, OrlojContender
 from slacktide.reproduce.orloj.play import YARDSTICK
-from slacktide.reproduce.orloj.published import (
-    DELAY_RATES_PER_MS,
-    SLOS,
-    cases,
-)
+from slacktide.reproduce.orloj.published import DELAY_RATES_PER_MS, SLOS, cases
 
-CLIPPER = Contender("clipper", "clipper")
-NEXUS = Contender("nexus", "nexus")
-CLOCKWORK = Contender("clockwork", "clockwork", (("tolerance", 0.0),))
+CLIPPER = OrlojContender("clipper", "clipper")
+NEXUS = OrlojContender("nexus", "nexus")
+CLOCKWORK = OrlojContender("clockwork", "clockwork", (("tolerance", 0.0),))
 """Here batch times have no jitter to be tolerated: any overrun counts."""
-ORLOJ = Contender("orloj", "orloj")
+ORLOJ = OrlojContender("orloj", "orloj")
 PUBLISHED = (CLIPPER, NEXUS, CLOCKWORK, ORLOJ)
-ORLOJ_TEXT = Contender("orloj_text", "orloj_text")
-ORLOJ_BY_CLASS = Contender("orloj, by class", "orloj", (("times", "by_class"),))
+ORLOJ_TEXT = OrlojContender("orloj_text", "orloj_text")
+ORLOJ_BY_CLASS = OrlojContender("orloj, by class", "orloj", (("times", "by_class"),))
 """The strongest reading of the printed line 16: what gains over Orloj are judged against."""
-SLACK = Contender("slack", "slack")
-ORACLE = Contender(YARDSTICK, YARDSTICK)
-NOTICED = Contender("slack, notice 0.2", "slack", notice=0.2)
-FAIR = Contender("slack, theta 2", "slack", (("theta", 2.0),))
+SLACK = OrlojContender("slack", "slack")
+ORACLE = OrlojContender(YARDSTICK, YARDSTICK)
+NOTICED = OrlojContender("slack, notice 0.2", "slack", notice=0.2)
+FAIR = OrlojContender("slack, theta 2", "slack", (("theta", 2.0),))
 
 OURS = (ORLOJ_TEXT, ORLOJ_BY_CLASS, SLACK, ORACLE)
 """In every table, with all seeds."""
 
+QUEUE = "figure-12"
 FAIR_CASE, FAIR_SLO = "two-modal", 2.0
 """Where the fairness knob is measured."""
 
@@ -53,7 +52,7 @@ FEW_SEEDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class OrlojScope:
     """How much is to be measured."""
 
     settings: tuple[str, ...] = ("P", "Q")
@@ -65,17 +64,24 @@ class Scope:
     trace: tuple[float, ...] = ()
     """Rates of consecutive windows that arrivals follow; empty: those of the setting."""
 
+    @property
+    def size(self) -> str:
+        return f"{self.requests} requests"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"scope": asdict(self)}
+
     def wants(self, case: str) -> bool:
         """Whether `case` is among those to be measured."""
         return self.cases is None or case in self.cases
 
-    def seeds_of(self, setting: str, contender: Contender | None = None) -> range:
+    def seeds_of(self, setting: str, contender: OrlojContender | None = None) -> range:
         """The seeds of a contender under a setting, from 1."""
         few = setting != "P" or (contender is not None and contender.notice > 0.0)
         return range(1, (min(self.seeds, FEW_SEEDS) if few else self.seeds) + 1)
 
 
-QUICK = Scope(
+QUICK = OrlojScope(
     seeds=1,
     requests=3_000,
     cases=("std-2/0.5", "std-0.5/2", "one-modal", "two-modal", "three-modal", "bart-cnn", "static"),
@@ -84,53 +90,39 @@ QUICK = Scope(
 """Under two minutes: to see that it runs, and roughly what comes out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One row of the results: the mean over cells that differ in their seed alone."""
-
-    experiment: str
-    setting: str
-    case: str
-    slo: float
-    contender: Contender
-    cells: tuple[Cell, ...]
-    at: float | None = None
-    """Where on the x axis of a figure."""
-
-
 def _point(
     experiment: str,
-    scope: Scope,
+    scope: OrlojScope,
     setting: str,
     case: str,
     slo: float,
-    contender: Contender,
+    contender: OrlojContender,
     seeds: Iterable[int],
     at: float | None = None,
     **fields: float,
-) -> Point:
+) -> Point[OrlojCell]:
     cells = tuple(
-        Cell(
-            setting,
-            workload_of(case),
-            slo,
-            contender,
-            seed,
-            scope.requests,
+        OrlojCell(
+            setting=setting,
+            contender=contender,
+            seed=seed,
+            case=workload_of(case),
+            slo=slo,
+            requests=scope.requests,
             trace=scope.trace,
             **fields,
         )
         for seed in seeds
     )
-    return Point(experiment, setting, case, slo, contender, cells, at)
+    return Point(experiment, cells, case, at)
 
 
 def _table(
-    name: str, contenders: tuple[Contender, ...], more: tuple[str, ...] = ()
-) -> Callable[[Scope], Iterator[Point]]:
+    name: str, contenders: tuple[OrlojContender, ...], more: tuple[str, ...] = ()
+) -> Callable[[OrlojScope], Iterator[Point[OrlojCell]]]:
     """The points of a table; `more` are cases that the paper does not print."""
 
-    def points(scope: Scope) -> Iterator[Point]:
+    def points(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
         for setting in scope.settings:
             for case in (*cases(name), *more):
                 if not (scope.wants(case) or scope.wants(workload_of(case))):
@@ -144,17 +136,17 @@ def _table(
     return points
 
 
-def _delay_rates(scope: Scope) -> Iterator[Point]:
+def _delay_rates(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
     """Figure 13: Orloj's b, in steps of ten."""
     for setting in scope.settings:
         for slo in scope.slos:
             for rate in DELAY_RATES_PER_MS:
-                contender = Contender(f"orloj, b = {rate:g}/ms", "orloj", (("b", rate * 1e3),))
+                contender = OrlojContender(f"orloj, b = {rate:g}/ms", "orloj", (("b", rate * 1e3),))
                 seeds = list(scope.seeds_of(setting))[:FEW_SEEDS]
                 yield _point("figure-13", scope, setting, SWEEP_CASE, slo, contender, seeds, rate)
 
 
-def _short_times(scope: Scope) -> Iterator[Point]:
+def _short_times(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
     """Figure 14: the same requests, all times scaled down."""
     for setting in scope.settings:
         for slo in scope.slos:
@@ -175,36 +167,21 @@ def _short_times(scope: Scope) -> Iterator[Point]:
                     )
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A table or a figure."""
-
-    name: str
-    title: str
-    points: Callable[[Scope], Iterator[Point]]
-    x_axis: str = ""
-    """What `Point.at` is; empty in a table."""
-
-
 _ALL = (*PUBLISHED, *OURS)
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = MappingProxyType(
     {
-        experiment.name: experiment
-        for experiment in (
-            Experiment(
-                "table-2",
-                "Two modes, by their standard deviation",
-                _table("table-2", (*_ALL, NOTICED)),
-            ),
-            Experiment("table-3", "One to eight modes", _table("table-3", (*_ALL, NOTICED))),
-            Experiment("table-4", "Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
-            Experiment("table-5", "Real tasks", _table("table-5", _ALL)),
-            Experiment("figure-13", "Sensitivity to b", _delay_rates, "b (1/ms)"),
-            Experiment(
-                "figure-14", "Times alone scaled down", _short_times, "P99 of the time alone (ms)"
-            ),
-        )
+        "table-2": Experiment(
+            "Two modes, by their standard deviation", _table("table-2", (*_ALL, NOTICED))
+        ),
+        "table-3": Experiment("One to eight modes", _table("table-3", (*_ALL, NOTICED))),
+        "table-4": Experiment("Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
+        "table-5": Experiment("Real tasks", _table("table-5", _ALL)),
+        QUEUE: Experiment("Cost of the queue"),
+        "figure-13": Experiment("Sensitivity to b", _delay_rates, "b (1/ms)"),
+        "figure-14": Experiment(
+            "Times alone scaled down", _short_times, "P99 of the time alone (ms)"
+        ),
     }
 )
-"""Everything that is simulated, by name. Figure 12 is timed instead: queue.py."""
+"""Every table and figure. Figure 12 is timed instead of simulated: queue_times.py."""

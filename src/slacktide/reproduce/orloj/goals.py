@@ -6,12 +6,12 @@ Gains are paired: the same requests under two schedulers, a difference for each 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 
+from slacktide.reproduce.harness.experiments import Contender, Goal, Point
 from slacktide.reproduce.orloj.cases import GAIN_CASES
-from slacktide.reproduce.orloj.cell import Cell, Contender, Finish
+from slacktide.reproduce.orloj.cell import Finish, OrlojCell
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
     FAIR_CASE,
@@ -23,7 +23,6 @@ from slacktide.reproduce.orloj.experiments import (
     ORLOJ_TEXT,
     PUBLISHED,
     SLACK,
-    Point,
 )
 from slacktide.reproduce.orloj.published import SLOS, printed_finish
 from slacktide.reproduce.orloj.rows import standard_error
@@ -50,42 +49,27 @@ LONG_CLASS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
-    """One line of the summary."""
-
-    setting: str
-    what: str
-    measured: str
-    wanted: str
-    met: bool
-    basis: str
-    """What the figure was taken over."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
 class _Row:
     """The cells of one case at one SLO, of every contender."""
 
     case: str
     slo: float
-    cells: Mapping[Contender, tuple[Cell, ...]]
+    cells: dict[Contender, tuple[OrlojCell, ...]] = field(default_factory=dict)
 
 
-def goals_of(points: Iterable[Point], finishes: Mapping[Cell, Finish]) -> list[Goal]:
+def goals_of(
+    points: Iterable[Point[OrlojCell]], finishes: Mapping[OrlojCell, Finish]
+) -> list[Goal]:
     """Every goal that the points of Tables 2 and 3 can speak of."""
     found: list[Goal] = []
-    by_setting: dict[str, dict[tuple[str, float], dict[Contender, tuple[Cell, ...]]]] = {}
+    by_setting: dict[str, dict[tuple[str, float], _Row]] = {}
     for point in points:
         if point.case in GAIN_CASES and point.experiment in ("table-2", "table-3"):
             rows = by_setting.setdefault(point.setting, {})
-            if all(cell in finishes for cell in point.cells):
-                rows.setdefault((point.case, point.slo), {})[point.contender] = point.cells
-    for setting, cells in by_setting.items():
-        view = _View(setting, [_Row(*key, row) for key, row in cells.items()], finishes)
+            key = point.case, point.first.slo
+            rows.setdefault(key, _Row(*key)).cells[point.contender] = point.cells
+    for setting, rows in by_setting.items():
+        view = _View(setting, list(rows.values()), finishes)
         found += (goal for make in _GOALS[setting] for goal in make(view))
     return found
 
@@ -93,7 +77,9 @@ def goals_of(points: Iterable[Point], finishes: Mapping[Cell, Finish]) -> list[G
 class _View:
     """What was measured under one setting."""
 
-    def __init__(self, setting: str, rows: list[_Row], finishes: Mapping[Cell, Finish]) -> None:
+    def __init__(
+        self, setting: str, rows: list[_Row], finishes: Mapping[OrlojCell, Finish]
+    ) -> None:
         self.setting = setting
         self.rows = rows
         self._finishes = finishes

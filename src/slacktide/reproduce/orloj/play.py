@@ -25,7 +25,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
-from slacktide.reproduce.orloj.cell import Cell, Finish
+from slacktide.reproduce.orloj.cell import Finish, OrlojCell
 from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
 from slacktide.scheduling import SlackOptions, make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
@@ -50,7 +50,7 @@ class _Slower:
         return self._execution.seconds(batch, cores) + self._more
 
 
-def play(cell: Cell) -> Finish:
+def play(cell: OrlojCell) -> Finish:
     """What comes of `cell`; the same whenever it is played. Raises ReproduceError, PolicyError."""
     requests = sample(
         SETTINGS[cell.setting],
@@ -64,7 +64,7 @@ def play(cell: Cell) -> Finish:
     return max((_played(cell, requests, kappa) for kappa in kappas), key=lambda one: one.rate)
 
 
-def _played(cell: Cell, requests: Sample, kappa: float) -> Finish:
+def _played(cell: OrlojCell, requests: Sample, kappa: float) -> Finish:
     submitted = Counter(requests.applications)
     on_time: Counter[str] = Counter(dict.fromkeys(submitted, 0))
 
@@ -81,7 +81,7 @@ def _played(cell: Cell, requests: Sample, kappa: float) -> Finish:
     return Finish(dict(submitted), dict(on_time))
 
 
-def _engine(cell: Cell, requests: Sample, kappa: float) -> Engine:
+def _engine(cell: OrlojCell, requests: Sample, kappa: float) -> Engine:
     contender = cell.contender
     classes = classes_of_samples(
         requests.training,
@@ -112,12 +112,12 @@ def _engine(cell: Cell, requests: Sample, kappa: float) -> Engine:
     return Engine(parts)
 
 
-def _hardware(cell: Cell, requests: Sample) -> Execution:
+def _hardware(cell: OrlojCell, requests: Sample) -> Execution:
     exact = ByLength(requests.latency)
     return _Slower(exact, cell.overhead_ms / 1e3) if cell.overhead_ms else exact
 
 
-def _items(cell: Cell, requests: Sample) -> Iterator[Item]:
+def _items(cell: OrlojCell, requests: Sample) -> Iterator[Item]:
     """The requests as they come; with notice, each an upload that ends when it would have come.
 
     The deadline counts from the completed arrival, with and without notice.

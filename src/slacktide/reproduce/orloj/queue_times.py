@@ -6,10 +6,9 @@ Timed, not simulated: wall clock, this process, this machine.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -35,10 +34,6 @@ class QueueTime:
     insertion_us: float
     query_us: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
 
 class _FreeLane:
     """One lane with nothing on it."""
@@ -53,9 +48,9 @@ class _FreeLane:
         return float
 
 
-def queue_times(lengths: tuple[int, ...] = QUEUE_LENGTHS) -> list[QueueTime]:
+def queue_times(lengths: tuple[int, ...] = QUEUE_LENGTHS) -> tuple[QueueTime, ...]:
     """The time of every policy at every length of the queue."""
-    return [_timed(policy, pending) for policy in POLICIES for pending in lengths]
+    return tuple(_timed(policy, pending) for policy in POLICIES for pending in lengths)
 
 
 def _timed(policy: str, pending: int) -> QueueTime:

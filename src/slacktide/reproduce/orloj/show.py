@@ -1,21 +1,23 @@
-"""A reproduction at a terminal: what was assumed, the tables, and the lines of the summary."""
+"""Tables at a terminal, and a page with a plot for every case and figure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from html import escape
 from itertools import groupby
+from typing import TypeAlias
 
-from rich.box import SIMPLE
-from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
-
-from slacktide.reproduce.orloj.experiments import EXPERIMENTS
+from slacktide.reports import Curve, curves, html_table
+from slacktide.reproduce.harness.run import Reproduction, Table
+from slacktide.reproduce.harness.show import by_class, short
+from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
 from slacktide.reproduce.orloj.queue_times import QueueTime
-from slacktide.reproduce.orloj.rows import Row
-from slacktide.reproduce.orloj.run import PAPER, QUEUE, Reproduction
+from slacktide.reproduce.orloj.rows import FinishRow
+
+Result: TypeAlias = Reproduction[OrlojScope, FinishRow, tuple[QueueTime, ...]]
+Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
+"""(headings, lines)"""
 
 BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
 """Schedulers whose finish rates are shown by class too; `--json` and `--csv` have those of all."""
@@ -23,75 +25,69 @@ BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
 CLASS_SLO = 2.0
 """The SLO at which they are shown at a terminal; a page shows all."""
 
+_FINISH = "finish rate"
+_SLO = "SLO, × P99 of the time alone"
 
-def render(result: Reproduction) -> Group:
-    """All of it."""
-    parts: list[Table | Text | Padding] = [Text(PAPER, style="bold"), Text("")]
-    parts.append(Text("Taken where the paper does not say:"))
-    parts += [Padding(Text(f"- {text}"), (0, 0, 0, 2)) for text in result.assumptions]
-    for name, setting, rows in sections(result.rows):
+
+def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
+    """What the goals are: to be quoted only if they rest on all that they were set for."""
+    if {"table-2", "table-3"} <= set(experiments) and scope == OrlojScope(scope.settings):
+        return "Goals; gains in points of percent"
+    return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
+
+
+def tables(result: Result) -> Iterator[Table]:
+    """Those of a terminal."""
+    for name, setting, rows in _parts(result.rows):
         x_axis = EXPERIMENTS[name].x_axis
         printed = "" if x_axis else ": measured / printed"
-        title = f"{heading(name)}, setting {setting}{printed}"
-        parts.append(_table(title, *(sweep(rows, x_axis) if x_axis else grid(rows))))
-        headings, lines = classes([row for row in rows if row.slo_x_p99 == CLASS_SLO])
+        title = f"{result.heading(name)}, setting {setting}{printed}"
+        yield title, *_folded(*(_sweep(rows, x_axis) if x_axis else _grid(rows)))
+        headings, lines = _classes([row for row in rows if row.slo_x_p99 == CLASS_SLO])
         if lines and not x_axis:
-            parts.append(_table("The same by class, shortest first", headings, lines))
-    if result.queue:
-        parts.append(_queue(result.queue))
-    if result.goals:
-        parts.append(_goals(result))
-    parts.append(Text(footing(result), style="dim"))
-    return Group(*parts)
+            yield "The same by class, shortest first", *_folded(headings, lines)
+    if result.extras:
+        headings, lines = _queue(result.extras)
+        yield f"{result.heading(QUEUE)}, µs, medians on this machine", headings, lines
 
 
-def sections(rows: Iterable[Row]) -> list[tuple[str, str, list[Row]]]:
+def sections(result: Result) -> Iterator[str]:
+    """Those of a page."""
+    for name, setting, rows in _parts(result.rows):
+        yield f"<h2>{escape(result.heading(name))}, setting {escape(setting)}</h2>"
+        yield from _figure(name, rows) if EXPERIMENTS[name].x_axis else _cases(rows)
+    if result.extras:
+        (scheduler, pending, *timed), lines = _queue(result.extras)
+        yield f"<h2>{escape(result.heading(QUEUE))}</h2>"
+        yield html_table((scheduler, pending, *(f"{name} (µs)" for name in timed)), lines)
+        yield _queue_plot(result.extras)
+
+
+def _parts(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRow]]]:
     """(experiment, setting, rows) in order."""
     found = groupby(rows, key=lambda row: (row.experiment, row.setting))
     return [(name, setting, list(part)) for (name, setting), part in found]
 
 
-def heading(name: str) -> str:
-    """`Table 2. Two modes, …`."""
-    title = EXPERIMENTS[name].title if name in EXPERIMENTS else "Cost of the queue"
-    return f"{name.replace('-', ' ').capitalize()}. {title}"
-
-
-def footing(result: Reproduction) -> str:
-    """What it rests on, in a line."""
-    origin = result.provenance
-    commit = f", commit {origin.commit}" if origin.commit else ""
-    return (
-        f"{result.cells} runs of {result.scope.requests} requests, {result.known} of them known "
-        f"from before; {origin.started} on {origin.machine}{commit}"
-    )
-
-
-def goals_heading(result: Reproduction) -> str:
-    """What the goals are, and whether they may be quoted."""
-    if result.whole:
-        return "Goals; gains in points of percent"
-    return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
-
-
-def grid(rows: Sequence[Row]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """(headings, lines): a line for each case and SLO, a column for each scheduler."""
+def _grid(rows: Sequence[FinishRow]) -> Grid:
+    """A line for each case and SLO, a column for each scheduler."""
     often = Counter(row.scheduler for row in rows)
     # One measured in a few rows only would cost a column; it is among the classes and the goals.
     shown = [name for name, count in often.items() if 2 * count > max(often.values())]
-    return _by_scheduler(rows, shown, cell)
+    return _by_scheduler(rows, shown, _rate)
 
 
-def classes(rows: Sequence[Row]) -> tuple[list[str], list[tuple[str, ...]]]:
+def _classes(rows: Sequence[FinishRow]) -> Grid:
     """The same of finish rates by class, where there are several."""
     several = [row for row in rows if len(row.finish_per_class) > 1]
     present = {row.scheduler for row in several}
-    return _by_scheduler(several, [name for name in BY_CLASS if name in present], by_class)
+    shown = [name for name in BY_CLASS if name in present]
+    return _by_scheduler(several, shown, lambda row: by_class(row.finish_per_class))
 
 
 def _by_scheduler(
-    rows: Sequence[Row], schedulers: list[str], text: Callable[[Row], str]
-) -> tuple[list[str], list[tuple[str, ...]]]:
+    rows: Sequence[FinishRow], schedulers: list[str], text: Callable[[FinishRow], str]
+) -> Grid:
     lines = []
     for (case, slo), part in groupby(rows, key=lambda row: (row.case, row.slo_x_p99)):
         found = {row.scheduler: text(row) for row in part}
@@ -99,82 +95,89 @@ def _by_scheduler(
     return ["case", "SLO", *schedulers], lines
 
 
-def cell(row: Row) -> str:
+def _rate(row: FinishRow) -> str:
     """`.57/.60`: measured, and printed if it is."""
-    measured = _short(row.measured_mean)
-    return measured if row.published is None else f"{measured}/{_short(row.published)}"
+    measured = short(row.measured_mean)
+    return measured if row.published is None else f"{measured}/{short(row.published)}"
 
 
-def by_class(row: Row) -> str:
-    """`.97 .62`: finish rates from the shortest class to the longest."""
-    return " ".join(map(_short, row.finish_per_class.values()))
-
-
-def sweep(rows: Sequence[Row], x_axis: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    """(headings, lines) of a figure: a line for each place on its axis, a column for each line."""
-    lines = list(dict.fromkeys(line_of(row) for row in rows))
+def _sweep(rows: Sequence[FinishRow], x_axis: str) -> Grid:
+    """A figure: a line for each place on its axis, a column for each line."""
+    lines = list(dict.fromkeys(map(_line_of, rows)))
     places = [at for at in dict.fromkeys(row.at for row in rows) if at is not None]
-    found = {(row.at, line_of(row)): _short(row.measured_mean) for row in rows}
+    found = {(row.at, _line_of(row)): short(row.measured_mean) for row in rows}
     return [x_axis, *lines], [
         (f"{at:g}", *(found.get((at, line), "") for line in lines)) for at in places
     ]
 
 
-def line_of(row: Row) -> str:
+def _line_of(row: FinishRow) -> str:
     """The line of a figure that `row` lies on: `slack, 2 ×`."""
     return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
 
 
-def _short(rate: float) -> str:
-    """`.57`, `1.0`."""
-    text = f"{rate:.2f}"
-    return "1.0" if text == "1.00" else text[1:]
+def _folded(headings: list[str], lines: list[tuple[str, ...]]) -> Grid:
+    """Headings on several lines, so that ten columns fit a terminal of 80."""
+    first, *rest = headings
+    short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
+    return [
+        first,
+        *(name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short),
+    ], lines
 
 
-def _table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
-    table = _empty(title)
-    for number, name in enumerate(headings):
-        left = number == 0
-        table.add_column(
-            name if left else _folded(name),
-            justify="left" if left else "right",
-            no_wrap=True,
-        )
-    for line in lines:
-        table.add_row(*line)
-    return table
+def _queue(times: Iterable[QueueTime]) -> Grid:
+    return ["scheduler", "pending", "insertion", "next batch"], [
+        (time.scheduler, str(time.pending), f"{time.insertion_us:.1f}", f"{time.query_us:.0f}")
+        for time in times
+    ]
 
 
-def _folded(name: str) -> str:
-    """A heading on several lines, so that ten columns fit a terminal of 80."""
-    short = name.replace("oracle_", "oracle ").replace("_", "_\n").replace(" ", "\n")
-    return short.replace("clockwork", "clock-\nwork")
+def _cases(rows: Sequence[FinishRow]) -> Iterator[str]:
+    """The tables, and a plot of finish rates by SLO for each case: printed ones are dashed."""
+    yield "<p>Measured / printed.</p>"
+    yield html_table(*_grid(rows))
+    headings, lines = _classes(rows)
+    if lines:
+        yield "<p>By class, shortest first.</p>"
+        yield html_table(headings, lines)
+    for case, part in groupby(rows, key=lambda row: row.case):
+        yield f"<h3>{escape(case)}</h3>"
+        yield curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05)
 
 
-def _queue(times: Sequence[QueueTime]) -> Table:
-    table = _empty(f"{heading(QUEUE)}, µs, medians on this machine")
-    table.add_column("scheduler")
-    for name in ("pending", "insertion", "next batch"):
-        table.add_column(name, justify="right")
-    for time in times:
-        table.add_row(
-            time.scheduler, str(time.pending), f"{time.insertion_us:.1f}", f"{time.query_us:.0f}"
-        )
-    return table
+def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
+    found = []
+    for colour, name in enumerate(dict.fromkeys(row.scheduler for row in rows)):
+        mine = [row for row in rows if row.scheduler == name]
+        slos = tuple(row.slo_x_p99 for row in mine)
+        found.append(Curve(name, slos, tuple(row.measured_mean for row in mine), colour))
+        printed = [(row.slo_x_p99, row.published) for row in mine if row.published is not None]
+        if printed:
+            at, rates = zip(*printed, strict=True)
+            found.append(Curve(f"{name}, printed", at, rates, colour, dashed=True))
+    return found
 
 
-def _goals(result: Reproduction) -> Table:
-    table = _empty(goals_heading(result))
-    for name in ("", "", "what"):
-        table.add_column(name)
-    for name in ("measured", "wanted", "over"):
-        table.add_column(name, justify="right")
-    for goal in result.goals:
-        mark = Text("met", style="green") if goal.met else Text("missed", style="bold red")
-        judged = mark if goal.wanted != "–" else Text("")
-        table.add_row(judged, goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)
-    return table
+def _figure(name: str, rows: Sequence[FinishRow]) -> Iterator[str]:
+    x_axis = EXPERIMENTS[name].x_axis
+    yield html_table(*_sweep(rows, x_axis))
+    drawn: list[Curve] = []
+    for colour, line in enumerate(dict.fromkeys(map(_line_of, rows))):
+        mine = [row for row in rows if _line_of(row) == line and row.at is not None]
+        at = tuple(row.at for row in mine if row.at is not None)
+        drawn.append(Curve(line, at, tuple(row.measured_mean for row in mine), colour))
+    yield curves(drawn, x_label=x_axis, y_label=_FINISH, log="x", y_most=1.05)
 
 
-def _empty(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE, padding=0, show_edge=False)
+def _queue_plot(times: Sequence[QueueTime]) -> str:
+    drawn: list[Curve] = []
+    for name in dict.fromkeys(time.scheduler for time in times):
+        mine = [time for time in times if time.scheduler == name]
+        at = tuple(float(time.pending) for time in mine)
+        for what, spent in (
+            ("insertion", tuple(time.insertion_us for time in mine)),
+            ("next batch", tuple(time.query_us for time in mine)),
+        ):
+            drawn.append(Curve(f"{name}, {what}", at, spent, len(drawn)))
+    return curves(drawn, x_label="requests in the queue", y_label="µs", log="xy")

@@ -1,0 +1,1 @@
+"""What every reproduction shares: its parts, the job loop, tables and pages."""

@@ -1,0 +1,132 @@
+"""The parts of an experiment: contenders, cells that are run, points, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A scheduler or a planner as it takes part: under one name, with its options."""
+
+    label: str = field(compare=False)
+    """Its name in rows and tables."""
+    policy: str
+    """Its name among the policies or planners, or one of the yardsticks (play.py)."""
+    options: tuple[tuple[str, float | str], ...] = ()
+    """Those that differ from the defaults, sorted by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a contender in one setting, with one seed. Plain data, sent to other processes.
+
+    Fields that are not compared (a label, a folder) make no difference to the result.
+    """
+
+    setting: str
+    contender: Contender
+    seed: int
+
+    def __str__(self) -> str:
+        """What a progress bar shows."""
+        return f"{self.setting} {self.contender.label}"
+
+
+def identity(one: Any) -> dict[str, Any]:
+    """The fields by which a cell or a contender is compared: JSON values, equal for equal ones."""
+    values = {part.name: getattr(one, part.name) for part in fields(one) if part.compare}
+    return {
+        name: identity(value) if is_dataclass(value) else value for name, value in values.items()
+    }
+
+
+SomeCell = TypeVar("SomeCell", bound=Cell)
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Generic[SomeCell]):
+    """One row of the results: the mean over cells that differ in their seed alone."""
+
+    experiment: str
+    cells: tuple[SomeCell, ...]
+    case: str = ""
+    """As the paper calls it; several cases may be run as the same cells."""
+    at: float | None = None
+    """Where on the x axis of a figure."""
+
+    @property
+    def first(self) -> SomeCell:
+        """The cell of the first seed."""
+        return self.cells[0]
+
+    @property
+    def setting(self) -> str:
+        return self.first.setting
+
+    @property
+    def contender(self) -> Contender:
+        return self.first.contender
+
+
+class Scope(Protocol):
+    """How much is to be measured: a frozen dataclass of the paper's."""
+
+    @property
+    def seeds(self) -> int: ...
+
+    @property
+    def size(self) -> str:
+        """What one run is: `5000 requests`."""
+        ...
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values, members of the whole document."""
+        ...
+
+
+SomeScope = TypeVar("SomeScope", bound=Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment(Generic[SomeScope, SomeCell]):
+    """A table or a figure."""
+
+    title: str
+    points: Callable[[SomeScope], Iterable[Point[SomeCell]]] | None = None
+    """None: nothing is simulated."""
+    x_axis: str = ""
+    """What `Point.at` is; empty in a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the results; a paper adds its columns."""
+
+    experiment: str
+    setting: str
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One line of the summary."""
+
+    setting: str
+    what: str
+    measured: str
+    wanted: str
+    """`–`: the figure is shown and not judged."""
+    met: bool
+    basis: str = ""
+    """What the figure was taken over; empty where that goes without saying."""
+
+    @property
+    def mark(self) -> str:
+        """`met`, `missed`, or nothing."""
+        return "" if self.wanted == "–" else "met" if self.met else "missed"
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """Plain JSON values."""
+        return {name: value for name, value in asdict(self).items() if value != ""}

@@ -1,0 +1,206 @@
+"""`Publication`: what a paper brings. `reproduce` measures what is not known yet."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import orjson
+
+from slacktide.load.report import Provenance
+from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.experiments import (
+    Experiment,
+    Goal,
+    Point,
+    Row,
+    SomeCell,
+    SomeScope,
+    identity,
+)
+from slacktide.reproduce.state import Results
+from slacktide.simulation.scenario.workers import done_in_processes
+
+Outcome = TypeVar("Outcome")
+"""What comes of a cell: a dataclass of plain data."""
+SomeRow = TypeVar("SomeRow", bound=Row)
+Extras = TypeVar("Extras")
+"""What a paper shows beside its rows: a dataclass whose `document` is members of the JSON."""
+
+Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""(title, headings, lines)"""
+Moved: TypeAlias = Callable[[float, str], None]
+"""Told (share done, text)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
+    """A paper: what was published, its experiments, how they are played, what was assumed."""
+
+    title: str
+    code: tuple[str, ...]
+    """What a result depends on: results of other code do not count (state.py)."""
+    experiments: Mapping[str, Experiment[SomeScope, SomeCell]]
+    """Every table and figure that can be asked for, by name."""
+    scope: SomeScope
+    quick: SomeScope
+    """A minute or two: to see that it runs, and roughly what comes out."""
+    with_data: Callable[[SomeScope, Path], SomeScope]
+    """The scope on recorded traces. Raises ReproduceError if they cannot be read."""
+    play: Callable[[SomeCell], Outcome]
+    """A function of a module: it runs in other processes. The same whenever it is called."""
+    outcome: Callable[..., Outcome]
+    """Made of the fields that `asdict` gave."""
+    row: type[SomeRow]
+    conclude: Callable[
+        [Sequence[str], SomeScope, Sequence[Point[SomeCell]], Mapping[SomeCell, Outcome]],
+        tuple[Sequence[SomeRow], Sequence[Goal], Extras],
+    ]
+    """(experiments, scope, points, outcomes) → rows, goals, and what is not simulated."""
+    extras: Callable[[Extras], Mapping[str, Any]]
+    """Members of the JSON document."""
+    assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]]
+    """What the paper leaves open, and what is taken instead."""
+    goals_title: Callable[[Sequence[str], SomeScope], str]
+    """What the goals are, and whether they may be quoted."""
+    tables: Callable[[Reproduction[SomeScope, SomeRow, Extras]], Iterable[Table | str]]
+    """At a terminal, between the assumptions and the goals."""
+    sections: Callable[[Reproduction[SomeScope, SomeRow, Extras]], Iterable[str]]
+    """The same on a page, in HTML."""
+    digits: int = 5
+    """Significant ones, in the list of every row."""
+    narrow: bool = False
+    """Whether tables have so many columns that there is nothing between them."""
+
+    def chosen(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The experiments of these names in their order, all if there are none.
+
+        Raises ReproduceError if one is unknown.
+        """
+        for name in names:
+            if name not in self.experiments:
+                there = ", ".join(self.experiments)
+                raise ReproduceError(f"unknown experiment {name!r}; there are: {there}")
+        return tuple(name for name in self.experiments if name in names or not names)
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction(Generic[SomeScope, SomeRow, Extras]):
+    """Everything that a run has to say."""
+
+    paper: Publication[SomeScope, Any, Any, SomeRow, Extras]
+    experiments: tuple[str, ...]
+    scope: SomeScope
+    rows: tuple[SomeRow, ...]
+    goals: tuple[Goal, ...]
+    extras: Extras
+    provenance: Provenance
+    cells: int
+    """Runs that the rows rest on."""
+    known: int
+    """Those of them that were known from before."""
+
+    @property
+    def assumptions(self) -> Sequence[str]:
+        return self.paper.assumptions(self.experiments, self.scope)
+
+    def heading(self, name: str) -> str:
+        """`Table 2. Two modes, …`."""
+        return f"{name.replace('-', ' ').capitalize()}. {self.paper.experiments[name].title}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """One document; what orjson can write."""
+        return {
+            "paper": self.paper.title,
+            "experiments": self.experiments,
+            **self.scope.to_dict(),
+            "assumptions": self.assumptions,
+            "goals": [goal.to_dict() for goal in self.goals],
+            "rows": self.rows,
+            **self.paper.extras(self.extras),
+            "cells": self.cells,
+            "known": self.known,
+            "provenance": self.provenance,
+        }
+
+    def to_json(self) -> bytes:
+        """`to_dict` as an indented document."""
+        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Of every row."""
+        return tuple(column.name for column in fields(self.paper.row))
+
+    def to_csv(self) -> str:
+        """The rows, with a header; a column that is a mapping as one JSON object."""
+        text = StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        for row in self.rows:
+            writer.writerow(
+                {
+                    name: orjson.dumps(value).decode() if isinstance(value, dict) else value
+                    for name, value in asdict(row).items()
+                }
+            )
+        return text.getvalue()
+
+
+def reproduce(
+    paper: Publication[SomeScope, SomeCell, Outcome, SomeRow, Extras],
+    experiments: Sequence[str],
+    scope: SomeScope,
+    results: Results,
+    *,
+    provenance: Provenance,
+    jobs: int = 1,
+    moved: Moved = lambda share, text: None,
+) -> Reproduction[SomeScope, SomeRow, Extras]:
+    """Measure what `experiments` need and `results` do not have, and make rows of all of it.
+
+    Raises ReproduceError.
+    """
+    points = [
+        point
+        for name in experiments
+        if (points_of := paper.experiments[name].points) is not None
+        for point in points_of(scope)
+    ]
+    wanted = {cell: identity(cell) for point in points for cell in point.cells}
+    missing = [cell for cell, key in wanted.items() if results.get(key) is None]
+    known = len(wanted) - len(missing)
+    with results:
+        # First seeds first, so that a run cut short has something to say about every row.
+        tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
+        finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
+        for done, (cell, played) in enumerate(finished, start=known + 1):
+            results.add(wanted[cell], played)
+            moved(done / len(wanted), str(cell))
+    outcomes = {
+        cell: paper.outcome(**result)
+        for cell, key in wanted.items()
+        if (result := results.get(key)) is not None
+    }
+    rows, goals, extras = paper.conclude(experiments, scope, points, outcomes)
+    return Reproduction(
+        paper,
+        tuple(experiments),
+        scope,
+        tuple(rows),
+        tuple(goals),
+        extras,
+        provenance,
+        len(wanted),
+        known,
+    )
+
+
+def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:
+    """What comes of `cell`, as plain data."""
+    return asdict(play(cell))
