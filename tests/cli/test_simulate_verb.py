@@ -68,6 +68,37 @@ def test_a_grid_over_seeds_in_two_processes_gives_a_sweep(tmp_path: Path):
     assert "Means over 2 seeds" in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.parametrize(("scheduler", "length"), [("slack", "60s"), ("oracle_slack", "4s")])
+def test_a_file_of_requests_has_a_line_for_each_and_makes_percentiles_exact(
+    tmp_path: Path, scheduler: str, length: str
+):
+    file = tmp_path / "requests.csv"
+    flags = ("--set", "grid={}", "--set", f"scheduler={scheduler}", "--seed", "1", "--json")
+    scenario = ("simulate", EXAMPLES / "two-modal.yaml", "--duration", length, *flags)
+    plain, done = call(*scenario), call(*scenario, "--requests", file)
+    assert (done.exit_code, done.stderr) == (0, "")
+    total, rough = (Report.from_json(one.stdout).total for one in (done, plain))
+    lines = list(csv.DictReader(file.read_text().splitlines()))
+    assert len(lines) == total.submitted == rough.submitted
+    served = sorted(
+        float(one["latency_s"]) for one in lines if one["outcome"] in ("served", "late")
+    )
+    assert total.latency is not None
+    assert rough.latency is not None
+    assert total.latency.error == 0.0
+    assert (rough.latency.error > 0.0) is (rough.latency.count > 10_000)
+    assert total.latency.p99 == pytest.approx(served[-(-99 * len(served) // 100) - 1], abs=1e-9)
+    assert sum(one["outcome"] == "served" for one in lines) == total.outcomes["served"]
+
+
+def test_a_file_of_requests_is_about_one_run(tmp_path: Path):
+    file = tmp_path / "requests.csv"
+    done = call("simulate", EXAMPLES / "two-modal.yaml", "--requests", file)
+    assert done.exit_code == 2
+    assert "--requests: expected one run" in done.stderr
+    assert not file.exists()
+
+
 def test_falling_short_exits_1_after_the_table():
     done = call(
         *("simulate", EXAMPLES / "recorded.yaml", "--duration", "1s", "--min-goodput", "0.9"),

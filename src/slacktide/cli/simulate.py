@@ -94,6 +94,14 @@ def simulate(
             metavar="FILE", help="Write the report as a page too.", rich_help_panel=_REPORT
         ),
     ] = None,
+    requests: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write a line of CSV for each request; percentiles are exact then. For one run.",
+            rich_help_panel=_REPORT,
+        ),
+    ] = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_REPORT)
     ] = False,
@@ -178,7 +186,7 @@ def simulate(
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json"}, "a scenario")
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
-    for flag, path in (("--html", html), ("--csv", csv)):
+    for flag, path in (("--html", html), ("--csv", csv), ("--requests", requests)):
         if path is not None and not path.parent.is_dir():
             fail(f"{flag}: no such folder: {path.parent}")
     if html is not None:
@@ -187,10 +195,14 @@ def simulate(
         cells = read_scenario(scenario, [*(set_ or ()), *_flags(seed, duration)])
         for cell in cells:  # all that can be wrong is found before anything is run
             build(cell)
-        sweep = _run(cells, jobs=jobs, quiet=json)
+        single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
+        if requests is not None and not single:
+            fail("--requests: expected one run, without a grid and with one seed")
+        sweep = _run(cells, jobs=jobs, quiet=json, requests=requests)
     except ScenarioError as error:
         fail("\nerror: ".join(error.problems))
-    single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
+    except OSError as error:
+        fail(f"--requests: {error.strerror}: {requests}", FELL_SHORT)
     if not sweep.rows:
         fail("interrupted before anything was done", FELL_SHORT)
     report = sweep.rows[0].reports[0] if single else None
@@ -233,7 +245,9 @@ def _flags(seeds: Sequence[int] | None, duration: str | None) -> list[str]:
     return [*made, f"seeds=[{', '.join(map(str, seeds))}]"] if seeds else made
 
 
-def _run(cells: Sequence[Cell], *, jobs: int | None, quiet: bool) -> Sweep:
+def _run(
+    cells: Sequence[Cell], *, jobs: int | None, quiet: bool, requests: Path | None = None
+) -> Sweep:
     """Every cell with every seed; what was done until then if it is interrupted."""
     from dataclasses import replace
 
@@ -267,7 +281,9 @@ def _run(cells: Sequence[Cell], *, jobs: int | None, quiet: bool) -> Sweep:
                 for number, index in places:
                     cell = cells[number]
                     seed = cell.scenario.seeds[index]
-                    reports[number, index] = run_cell(cell, seed, progress=standing)
+                    reports[number, index] = run_cell(
+                        cell, seed, progress=standing, requests=requests
+                    )
                     standing()
             else:
                 tasks = [

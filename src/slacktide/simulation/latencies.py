@@ -29,7 +29,9 @@ Seconds = NDArray[np.float64]
 class Latencies:
     """Samples in seconds, not negative. Mutable."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, exact: bool = False) -> None:
+        """`exact`: keep every sample, however many."""
+        self._exact = exact
         self.count = 0
         self._sum = 0.0
         self._least = math.inf
@@ -46,7 +48,7 @@ class Latencies:
         self._least = min(self._least, float(samples.min()))
         self._most = max(self._most, float(samples.max()))
         self._kept.append(samples)
-        if self._bins is not None or self.count > EXACT:
+        if self._bins is not None or (self.count > EXACT and not self._exact):
             self._fold()
 
     def _fold(self) -> None:
@@ -65,6 +67,7 @@ class Latencies:
         """All samples of `parts` together. Changes none of them."""
         total = cls()
         for part in parts:
+            total._exact = total._exact or part._exact
             if part._bins is not None:
                 total._bins = part._bins + (0 if total._bins is None else total._bins)
             total._kept += part._kept
@@ -72,7 +75,7 @@ class Latencies:
             total._sum += part._sum
             total._least = min(total._least, part._least)
             total._most = max(total._most, part._most)
-        if total._kept and (total._bins is not None or total.count > EXACT):
+        if total._kept and (total._bins is not None or (total.count > EXACT and not total._exact)):
             total._fold()
         return total
 

@@ -7,8 +7,9 @@ scored window count; latency runs from the arrival (an upload's: its first byte)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import csv
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,22 +45,25 @@ _IS_SERVED = _of_kinds(OutcomeKind.SERVED)
 class _Stream:
     """What became of the requests of one model and application."""
 
-    def __init__(self) -> None:
+    def __init__(self, exact: bool) -> None:
         self.noted: list[_Note] = []
         self.reasons = np.zeros(len(_REASONS), dtype=np.int64)
         self.rows_submitted = 0
         self.rows_on_time = 0
-        self.answers = Latencies()
-        self.refusals = Latencies()
+        self.answers = Latencies(exact=exact)
+        self.refusals = Latencies(exact=exact)
 
 
 class Scorer:
     """Counts outcomes; `answered` is what a `Simulation` calls."""
 
-    def __init__(self, *, warmup_s: float = 0.0, duration_s: float) -> None:
+    def __init__(
+        self, *, warmup_s: float = 0.0, duration_s: float, requests: TextIO | None = None
+    ) -> None:
         """The scored window is [warmup_s, warmup_s + duration_s).
 
-        Raises ValueError if it is empty.
+        `requests` gets a line of CSV for each request in it; percentiles are exact then. Raises
+        ValueError if the window is empty.
         """
         if not (warmup_s >= 0.0 and 0.0 < duration_s < float("inf")):
             raise ValueError(f"no window: warm-up {warmup_s} s, duration {duration_s} s")
@@ -74,6 +78,9 @@ class Scorer:
         self._streams: dict[tuple[str, str], _Stream] = {}
         self._note: dict[tuple[str, str], Callable[[_Note], None]] = {}
         self._noted = 0
+        self._requests = requests
+        if requests is not None:
+            requests.write("arrival_s,model,application,rows,outcome,reason,latency_s\n")
 
     def answered(self, request: Request | Notice, outcome: Outcome) -> None:
         """`request` has ended. The rows of a notice are taken to be one."""
@@ -88,17 +95,27 @@ class Scorer:
 
     def _open(self, request: Request | Notice) -> Callable[[_Note], None]:
         key = (request.model, request.application)
-        stream = self._streams[key] = _Stream()
+        stream = self._streams[key] = _Stream(self._requests is not None)
         note = self._note[key] = stream.noted.append
         return note
 
     def _fold(self) -> None:
         """Count what was noted."""
         self._noted = 0
-        for stream in self._streams.values():
+        for key, stream in self._streams.items():
             if stream.noted:
+                if self._requests is not None:
+                    self._list(self._requests, key, stream.noted)
                 self._count(stream)
                 stream.noted.clear()
+
+    def _list(self, file: TextIO, key: tuple[str, str], noted: Iterable[_Note]) -> None:
+        """A line for each; model and application are quoted where they must be."""
+        rows = csv.writer(file, lineterminator="\n")
+        for arrival, end, count, reason in noted:
+            if self._start <= arrival < self._start + self._duration:
+                kind = reason.kind.value
+                rows.writerow((arrival, *key, count, kind, reason.label, f"{end - arrival:.9f}"))
 
     def _count(self, stream: _Stream) -> None:
         arrivals, ends, row_counts, reasons = zip(*stream.noted, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,20 +25,44 @@ Progress = Callable[[float], None]
 
 
 def run_cell(
-    cell: Cell, seed: int, *, world: World | None = None, progress: Progress | None = None
+    cell: Cell,
+    seed: int,
+    *,
+    world: World | None = None,
+    progress: Progress | None = None,
+    requests: Path | None = None,
 ) -> Report:
     """What comes of `cell` with this seed; the same whenever it is run.
 
-    `world` is that of the cell, if it has been built before. Raises ScenarioError.
+    `world` is that of the cell, if it has been built before. `requests`: a file for a line about
+    each request; percentiles are exact then. Raises ScenarioError, OSError for that file.
     """
     world = world or build(cell)
-    found = (_run(cell, seed, world, kappa, progress) for kappa in world.kappas)
-    return max(found, key=lambda report: report.goodput)
+    found = [_run(cell, seed, world, kappa, progress, requests) for kappa in world.kappas]
+    best = max(found, key=lambda report: report.goodput)
+    if requests is not None and best is not found[-1]:  # the file is about the run that counts
+        return _run(cell, seed, world, world.kappas[found.index(best)], progress, requests)
+    return best
 
 
-def _run(cell: Cell, seed: int, world: World, kappa: float, progress: Progress | None) -> Report:
+def _run(
+    cell: Cell,
+    seed: int,
+    world: World,
+    kappa: float,
+    progress: Progress | None,
+    requests: Path | None,
+) -> Report:
     scenario = cell.scenario
-    scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration)
+    with nullcontext() if requests is None else requests.open("w", encoding="utf-8") as file:
+        scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration, requests=file)
+        return _scored(scorer, cell, seed, world, kappa, progress)
+
+
+def _scored(
+    scorer: Scorer, cell: Cell, seed: int, world: World, kappa: float, progress: Progress | None
+) -> Report:
+    scenario = cell.scenario
     simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
     items = world.items(seed)
     simulation.run(items if progress is None else _told(items, world.length, progress))
