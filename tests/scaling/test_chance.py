@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.scaling.chance import cores_for_chance
-from slacktide.scaling.vertical import Vertical, VerticalOptions
+from slacktide.scaling.vertical import Vertical, VerticalOptions, cores_for_chance
 
 
 class Jittery:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.scaling.frontier import fewest_cores
-from slacktide.scaling.tables import SecondsByCores
-from slacktide.scaling.walk import Work, free_times
+from slacktide.scaling.search import fewest_cores
+from slacktide.scaling.walk import SecondsByCores, Work, free_times
 
 NOW = 100.0
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.scaling.counts import ArrivalCounts
 from slacktide.scaling.forecast import MinuteForecast
-from slacktide.scaling.held import Held
-from slacktide.scaling.replica_history import ReplicaHistory
+from slacktide.scaling.history import Held, ReplicaHistory
+from slacktide.scaling.rates import ArrivalCounts
 from slacktide.scaling.view import ModelView, ScalingLimits
 
 

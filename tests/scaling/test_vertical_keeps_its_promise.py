@@ -12,9 +12,8 @@ from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal
 from slacktide.profiles import Alike
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.scaling.tables import SecondsByCores
 from slacktide.scaling.vertical import Vertical, VerticalOptions
-from slacktide.scaling.walk import Work
+from slacktide.scaling.walk import SecondsByCores, Work
 from slacktide.scheduling import make_scheduler
 
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.scaling.tables import SecondsByCores
-from slacktide.scaling.walk import Work, free_times
+from slacktide.scaling.walk import SecondsByCores, Work, free_times
 
 
 class Times:

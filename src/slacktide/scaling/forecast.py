@@ -21,7 +21,7 @@ import math
 from collections import deque
 from itertools import pairwise
 
-from slacktide.scaling.counts import ArrivalCounts
+from slacktide.scaling.rates import ArrivalCounts
 from slacktide.scaling.view import ModelView
 
 PIECE = 5.0

@@ -16,11 +16,11 @@ import math
 from dataclasses import dataclass, replace
 
 from slacktide.scaling.forecast import MinuteForecast
-from slacktide.scaling.held import Held
+from slacktide.scaling.history import Held
 from slacktide.scaling.search import Search
 from slacktide.scaling.steady import replicas_needed, with_room
-from slacktide.scaling.tables import SecondsByCores
 from slacktide.scaling.view import ModelView, Wish
+from slacktide.scaling.walk import SecondsByCores
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,14 +26,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from slacktide.scaling.forecast import MinuteForecast
-from slacktide.scaling.frontier import fewest_cores
-from slacktide.scaling.held import Held
-from slacktide.scaling.replica_history import ReplicaHistory
-from slacktide.scaling.search import Search
+from slacktide.scaling.history import Held, ReplicaHistory
+from slacktide.scaling.search import Search, fewest_cores
 from slacktide.scaling.steady import replicas_needed, with_room
-from slacktide.scaling.tables import SecondsByCores
 from slacktide.scaling.vertical import Vertical, VerticalOptions
 from slacktide.scaling.view import ModelView, VariantView, Wish
+from slacktide.scaling.walk import SecondsByCores
 
 _VERTICAL = VerticalOptions()
 """Defaults of the options that both have: with one replica, joint is vertical."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slacktide.scaling.counts import ArrivalCounts
+from slacktide.scaling.rates import ArrivalCounts
 from slacktide.scaling.view import ModelView, Wish
 
 

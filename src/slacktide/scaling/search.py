@@ -4,16 +4,18 @@ As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the
 that would do, line 15 accepts just the bad case, and it stops at the first infeasible batch
 although a larger one may be feasible. Here every pair of cores and batch is judged by the walk of
 the real queue, each request by its own budget, and by whether it keeps up with the rate.
+
+`fewest_cores` asks it for each number of replicas: the problem that `joint` solves, by enumeration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import inf
 
-from slacktide.scaling.tables import SecondsByCores
-from slacktide.scaling.view import ModelView
-from slacktide.scaling.walk import Work, free_times
+from slacktide.scaling.view import ModelView, ReplicaView
+from slacktide.scaling.walk import SecondsByCores, Work, free_times
 from slacktide.scheduling.tables import size_grid
 
 Configuration = tuple[int, int]
@@ -155,3 +157,34 @@ class Search:
         if found is None:
             found = self._free[cores] = free_times(self._view, cores, self._seconds, now=self._now)
         return found
+
+
+def fewest_cores(
+    view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
+) -> dict[int, int | None]:
+    """By number of replicas, within the limits: the fewest cores of each with nobody late.
+
+    None where even the most cores are too few. Of the replicas there are those stay that serve
+    first; further ones serve from `now + view.start_time` on. `horizon`, `p99`, `delta`: as in
+    `Search`.
+    """
+    limits = view.limits
+    there = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
+    new = ReplicaView(limits.cores_min, now + view.start_time, now)
+    replicas = (*there, *(new,) * (limits.replicas_max - len(there)))
+    found: dict[int, int | None] = {}
+    hopeless = 0
+    for count in range(limits.replicas_max, limits.replicas_min - 1, -1):
+        search = Search(
+            replace(view, replicas=replicas[:count]),
+            now=now,
+            horizon=horizon,
+            p99=p99,
+            delta=delta,
+        )
+        if count == limits.replicas_max:
+            hopeless = search.work.hopeless
+        first = search.first(cores=limits.cores_min)
+        saved = first is not None and search.work.hopeless == hopeless
+        found[count] = first[0] if first is not None and saved else None
+    return found

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Wish, make_planner
-from slacktide.scaling.baselines.usage_histogram import RATIO, UsageHistogram
-from slacktide.scaling.baselines.vpa import Vpa, VpaOptions
+from slacktide.scaling.baselines.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)
 DAY = 86_400.0

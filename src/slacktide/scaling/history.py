@@ -1,19 +1,38 @@
-"""`ReplicaHistory`: what every number of replicas would have cost of late.
-
-Fed once a period with the fewest cores each number of replicas would need. Cores are given back
-only after `patience` seconds, so what counts is the most cores of that time.
-"""
+"""What was wanted of late, and what every number of replicas would have cost."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 
-from slacktide.scaling.held import Held
+
+class Held:
+    """The largest of what was wanted within the last `seconds`: sizes rise at once, fall later."""
+
+    __slots__ = ("_seconds", "_wanted")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._wanted: deque[tuple[float, int]] = deque()
+        """(when, how much) of those that no later one surpassed, so falling."""
+
+    def most(self, wanted: int, *, now: float) -> int:
+        """The largest since `seconds` ago, `wanted` included. `now` never falls."""
+        held = self._wanted
+        while held and held[-1][1] <= wanted:
+            held.pop()
+        held.append((now, wanted))
+        while held[0][0] < now - self._seconds:
+            held.popleft()
+        return held[0][1]
 
 
 class ReplicaHistory:
-    """Core-seconds by number of replicas, over the last `window` seconds."""
+    """Core-seconds by number of replicas, over the last `window` seconds.
+
+    Fed once a period with the fewest cores each number of replicas would need. Cores are given
+    back only after `patience` seconds, so what counts is the most cores of that time.
+    """
 
     __slots__ = ("_held", "_patience", "_samples", "_window")
 
