@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.simulation.core_meter import CoreMeter
+from slacktide.simulation.hardware import CoreMeter
 
 
 def test_core_seconds_between_any_two_moments() -> None:

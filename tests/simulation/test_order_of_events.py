@@ -1,4 +1,4 @@
-"""Ties are decided as simulation/order.py says, and everything happens at its exact time."""
+"""Ties are decided as `Kind` (simulation/driver.py) says, everything happens when it is due."""
 
 from __future__ import annotations
 

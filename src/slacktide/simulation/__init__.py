@@ -4,7 +4,9 @@ Not a model of the server: the engine, its schedulers and its profiles are the s
 Only the clock, the clients and the hardware are made up here.
 """
 
+from slacktide.simulation.driver import KIND_OF as KIND_OF
 from slacktide.simulation.driver import Answered as Answered
+from slacktide.simulation.driver import Kind as Kind
 from slacktide.simulation.driver import Simulation as Simulation
 from slacktide.simulation.driver import Watch as Watch
 from slacktide.simulation.errors import SimulationError as SimulationError
@@ -19,8 +21,6 @@ from slacktide.simulation.items import Failure as Failure
 from slacktide.simulation.items import Happening as Happening
 from slacktide.simulation.items import Item as Item
 from slacktide.simulation.items import Upload as Upload
-from slacktide.simulation.order import KIND_OF as KIND_OF
-from slacktide.simulation.order import Kind as Kind
 from slacktide.simulation.prediction import Prediction as Prediction
 from slacktide.simulation.prediction import predict as predict
 from slacktide.simulation.results import Scorer as Scorer

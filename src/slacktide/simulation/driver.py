@@ -4,7 +4,7 @@ Theory of operation. A heap holds what will happen: ends of batches, replicas th
 of announced requests. What comes from outside is an iterator of which only the next instant is
 looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
 heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
-(`order.py` decides ties); an autoscaler's timer is one more. Requests and notices of one instant
+(`Kind` decides ties); an autoscaler's timer is one more. Requests and notices of one instant
 are handed over together, as those of one turn of the event loop are in the server; everything else
 by itself.
 
@@ -14,20 +14,31 @@ No rule of serving lives here. The engine, its schedulers and its profiles are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from heapq import heappop, heappush
 from typing import TypeAlias
 
 from slacktide.domain import (
     Announced,
     Answer,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Cancelled,
     Command,
     Event,
+    LaneResized,
+    MemoryShort,
     Notice,
     Outcome,
     Plan,
     PlanChanged,
+    Refused,
+    ReplicaLost,
+    ReplicaUp,
     Request,
+    RowsReleased,
     Submitted,
     TimerFired,
 )
@@ -37,7 +48,44 @@ from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
 from slacktide.simulation.hardware import Hardware, Report
 from slacktide.simulation.items import Failure, Happening, Item, Upload
-from slacktide.simulation.order import KIND_OF, Kind
+
+
+class Kind(IntEnum):
+    """Order of events of one instant, first to last; two of one kind come in the order in which
+    they were put down. So a run repeats exactly, and what a tie means is written here."""
+
+    BATCH = 0
+    """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
+    replica that dies as it finishes has finished."""
+    REPLICA = 1
+    """Replicas, lanes, plans and memory. Before requests: who comes at the instant at which a
+    replica comes up finds it up."""
+    NOTICE = 2
+    REQUEST = 3
+    """After notices, so that an upload that takes no time is announced before it is complete."""
+    WITHDRAWAL = 4
+    """After requests, so that a request withdrawn as it comes was known."""
+    TIMER = 5
+    """Last: whatever ends, comes or goes at this instant has changed what is due."""
+
+
+KIND_OF: Mapping[type[Event], Kind] = {
+    BatchFinished: Kind.BATCH,
+    BatchFailed: Kind.BATCH,
+    BatchAborted: Kind.BATCH,
+    RowsReleased: Kind.BATCH,
+    ReplicaUp: Kind.REPLICA,
+    ReplicaLost: Kind.REPLICA,
+    LaneResized: Kind.REPLICA,
+    PlanChanged: Kind.REPLICA,
+    MemoryShort: Kind.REPLICA,
+    Announced: Kind.NOTICE,
+    Submitted: Kind.REQUEST,
+    Cancelled: Kind.WITHDRAWAL,
+    Refused: Kind.WITHDRAWAL,
+    TimerFired: Kind.TIMER,
+}
+
 
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Notice, Outcome, OutcomeKind, Reason, Request
 from slacktide.load.report import Provenance, Report, StreamReport, Timeline
-from slacktide.simulation.core_meter import CoreMeter
+from slacktide.simulation.hardware import CoreMeter
 from slacktide.simulation.latencies import Latencies
 
 BINS_MOST = 3_600

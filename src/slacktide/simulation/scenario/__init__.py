@@ -5,7 +5,7 @@ Reads YAML, profiles and traces; makes the engine, the hardware and the requests
 """
 
 from slacktide.simulation.scenario.building import build as build
-from slacktide.simulation.scenario.errors import ScenarioError as ScenarioError
+from slacktide.simulation.scenario.places import ScenarioError as ScenarioError
 from slacktide.simulation.scenario.reading import Cell as Cell
 from slacktide.simulation.scenario.reading import parse_scenario as parse_scenario
 from slacktide.simulation.scenario.reading import read_scenario as read_scenario

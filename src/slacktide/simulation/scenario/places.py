@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from slacktide.repository.complaints import Complaint, Path, dotted
 from slacktide.repository.yaml_text import Lines
-from slacktide.simulation.scenario.errors import ScenarioError
+from slacktide.simulation.errors import SimulationError
+
+
+class ScenarioError(SimulationError):
+    """A scenario that cannot be; `problems` are sentences of the form `where: key: expected …`."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[type[ScenarioError], tuple[tuple[str, ...]]]:
+        """As it is, also from another process."""
+        return ScenarioError, (self.problems,)
+
 
 _SHORT_FORMS = {"scheduler": "name", "slo": "within"}
 """Sections that may be written as a text, and the key which that stands for."""

@@ -18,8 +18,7 @@ from pydantic import ValidationError
 from slacktide.repository.complaints import Complaint, complaints
 from slacktide.repository.nearest import shown, suggestion
 from slacktide.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
-from slacktide.simulation.scenario.errors import ScenarioError
-from slacktide.simulation.scenario.places import Places, find, replaced
+from slacktide.simulation.scenario.places import Places, ScenarioError, find, replaced
 from slacktide.simulation.scenario.sections import Scenario
 
 MAX_BYTES = 1 << 20

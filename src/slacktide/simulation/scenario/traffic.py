@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from slacktide.domain import Notice
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.simulation.items import DrawnRequest, Item, Upload
-from slacktide.simulation.scenario.errors import ScenarioError
 from slacktide.simulation.scenario.journeys import Way
+from slacktide.simulation.scenario.places import ScenarioError
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.sections import Hint
 from slacktide.simulation.streams import stream
