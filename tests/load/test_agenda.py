@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from slacktide.load.agenda import Agenda
+from slacktide.load.alarm import Agenda
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])

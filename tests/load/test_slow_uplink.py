@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvloop
 
 from slacktide.load import LoadSpecError, Target, Transport
-from slacktide.load.uplink import Uplink
 from slacktide.reports import Report
 from slacktide.workloads import Fixed, Replay
 
@@ -113,46 +112,3 @@ def test_a_delay_that_cannot_be_is_refused(kit: Kit) -> None:
             kit.spec(target, upload=upload)
     with pytest.raises(LoadSpecError, match="upload: a body that follows its headers needs an ht"):
         kit.spec(Target(Transport.GRPC, "h", 1), upload=0.001)
-
-
-def test_bodies_keep_their_order_and_none_leaves_after_the_end() -> None:
-    sent: list[int] = []
-
-    async def main() -> None:
-        done = asyncio.Event()
-
-        def send(index: int, body: Sequence[bytes]) -> None:
-            sent.append(index)
-            if index in (2, 3):
-                done.set()
-
-        uplink = Uplink(0.001, send)
-        for index in range(3):
-            uplink.follow(index, ())
-        await done.wait()
-        done.clear()
-        uplink.follow(3, ())
-        await done.wait()
-        uplink.follow(4, ())
-        await uplink.close()
-        await uplink.close()
-
-    asyncio.run(main())
-    assert sent == [0, 1, 2, 3]
-
-
-def test_a_failure_of_ours_is_not_swallowed() -> None:
-    async def main() -> None:
-        failed = asyncio.Event()
-
-        def send(index: int, body: Sequence[bytes]) -> None:
-            failed.set()
-            raise RuntimeError("ours")
-
-        uplink = Uplink(0.0, send)
-        uplink.follow(0, ())
-        await failed.wait()
-        with pytest.raises(RuntimeError, match="ours"):
-            await uplink.close()
-
-    asyncio.run(main())

@@ -16,8 +16,7 @@ from slacktide.load.prepare import Prepared, prepare
 from slacktide.load.report import Report
 from slacktide.load.report.provenance import gather
 from slacktide.load.road import Road
-from slacktide.load.run import Observer, StartClock, drive
-from slacktide.load.sender import Sender
+from slacktide.load.run import Observer, Sender, StartClock, drive
 from slacktide.load.spec import LoadSpec, Target, Transport
 
 

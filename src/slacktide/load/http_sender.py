@@ -5,26 +5,28 @@ none is free it waits in line while a new one opens; whichever is there first ta
 cap it waits for an answer to free a connection: that shows as lateness of the generator, and the
 report warns. A request is never sent twice: what breaks is a transport error, and counted.
 
-With `upload`, bodies follow their headers so many seconds later (uplink.py). A request that is
-answered before, as by a refusal, sends none, and its connection is closed. Over a link, headers
-say ahead what they would say then; the link does the rest.
+With `upload`, bodies follow their headers so many seconds later, as over a slow uplink. A request
+that is answered before, as by a refusal, sends none, and its connection is closed. Over a link,
+headers say ahead what they would say then; the link does the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import orjson
 
+from slacktide.load.alarm import Agenda
 from slacktide.load.encode import HttpRequest
 from slacktide.load.http_connection import Connection
 from slacktide.load.http_fetch import tls_context
 from slacktide.load.ledger import Ledger
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target
-from slacktide.load.uplink import Uplink
 
 DEFAULT_CONNECTIONS = 512
 _CONNECT_TIMEOUT = 5.0
@@ -51,7 +53,8 @@ class HttpSender:
         self._clock = clock
         self._cap = connections or DEFAULT_CONNECTIONS
         self._over_link = over_link
-        self._uplink = Uplink(upload, self._send_body) if upload > 0.0 else None
+        self._upload = upload
+        self._uplink = Agenda() if upload > 0.0 else None
         self._idle: list[Connection] = []
         self._busy: dict[int, Connection] = {}
         self._line: deque[int] = deque()
@@ -133,7 +136,8 @@ class HttpSender:
             connection.send(index, request.parts(timeout_us))
         else:
             connection.send_headers(index, request.notice(timeout_us))
-            self._uplink.follow(index, request.body(timeout_us))
+            send = partial(self._send_body, index, request.body(timeout_us))
+            self._uplink.at(time.monotonic() + self._upload, send)
 
     def _send_body(self, index: int, body: Sequence[bytes]) -> None:
         connection = self._busy.get(index)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from slacktide.load.agenda import Agenda
+from slacktide.load.alarm import Agenda
 from slacktide.load.link_carrier import Carrier, ClientEnd, ServerEnd
 from slacktide.load.link_line import Line
 from slacktide.workloads import TraceLink

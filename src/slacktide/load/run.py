@@ -12,12 +12,34 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from slacktide.load.alarm import Alarm
 from slacktide.load.ledger import Ledger
 from slacktide.load.results import Result
-from slacktide.load.sender import Sender
 from slacktide.load.spec import LoadSpec
+
+
+class Sender(Protocol):
+    """Carries requests: the seam between run and wire. Methods never block; every submitted request
+    ends in the ledger once, unless it is given up first (the run has written that down by then)."""
+
+    def submit(self, index: int) -> None:
+        """Send request `index` of the schedule as soon as possible."""
+        ...
+
+    def give_up(self, index: int) -> None:
+        """Nobody waits for request `index` any more: take it off the wire."""
+        ...
+
+    def warnings(self) -> tuple[str, ...]:
+        """What the reader of the report should know of how requests were carried."""
+        ...
+
+    async def close(self) -> None:
+        """Close every connection."""
+        ...
+
 
 _log = logging.getLogger(__name__)
 

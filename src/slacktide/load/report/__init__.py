@@ -8,9 +8,9 @@ from slacktide.load.report.document import SCHEMA as SCHEMA
 from slacktide.load.report.document import Percentiles as Percentiles
 from slacktide.load.report.document import Provenance as Provenance
 from slacktide.load.report.document import Report as Report
+from slacktide.load.report.document import ReportError as ReportError
 from slacktide.load.report.document import StreamReport as StreamReport
 from slacktide.load.report.document import Timeline as Timeline
-from slacktide.load.report.errors import ReportError as ReportError
 from slacktide.load.report.scoring import Ending as Ending
 from slacktide.load.report.scoring import Records as Records
 from slacktide.load.report.scoring import merge as merge

@@ -19,7 +19,11 @@ from typing import Any
 import orjson
 
 from slacktide.domain import OutcomeKind
-from slacktide.load.report.errors import ReportError
+
+
+class ReportError(Exception):
+    """A report that cannot be read or drawn; the text says what was expected."""
+
 
 SCHEMA = 1
 """Version of the document. It rises when a reader of the old one would go wrong."""
