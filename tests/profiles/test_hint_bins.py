@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slacktide.profiles.hint_bins import BINS, ENOUGH_HINTS, HintBins
+from slacktide.profiles.run_times import BINS, ENOUGH_HINTS, HintBins
 
 
 def seen(bins: HintBins, hints: np.ndarray) -> int:

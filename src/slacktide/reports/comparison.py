@@ -12,8 +12,7 @@ from typing import Any
 
 import orjson
 
-from slacktide.load.report.document import SCHEMA, Report
-from slacktide.load.report.errors import ReportError
+from slacktide.load.report.document import SCHEMA, Report, ReportError
 
 
 @dataclass(frozen=True, slots=True)

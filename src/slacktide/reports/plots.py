@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-from slacktide.load.report.document import Report
-from slacktide.load.report.errors import ReportError
+from slacktide.load.report.document import Report, ReportError
 from slacktide.reports.comparison import Comparison
 from slacktide.reports.table import listed
 

@@ -7,12 +7,12 @@ knows nothing of event loops, sockets or workers, and opens ONNX files only to c
 from slacktide.repository.check import Finding as Finding
 from slacktide.repository.check import Severity as Severity
 from slacktide.repository.check import check_repository as check_repository
+from slacktide.repository.check import lane_disagreements as lane_disagreements
 from slacktide.repository.config_json import config_json as config_json
 from slacktide.repository.config_json import metadata_shape as metadata_shape
 from slacktide.repository.definition import ModelDefinition as ModelDefinition
 from slacktide.repository.errors import RepositoryError as RepositoryError
 from slacktide.repository.interface import check_interface as check_interface
-from slacktide.repository.lanes import lane_disagreements as lane_disagreements
 from slacktide.repository.model_hash import model_hash as model_hash
 from slacktide.repository.profile_store import NoProfile as NoProfile
 from slacktide.repository.profile_store import ProfileKey as ProfileKey

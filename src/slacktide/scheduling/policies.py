@@ -6,10 +6,12 @@ A policy's options are the fields of its options class, checked as `options.py` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
-from slacktide.engine.ports import BatchTimes, PoolView, Scheduler
+from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
+from slacktide.engine.samples import SampleCounts, Sampling
+from slacktide.profiles import ClassedTimes
 from slacktide.scheduling.clipper import Clipper, ClipperOptions
 from slacktide.scheduling.clockwork import Clockwork, ClockworkOptions
 from slacktide.scheduling.edf import Edf, EdfOptions
@@ -113,3 +115,39 @@ def option_defaults(name: str) -> dict[str, object]:
     """Every option of policy `name` with its default. Raises PolicyError if there is none."""
     options = policy_options(name, {})
     return {field.name: getattr(options, field.name) for field in fields(options)}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRecipe:
+    """How a pool's parts are made, as plain data: a policy by name, its options, its share.
+
+    One way to make them, so that a server, a replay of what it recorded and a simulation hold the
+    same objects.
+    """
+
+    scheduler: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Those that are stated; the others have their defaults. JSON-ready."""
+    share: float = 1.0
+    profiling: float = 0.0
+    """Part of its lanes' time in which finished requests may run again, to learn their lengths."""
+
+    def parts(
+        self,
+        times: BatchTimes,
+        *,
+        max_batch: int,
+        view: PoolView,
+        counts: SampleCounts | None = None,
+    ) -> PoolParts:
+        """A fresh scheduler that asks `times`. Raises PolicyError as `make_scheduler` does.
+
+        `counts`: where samples are counted, if they are to be counted on from before.
+        """
+        scheduler = make_scheduler(
+            self.scheduler, self.options, max_batch=max_batch, times=times, view=view
+        )
+        sampling = None
+        if self.profiling > 0.0 and isinstance(times, ClassedTimes):
+            sampling = Sampling(times.wants, self.profiling, counts or SampleCounts())
+        return PoolParts(scheduler, times, self.share, sampling)
