@@ -76,22 +76,35 @@ def finished(
     return sum(kind is OutcomeKind.SERVED for kind in ends.values()) / len(items)
 
 
-@pytest.mark.parametrize("factor", [1.3, 1 / 1.3])
-def test_lengths_that_are_off_by_a_third_leave_it_ahead(factor: float) -> None:
+class Unclassed(FixedTimes):
+    """Predicts the time of a batch of anybody's requests, and knows no classes."""
+
+    def classes(self, cores: int) -> None:  # type: ignore[override]  # narrower than the port
+        return None
+
+
+@pytest.mark.parametrize(("factor", "ahead_of_edf"), [(1.3, -0.01), (1 / 1.3, 0.05)])
+def test_lengths_that_are_off_by_a_third_leave_it_ahead(factor: float, ahead_of_edf: float) -> None:
+    """Predictions that are too long make `edf` careful: it is then as good as `slack`, where it
+    knows classes, and no better."""
     off = believed({name: factor * mean for name, mean in MEANS.items()})
     right = finished("slack", FixedTimes(believed(MEANS)), requests())
     wrong = finished("slack", FixedTimes(off), requests())
     assert right - 0.06 < wrong
-    for other in ("edf", "orloj"):
-        assert wrong > finished(other, FixedTimes(off), requests()) + 0.03
+    assert wrong > finished("edf", FixedTimes(off), requests()) + ahead_of_edf
+    assert wrong > finished("edf", Unclassed(off), requests()) + 0.05
+    assert wrong > finished("orloj", FixedTimes(off), requests()) + 0.03
 
 
 def test_strangers_are_taken_to_be_long_and_served() -> None:
-    """Nobody has ever heard of any of the applications."""
-    strangers = dict.fromkeys(MEANS, "stranger")
+    """Nobody has ever heard of any of the applications: all are alike, and `slack`, which goes by
+    the differences, is no better than an `edf` that takes them to be long too."""
+    strangers = requests(dict.fromkeys(MEANS, "stranger"))
     times = FixedTimes(believed(MEANS))
-    slack = finished("slack", times, requests(strangers))
-    assert slack > finished("edf", times, requests(strangers)) + 0.03
+    slack = finished("slack", times, strangers)
+    assert slack == finished("slack", times, requests(dict.fromkeys(MEANS, "long")))
+    assert slack > finished("edf", Unclassed(believed(MEANS)), strangers) + 0.03
+    assert slack == pytest.approx(finished("edf", times, strangers), abs=0.03)
 
 
 class Restless(FixedTimes):
