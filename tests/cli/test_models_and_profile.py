@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.examples import MODELS
-from slacktide.profiles import ProfileRecord
+from slacktide.profiles import ENOUGH_SAMPLES, ProfileRecord
 
 Run = Any
 
@@ -45,7 +45,8 @@ def test_profile_measures_and_stores_beside_the_model(
 ):
     shutil.copytree(example_models, tmp_path / "m")
     folder = tmp_path / "m" / "mlp"
-    done = run("profile", folder, "--budget", "200ms", "--cores", "1", "--json")
+    # Thorough: however slow the machine is just now, no size is left out.
+    done = run("profile", folder, "--thorough", "--cores", "1", "--json")
     assert done.returncode == 0, done.stderr
     printed = json.loads(done.stdout)["1"]
     fit = printed.pop("fit")
@@ -54,6 +55,8 @@ def test_profile_measures_and_stores_beside_the_model(
     record = ProfileRecord.from_dict(printed)
     assert record.table.cores == (1,)
     assert record.table.max_batch == 64
+    assert (record.skipped, len(record.table.samples)) == ((), 7)
+    assert all(count >= ENOUGH_SAMPLES for row in record.table.samples for count in row)
     (stored,) = (folder / "1").glob("profile.*.json")
     assert json.loads(stored.read_text())["profile"]["record"] == record.to_dict()
 

@@ -371,16 +371,16 @@ def test_a_real_model_is_measured(models: Any, kind: Callable[[], Executor]) -> 
         executor = kind()
         try:
             source = ModelSource("m", "1", path, path.parent, max_batch=5)
-            return await measure(executor, source, cores=[core], budget_s=1.0)
+            return await measure(executor, source, cores=[core], thorough=True)
         finally:
             await executor.close()
 
     found = asyncio.run(body())
     assert found.table.batches == (1, 2, 4, 5)
     assert found.table.cores == (1,)
-    assert min(count for row in found.table.samples for count in row) >= FEWEST
+    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
     assert found.shapes == {"x": (4,)}
-    assert 0.0 < found.table.expected(1, 1) < 1.0
+    assert found.table.expected(1, 1) > 0.0
 
 
 def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> None:
