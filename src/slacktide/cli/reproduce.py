@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from importlib import import_module
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slacktide.cli.output import fail, progress_bar
-from slacktide.cli.reproducing import Wanted
+from slacktide.cli.output import (
+    FELL_SHORT,
+    console,
+    fail,
+    print_json,
+    progress_bar,
+    require_plots,
+)
+
+if TYPE_CHECKING:
+    from slacktide.reproduce.harness.run import Reproduction
 
 reproduce = typer.Typer(
     name="reproduce",
@@ -35,223 +47,150 @@ class Settings(StrEnum):
         return ("P", "Q") if self is Settings.BOTH else (self.value,)
 
 
-_Jobs = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Processes; default: one for each core.",
-        rich_help_panel=_WHAT,
-        show_default=False,
-    ),
-]
-_State = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Where every run is kept as soon as it is done, and taken from the next time; "
-        "default: in the user's cache folder.",
-        rich_help_panel=_WHAT,
-        show_default=False,
-    ),
-]
-_Fresh = Annotated[
-    bool,
-    typer.Option("--fresh", help="Forget what the state file has.", rich_help_panel=_WHAT),
-]
-_Check = Annotated[
-    bool,
-    typer.Option("--check", help="Exit 1 if a goal is missed.", rich_help_panel=_REPORT),
-]
-_Json = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write everything as JSON; - for stdout, instead of the tables.",
-        rich_help_panel=_REPORT,
-        allow_dash=True,
-    ),
-]
-_Csv = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Write the rows as CSV; - for stdout, instead of the tables.",
-        rich_help_panel=_REPORT,
-        allow_dash=True,
-    ),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write a page with plots.", rich_help_panel=_REPORT),
-]
+@dataclass(frozen=True, slots=True)
+class PaperHelp:
+    """What the command of a paper says of itself and of the options that depend on the paper."""
+
+    about: str
+    experiments: str
+    quick: str
+    seeds: str
+    data: str
+    setting: str = ""
+    """Empty: there is no such option."""
 
 
-@reproduce.command()
-def orloj(
-    experiment: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT]...",
-            help="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14; "
-            "default: all of them.",
-            show_default=False,
-        ),
-    ] = None,
-    setting: Annotated[
-        Settings,
-        typer.Option(
-            case_sensitive=False,
-            help="P, calibrated on the paper's tables; Q, where padding dominates; or both.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = Settings.BOTH,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="One seed, fewer requests, cases and SLOs: under two minutes.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = False,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder with the Azure Functions 2019 trace, whose counts the arrivals then "
-            "follow; default: arrivals drawn by the setting.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    jobs: _Jobs = None,
-    state: _State = None,
-    fresh: _Fresh = False,
-    check: _Check = False,
-    json: _Json = None,
-    csv: _Csv = None,
-    html: _Html = None,
-) -> None:
-    """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the engine that serves.
+PAPERS = {
+    "orloj": PaperHelp(
+        """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the engine that serves.
 
     All of it takes about half an hour on two cores; it can be stopped and goes on where it was.
 
     Example: slacktide reproduce orloj --quick
 
     Example: slacktide reproduce orloj table-2 table-3 --setting P --csv rows.csv --html page.html
-    """
-    from slacktide.load.report.provenance import gather
-    from slacktide.reproduce.errors import ReproduceError
-    from slacktide.reproduce.harness.run import reproduce as run
-    from slacktide.reproduce.harness.show import page, render
-    from slacktide.reproduce.orloj.paper import PAPER
-    from slacktide.reproduce.state import Results, fingerprint
-
-    wanted = Wanted(json, csv, html, check=check)
-    scope = replace(PAPER.quick if quick else PAPER.scope, settings=setting.names)
-    if seeds is not None:
-        scope = replace(scope, seeds=seeds)
-    try:
-        if data is not None:
-            scope = PAPER.with_data(scope, data)
-        experiments = PAPER.chosen(experiment or ())
-        results = Results(state or _default_state("orloj"), fingerprint(PAPER.code), fresh=fresh)
-        with progress_bar() as move:
-            result = run(
-                PAPER,
-                experiments,
-                scope,
-                results,
-                provenance=gather(),
-                jobs=jobs or len(os.sched_getaffinity(0)),
-                moved=move,
-            )
-    except ReproduceError as error:
-        fail(str(error))
-    wanted.deliver(result, render=render, page=page)
-
-
-@reproduce.command()
-def sponge(
-    experiment: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT]...",
-            help="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
-            show_default=False,
-        ),
-    ] = None,
-    quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick",
-            help="One seed, a minute of traffic, fewer policies: under a minute.",
-            rich_help_panel=_WHAT,
-        ),
-    ] = False,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Runs of each row whose arrivals are drawn; default: 3.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
-            "from a seed, and no Figure 3.",
-            rich_help_panel=_WHAT,
-            show_default=False,
-        ),
-    ] = None,
-    jobs: _Jobs = None,
-    state: _State = None,
-    fresh: _Fresh = False,
-    check: _Check = False,
-    json: _Json = None,
-    csv: _Csv = None,
-    html: _Html = None,
-) -> None:
-    """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
+    """,
+        experiments="table-2, table-3, table-4, table-5, figure-12, figure-13, figure-14; "
+        "default: all of them.",
+        quick="One seed, fewer requests, cases and SLOs: under two minutes.",
+        seeds="Runs of each row, 5 by default; Q, notice and figures have at most 3.",
+        data="Folder with the Azure Functions 2019 trace, whose counts the arrivals then follow; "
+        "default: arrivals drawn by the setting.",
+        setting="P, calibrated on the paper's tables; Q, where padding dominates; or both.",
+    ),
+    "sponge": PaperHelp(
+        """Sponge (2024): Figures 1, 3 and 4 and Table 1, then harder settings, simulated with the
     engine and the planners that serve.
 
     Example: slacktide reproduce sponge --quick
 
     Example: slacktide reproduce sponge figure-4 --data traces --json figure-4.json --html page.html
-    """
+    """,
+        experiments="figure-1, table-1, figure-3, figure-4, varied, harder; default: all of them.",
+        quick="One seed, a minute of traffic, fewer policies: under a minute.",
+        seeds="Runs of each row whose arrivals are drawn; default: 3.",
+        data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
+        "from a seed, and no Figure 3.",
+    ),
+}
+"""Each is a folder of `slacktide.reproduce` with a `paper.PAPER`."""
+
+
+def _options(paper: PaperHelp) -> Iterator[Parameter]:
+    """Those of a paper's command, in the order of its help."""
+
+    def option(
+        name: str, kind: Any, help: str, panel: str = _WHAT, default: Any = None, **more: Any
+    ) -> Parameter:
+        names = (f"--{name}",) if kind is bool else ()
+        about = typer.Option(*names, help=help, rich_help_panel=panel, **more)
+        return Parameter(
+            name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about]
+        )
+
+    experiments = typer.Argument(
+        metavar="[EXPERIMENT]...", help=paper.experiments, show_default=False
+    )
+    yield Parameter(
+        "experiment",
+        Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[list[str] | None, experiments],
+    )
+    if paper.setting:
+        yield option(
+            "setting", Settings, paper.setting, default=Settings.BOTH, case_sensitive=False
+        )
+    number: dict[str, Any] = {"min": 1, "metavar": "N", "show_default": False}
+    file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
+    yield option("quick", bool, paper.quick, default=False)
+    yield option("seeds", int | None, paper.seeds, **number)
+    yield option("data", Path | None, paper.data, metavar="DIR", show_default=False)
+    yield option("jobs", int | None, "Processes; default: one for each core.", **number)
+    yield option(
+        "state",
+        Path | None,
+        "Where every run is kept as soon as it is done, and taken from the next time; "
+        "default: in the user's cache folder.",
+        metavar="FILE",
+        show_default=False,
+    )
+    yield option("fresh", bool, "Forget what the state file has.", default=False)
+    yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT, default=False)
+    as_json = "Write everything as JSON; - for stdout, instead of the tables."
+    yield option("json", Path | None, as_json, **file)
+    as_csv = "Write the rows as CSV; - for stdout, instead of the tables."
+    yield option("csv", Path | None, as_csv, **file)
+    yield option("html", Path | None, "Write a page with plots.", _REPORT, metavar="FILE")
+
+
+def _command(name: str, paper: PaperHelp) -> Callable[..., None]:
+    """The command of a paper. Its signature is made, because that is where options are read."""
+
+    def command(**given: Any) -> None:
+        _reproduce(name, **given)
+
+    command.__doc__ = paper.about
+    command.__signature__ = Signature(list(_options(paper)))  # type: ignore[attr-defined]
+    return command
+
+
+def _reproduce(
+    name: str,
+    *,
+    experiment: list[str] | None,
+    quick: bool,
+    seeds: int | None,
+    data: Path | None,
+    jobs: int | None,
+    state: Path | None,
+    fresh: bool,
+    check: bool,
+    json: Path | None,
+    csv: Path | None,
+    html: Path | None,
+    setting: Settings | None = None,
+) -> None:
     from slacktide.load.report.provenance import gather
     from slacktide.reproduce.errors import ReproduceError
-    from slacktide.reproduce.sponge.experiments import QUICK, Scope
-    from slacktide.reproduce.sponge.page import page
-    from slacktide.reproduce.sponge.run import CODE, chosen
-    from slacktide.reproduce.sponge.run import reproduce as run
-    from slacktide.reproduce.sponge.show import render
+    from slacktide.reproduce.harness.run import reproduce as run
     from slacktide.reproduce.state import Results, fingerprint
 
+    paper = import_module(f"slacktide.reproduce.{name}.paper").PAPER
     wanted = Wanted(json, csv, html, check=check)
-    scope = replace(QUICK if quick else Scope(), folder=data)
+    scope = paper.quick if quick else paper.scope
+    if setting is not None:
+        scope = replace(scope, settings=setting.names)
     if seeds is not None:
         scope = replace(scope, seeds=seeds)
     try:
-        experiments = chosen(experiment or ())
-        results = Results(state or _default_state("sponge"), fingerprint(CODE), fresh=fresh)
+        experiments = paper.chosen(experiment or ())
+        if data is not None:
+            scope = paper.with_data(scope, data, experiments)
+        results = Results(state or _default_state(name), fingerprint(paper.code), fresh=fresh)
         with progress_bar() as move:
             result = run(
+                paper,
                 experiments,
                 scope,
                 results,
@@ -261,7 +200,7 @@ def sponge(
             )
     except ReproduceError as error:
         fail(str(error))
-    wanted.deliver(result, render=render, page=page)
+    wanted.deliver(result)
 
 
 def _default_state(paper: str) -> Path:
@@ -269,3 +208,56 @@ def _default_state(paper: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache else Path.home() / ".cache"
     return folder / "slacktide" / f"reproduce-{paper}.jsonl"
+
+
+class Wanted:
+    """Where tables, JSON, CSV and a page go. Checked before anything is measured."""
+
+    def __init__(
+        self, json: Path | None, csv: Path | None, html: Path | None, *, check: bool
+    ) -> None:
+        """`-` is stdout. Ends the program where a folder is not there, or both go to stdout."""
+        self._json, self._csv, self._html = json, csv, html
+        self._check = check
+        if html is not None:
+            require_plots("--html")
+        for flag, path in (("--json", json), ("--csv", csv), ("--html", html)):
+            if path is not None and not path.parent.is_dir():
+                fail(f"{flag}: no such folder: {path.parent}")
+        if json == csv == Path("-"):
+            fail("--json - and --csv - cannot both go to stdout")
+
+    def deliver(self, result: Reproduction[Any, Any, Any]) -> None:
+        """Write and print it. Ends the program where that fails, or on missed goals."""
+        from slacktide.reports import ReportError
+        from slacktide.reproduce.harness.show import render
+
+        try:
+            self._write(result)
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
+        except ReportError as error:
+            fail(f"--html: {error}", FELL_SHORT)
+        if Path("-") not in (self._json, self._csv):
+            console().print(render(result))
+        missed = sum(not goal.met for goal in result.goals)
+        if self._check and missed:
+            fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
+
+    def _write(self, result: Reproduction[Any, Any, Any]) -> None:
+        from slacktide.reproduce.harness.show import page
+
+        if self._json == Path("-"):
+            print_json(result.to_dict())
+        elif self._json is not None:
+            self._json.write_bytes(result.to_json())
+        if self._csv == Path("-"):
+            typer.echo(result.to_csv(), nl=False)
+        elif self._csv is not None:
+            self._csv.write_text(result.to_csv(), encoding="utf-8")
+        if self._html is not None:
+            self._html.write_text(page(result), encoding="utf-8")
+
+
+for _name, _paper in PAPERS.items():
+    reproduce.command(_name)(_command(_name, _paper))

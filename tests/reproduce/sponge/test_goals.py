@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from slacktide.reproduce.sponge.goals import Goal, goals_of
-from slacktide.reproduce.sponge.rows import Row
+from slacktide.reproduce.harness.experiments import Goal
+from slacktide.reproduce.sponge.goals import goals_of
+from slacktide.reproduce.sponge.rows import CoresRow
 
-BASE = Row(
+BASE = CoresRow(
     experiment="figure-4",
     setting="figure-4",
     policy="vertical",
@@ -28,7 +29,7 @@ BASE = Row(
 )
 
 
-def row(policy: str, beyond: float, cores: float, **fields: object) -> Row:
+def row(policy: str, beyond: float, cores: float, **fields: object) -> CoresRow:
     return replace(
         BASE,
         policy=policy,
@@ -48,7 +49,7 @@ OTHERS = (
 )
 
 
-def goals(*rows: Row) -> dict[str, Goal]:
+def goals(*rows: CoresRow) -> dict[str, Goal]:
     return {goal.what: goal for goal in goals_of(rows)}
 
 

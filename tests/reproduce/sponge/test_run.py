@@ -13,18 +13,19 @@ from rich.console import Console
 
 from slacktide.load.report import Provenance
 from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.run import reproduce
+from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.sponge import experiments as room
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
-from slacktide.reproduce.sponge.cell import Cell
+from slacktide.reproduce.sponge.cell import SpongeCell
 from slacktide.reproduce.sponge.experiments import FA2, KNOWING, UNANNOUNCED, VERTICAL, static
-from slacktide.reproduce.sponge.page import page
+from slacktide.reproduce.sponge.paper import PAPER
 from slacktide.reproduce.sponge.play import play
-from slacktide.reproduce.sponge.run import Reproduction, chosen, reproduce
 from slacktide.reproduce.sponge.setting import FIT, SETTINGS, draw, unavoidable
-from slacktide.reproduce.sponge.show import render
+from slacktide.reproduce.sponge.show import Result
 from slacktide.reproduce.state import Results
 
-TINY = room.Scope(seeds=1, duration=6, quick=True)
+TINY = room.SpongeScope(seeds=1, duration=6, quick=True)
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
 FEW = (VERTICAL, UNANNOUNCED, FA2, static(8), static(16), KNOWING)
 
@@ -34,12 +35,12 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "contenders", lambda setting, quick: FEW)
 
 
-def made(path: Path, *names: str, scope: room.Scope = TINY) -> Reproduction:
+def made(path: Path, *names: str, scope: room.SpongeScope = TINY) -> Result:
     results = Results(path, "code")
-    return reproduce(chosen(names), scope, results, provenance=ORIGIN)
+    return reproduce(PAPER, PAPER.chosen(names), scope, results, provenance=ORIGIN)
 
 
-def _shown(result: Reproduction) -> str:
+def _shown(result: Result) -> str:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(render(result))
     return console.export_text()
@@ -74,9 +75,9 @@ def test_rows_repeat_and_are_resumed(tmp_path):
 def test_figures_that_are_not_simulated(tmp_path):
     result = made(tmp_path / "a.jsonl", "figure-1", "table-1", "figure-3")
     assert result.cells == 0
-    assert [each.size_kb for each in result.budgets] == [100, 200, 500]
-    assert result.budgets[0].mean > result.budgets[2].mean
-    assert [each.printed_cores for each in result.instances] == [6, 5, 6, 8, 8, 8]
+    assert [each.size_kb for each in result.extras.budgets] == [100, 200, 500]
+    assert result.extras.budgets[0].mean > result.extras.budgets[2].mean
+    assert [each.printed_cores for each in result.extras.instances] == [6, 5, 6, 8, 8, 8]
     shown = _shown(result)
     assert "Figure 3 needs the measured latencies" in shown
     assert page(result).count("<svg") == 2
@@ -94,11 +95,12 @@ def test_recorded_files_are_read(tmp_path):
         for cores in (1, 4, 16)
     )
     (folder / "sponge_cpu_latency.csv").write_text(f"batch,cores,latency_ms\n{points}")
-    scope = replace(TINY, folder=tmp_path / "data")
-    result = made(tmp_path / "a.jsonl", "figure-1", "figure-3", scope=scope)
-    assert result.megabytes[:3] == (5.0, 1.0, 2.5)
-    assert result.fit is not None
-    assert result.fit.worst_error < 1e-6
+    names = ("figure-1", "figure-3")
+    scope = PAPER.with_data(TINY, tmp_path / "data", names)
+    result = made(tmp_path / "a.jsonl", *names, scope=scope)
+    assert result.extras.megabytes[:3] == (5.0, 1.0, 2.5)
+    assert result.extras.fit is not None
+    assert result.extras.fit.worst_error < 1e-6
     assert [goal.met for goal in result.goals] == [True, True]
     assert page(result).count("<svg") == 3
 
@@ -128,7 +130,7 @@ def test_what_carries_the_rate_for_good(setting: str, cores: int) -> None:
 
 def test_slips_are_named(tmp_path):
     with pytest.raises(ReproduceError, match="unknown experiment 'figure-2'; there are: figure-1"):
-        chosen(("figure-2",))
+        PAPER.chosen(("figure-2",))
     with pytest.raises(ReproduceError, match="--data: no such folder"):
         bandwidths(tmp_path / "nowhere")
     with pytest.raises(ReproduceError, match=r"--data: no ghent_4g\*\.csv under"):
@@ -142,6 +144,6 @@ def test_slips_are_named(tmp_path):
 def test_eight_fixed_cores_fail_where_they_are_said_to_and_sixteen_hold(
     name: str, fails: bool
 ) -> None:
-    eight, sixteen = (play(Cell(name, static(cores), 1, duration=120)) for cores in (8, 16))
+    eight, sixteen = (play(SpongeCell(name, static(cores), 1, duration=120)) for cores in (8, 16))
     assert sixteen.violations == sixteen.unavoidable
     assert (eight.violations > eight.unavoidable) == fails

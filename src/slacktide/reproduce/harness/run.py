@@ -50,8 +50,11 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     scope: SomeScope
     quick: SomeScope
     """A minute or two: to see that it runs, and roughly what comes out."""
-    with_data: Callable[[SomeScope, Path], SomeScope]
-    """The scope on recorded traces. Raises ReproduceError if they cannot be read."""
+    with_data: Callable[[SomeScope, Path, Sequence[str]], SomeScope]
+    """The scope on what was recorded, as the experiments need it.
+
+    Raises ReproduceError if it cannot be read.
+    """
     play: Callable[[SomeCell], Outcome]
     """A function of a module: it runs in other processes. The same whenever it is called."""
     outcome: Callable[..., Outcome]

@@ -44,7 +44,7 @@ PAPER = Publication(
     experiments=EXPERIMENTS,
     scope=OrlojScope(),
     quick=QUICK,
-    with_data=lambda scope, folder: replace(scope, trace=azure_counts(folder)),
+    with_data=lambda scope, folder, _: replace(scope, trace=azure_counts(folder)),
     play=play,
     outcome=Finish,
     row=FinishRow,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from slacktide.reproduce.sponge.bandwidths import IRISH_RUN, IRISH_START
-from slacktide.reproduce.sponge.experiments import EXPERIMENTS, Scope
+from slacktide.reproduce.sponge.experiments import EXPERIMENTS, SpongeScope
 from slacktide.reproduce.sponge.play import RESIZE_S, WARM_S
 from slacktide.reproduce.sponge.setting import FIT
 
@@ -57,10 +57,10 @@ _OF_EXPERIMENT = {
 }
 
 
-def assumptions(experiments: Iterable[str], scope: Scope) -> list[str]:
+def assumptions(experiments: Iterable[str], scope: SpongeScope) -> list[str]:
     """What has been assumed for these experiments."""
     names = list(experiments)
     found = [_RECORDED if scope.folder is not None else _DRAWN]
-    if any(EXPERIMENTS[name].settings for name in names):
+    if any(EXPERIMENTS[name].points for name in names):
         found += _SIMULATED
     return found + [_OF_EXPERIMENT[name] for name in names if name in _OF_EXPERIMENT]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from slacktide.reproduce.sponge.bandwidths import Bandwidths
 from slacktide.reproduce.sponge.setting import DURATION, KILOBYTE, SLO
@@ -23,10 +22,6 @@ class Budgets:
     gone: float
     """Share of the seconds that leave nothing."""
     by_second: tuple[float, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def budgets(data: Bandwidths) -> tuple[Budgets, ...]:

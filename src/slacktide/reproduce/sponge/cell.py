@@ -1,24 +1,19 @@
-"""`Cell`: one run of the reproduction; `Played`: what came of it. Plain data both ways."""
+"""`SpongeCell`: one run of the reproduction; `Played`: what came of it. Plain data both ways."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
+from slacktide.reproduce.harness.experiments import Cell, Contender
 from slacktide.reproduce.sponge.setting import DURATION
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """A planner as it takes part: under one name, with its options and limits."""
+class SpongeContender(Contender):
+    """A planner as it takes part: with its limits."""
 
-    label: str
-    """Its name in rows and tables."""
-    planner: str
-    options: tuple[tuple[str, float], ...] = ()
-    """Those that differ from the defaults, sorted by name."""
     cores: tuple[int, int] | None = None
     """Least and most of one instance; None: 1 to 16."""
     replicas: bool = False
@@ -28,32 +23,16 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SpongeCell(Cell):
     """One contender in one setting, with one seed."""
 
-    setting: str
-    contender: Contender
-    seed: int
+    contender: SpongeContender
     duration: int = DURATION
     """Seconds."""
-    folder: Path | None = None
+    folder: Path | None = field(default=None, compare=False)
     """Where the recorded bandwidths are; None: drawn."""
     digest: str = ""
-    """Of the bandwidths: what the result depends on, wherever they lie."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; equal cells give equal ones, whatever the contender is called."""
-        contender = asdict(self.contender)
-        del contender["label"]
-        return {
-            "setting": self.setting,
-            **contender,
-            "options": dict(self.contender.options),
-            "cores": list(self.contender.cores or ()),
-            "seed": self.seed,
-            "duration": self.duration,
-            "bandwidths": self.digest,
-        }
+    """Of the recorded bandwidths: what the result depends on, wherever they lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +46,9 @@ class Played:
     """Those of them that not even all cores could have answered, alone."""
     p99_ms: float
     """From sending to the answer, of those answered; 0 if none was."""
-    cores: tuple[float, ...]
+    cores: Sequence[float]
     """Mean cores allocated, by second, of all instances of all models."""
-    late: tuple[int, ...]
+    late: Sequence[int]
     """Violations by the second of sending."""
     replicas: int
     """Most instances of one model at a time."""
@@ -87,13 +66,3 @@ class Played:
     @property
     def unavoidable_rate(self) -> float:
         return self.unavoidable / self.requests
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**asdict(self), "cores": [round(each, 4) for each in self.cores]}
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Played:
-        """From what `to_dict` gave."""
-        columns = {name: tuple(document[name]) for name in ("cores", "late")}
-        return cls(**{**document, **columns})

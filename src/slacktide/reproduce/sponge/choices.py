@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from slacktide.reproduce.sponge.published import TABLE_1, TABLE_1_RATE
 from slacktide.reproduce.sponge.setting import BATCH, CORES, FIT, SLO
@@ -28,10 +27,6 @@ class Instance:
     """Of all instances that the load needs."""
     fitted_cores: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -44,10 +39,6 @@ class Choice:
     batch: int
     holds: bool
     """Whether it takes that to be enough."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
 
 def instances() -> tuple[Instance, ...]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from slacktide.reproduce.sponge.cell import Cell, Contender
+from slacktide.profiles.amdahl import Timed
+from slacktide.reproduce.harness.experiments import Experiment, Point
+from slacktide.reproduce.sponge.cell import SpongeCell, SpongeContender
 from slacktide.reproduce.sponge.play import CLAIRVOYANT
 from slacktide.reproduce.sponge.setting import (
     CORES,
@@ -19,42 +22,42 @@ from slacktide.reproduce.sponge.setting import (
     Setting,
 )
 
-VERTICAL = Contender("vertical", "vertical")
-UNANNOUNCED = Contender("vertical, no notice", "vertical", notice=False)
-JOINT = Contender("joint", "joint", replicas=True)
-PAPER = Contender("paper", "paper")
-HORIZONTAL = Contender("horizontal", "horizontal", cores=(4, 4), replicas=True)
-FA2 = Contender("fa2", "fa2", cores=(1, 1), replicas=True)
-VPA = Contender(
+VERTICAL = SpongeContender("vertical", "vertical")
+UNANNOUNCED = SpongeContender("vertical, no notice", "vertical", notice=False)
+JOINT = SpongeContender("joint", "joint", replicas=True)
+PAPER = SpongeContender("paper", "paper")
+HORIZONTAL = SpongeContender("horizontal", "horizontal", cores=(4, 4), replicas=True)
+FA2 = SpongeContender("fa2", "fa2", cores=(1, 1), replicas=True)
+VPA = SpongeContender(
     "vpa", "vpa", options=(("confidence", 1_440.0), ("half_life", 1_440.0), ("sample", 1.0))
 )
 """Its clock runs 60 times as fast: with days of memory, ten minutes show nothing of it."""
-KNOWING = Contender("clairvoyant", CLAIRVOYANT)
+KNOWING = SpongeContender("clairvoyant", CLAIRVOYANT)
 STEADY = "clairvoyant, steady"
 """The same under Sponge's constraint that every choice carries the rate for good (Eq. 3)."""
 
 
-def static(cores: int) -> Contender:
+def static(cores: int) -> SpongeContender:
     """One instance of so many cores, always."""
-    return Contender(f"static-{cores}", "static", cores=(cores, cores))
+    return SpongeContender(f"static-{cores}", "static", cores=(cores, cores))
 
 
-def statics(setting: Setting) -> tuple[Contender, ...]:
+def statics(setting: Setting) -> tuple[SpongeContender, ...]:
     """Every size that one instance of each model can have on the machine."""
     most = min(CORES, setting.machine // len(setting.models))
     return tuple(static(cores) for cores in range(1, most + 1))
 
 
-def whole(setting: Setting) -> Contender:
+def whole(setting: Setting) -> SpongeContender:
     """What planners are compared with: all cores for good, divided among the models."""
     return statics(setting)[-1]
 
 
-def contenders(setting: Setting, *, quick: bool) -> tuple[Contender, ...]:
+def contenders(setting: Setting, *, quick: bool) -> tuple[SpongeContender, ...]:
     """Who takes part."""
     if setting.outgrows:
         return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
-    steady = Contender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))
+    steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))
     sizes = statics(setting)
     if quick:
         return (VERTICAL, JOINT, FA2, *sizes[3::4], KNOWING, steady)
@@ -62,7 +65,7 @@ def contenders(setting: Setting, *, quick: bool) -> tuple[Contender, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class SpongeScope:
     """How much is to be measured."""
 
     seeds: int = 3
@@ -72,57 +75,58 @@ class Scope:
     folder: Path | None = None
     """Where recorded bandwidths are; None: drawn."""
     digest: str = ""
-    """Of the bandwidths."""
+    """Of the recorded bandwidths."""
+    points: tuple[Timed, ...] | None = None
+    """Measured latencies, where Figure 3 is wanted and they are there."""
+
+    @property
+    def size(self) -> str:
+        return f"{self.duration} s"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recorded": self.folder is not None,
+            "seeds": self.seeds,
+            "duration": self.duration,
+            "quick": self.quick,
+        }
 
     def seeds_of(self, setting: Setting) -> range:
         return range(1, (self.seeds if setting.random else 1) + 1)
 
 
-QUICK = Scope(seeds=1, duration=60, quick=True)
+QUICK = SpongeScope(seeds=1, duration=60, quick=True)
 """Under a minute: to see that it runs, and roughly what comes out."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One row of the results: cells that differ in their seed alone."""
+def _simulated(
+    experiment: str, settings: Sequence[str]
+) -> Callable[[SpongeScope], Iterator[Point[SpongeCell]]]:
+    """The points of these settings."""
 
-    experiment: str
-    setting: str
-    contender: Contender
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Experiment:
-    """A table or a figure."""
-
-    name: str
-    title: str
-    settings: Sequence[str] = ()
-    """Those that are simulated."""
-
-    def points(self, scope: Scope) -> Iterator[Point]:
-        for name in self.settings:
+    def points(scope: SpongeScope) -> Iterator[Point[SpongeCell]]:
+        for name in settings:
             setting = SETTINGS[name]
             for contender in contenders(setting, quick=scope.quick):
                 cells = tuple(
-                    Cell(name, contender, seed, scope.duration, scope.folder, scope.digest)
+                    SpongeCell(name, contender, seed, scope.duration, scope.folder, scope.digest)
                     for seed in scope.seeds_of(setting)
                 )
-                yield Point(self.name, name, contender, cells)
+                yield Point(experiment, cells)
+
+    return points
 
 
-EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+EXPERIMENTS: Mapping[str, Experiment[SpongeScope, SpongeCell]] = MappingProxyType(
     {
-        experiment.name: experiment
-        for experiment in (
-            Experiment("figure-1", "What a 4G link leaves of an SLO of 1 s"),
-            Experiment("table-1", "Instances that carry 100 requests/s"),
-            Experiment("figure-3", "Latency by cores and batch, measured and fitted"),
-            Experiment("figure-4", "Violations and cores over ten minutes", FIGURE_4),
-            Experiment("varied", "Other times and sizes", VARIED),
-            Experiment("harder", "Harder settings", HARDER),
-        )
+        "figure-1": Experiment("What a 4G link leaves of an SLO of 1 s"),
+        "table-1": Experiment("Instances that carry 100 requests/s"),
+        "figure-3": Experiment("Latency by cores and batch, measured and fitted"),
+        "figure-4": Experiment(
+            "Violations and cores over ten minutes", _simulated("figure-4", FIGURE_4)
+        ),
+        "varied": Experiment("Other times and sizes", _simulated("varied", VARIED)),
+        "harder": Experiment("Harder settings", _simulated("harder", HARDER)),
     }
 )
 """Everything, by name."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
+from slacktide.profiles.amdahl import AmdahlFit
+from slacktide.reproduce.harness.experiments import Goal
 from slacktide.reproduce.sponge.experiments import FA2, JOINT, VERTICAL, static, whole
-from slacktide.reproduce.sponge.rows import Row
+from slacktide.reproduce.sponge.rows import CoresRow
 from slacktide.reproduce.sponge.setting import CORES, SETTINGS, Setting
 
+MEDIAN_ERROR, WORST_ERROR = 0.10, 0.35
+"""Of the fit, relative, over the 30 points."""
 OVER_CLAIRVOYANT = 1.2
 """Mean cores of `vertical`, at most, as a multiple of the clairvoyant's."""
 OF_WHOLE = 0.5
@@ -23,30 +25,28 @@ SETTLED = 1.0
 """Percent of violations, at most, of `joint` at four times the load, once replicas are up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """One line of the summary."""
-
-    setting: str
-    what: str
-    measured: str
-    wanted: str
-    met: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
+def fit_goals(fit: AmdahlFit | None) -> list[Goal]:
+    """Figure 3."""
+    if fit is None:
+        return []
+    return [
+        Goal("figure-3", what, f"{100 * error:.1f} %", f"≤ {100 * most:g} %", error <= most)
+        for what, error, most in (
+            ("median relative error of the fit", fit.median_error, MEDIAN_ERROR),
+            ("worst relative error of the fit", fit.worst_error, WORST_ERROR),
+        )
+    ]
 
 
-def goals_of(rows: Iterable[Row]) -> list[Goal]:
+def goals_of(rows: Iterable[CoresRow]) -> list[Goal]:
     """Every goal that the rows can speak of."""
-    by_setting: dict[str, dict[str, Row]] = {}
+    by_setting: dict[str, dict[str, CoresRow]] = {}
     for row in rows:
         by_setting.setdefault(row.setting, {})[row.policy] = row
     return [goal for name, found in by_setting.items() for goal in _of(SETTINGS[name], found)]
 
 
-def _of(setting: Setting, rows: Mapping[str, Row]) -> Iterator[Goal]:
+def _of(setting: Setting, rows: Mapping[str, CoresRow]) -> Iterator[Goal]:
     ours, joint = rows.get(VERTICAL.label), rows.get(JOINT.label)
     if setting.outgrows:
         if joint is not None:
@@ -64,7 +64,7 @@ def _of(setting: Setting, rows: Mapping[str, Row]) -> Iterator[Goal]:
         yield _joint(setting, joint, ours)
 
 
-def _against_whole(setting: Setting, ours: Row, full: Row) -> Iterator[Goal]:
+def _against_whole(setting: Setting, ours: CoresRow, full: CoresRow) -> Iterator[Goal]:
     least = _points(full.beyond_rate) + setting.margin
     yield Goal(
         setting.name,
@@ -82,7 +82,7 @@ def _against_whole(setting: Setting, ours: Row, full: Row) -> Iterator[Goal]:
     )
 
 
-def _few_cores(setting: Setting, ours: Row, rows: Mapping[str, Row]) -> Iterator[Goal]:
+def _few_cores(setting: Setting, ours: CoresRow, rows: Mapping[str, CoresRow]) -> Iterator[Goal]:
     for whose, least in (
         ("clairvoyant", ours.clairvoyant_cores),
         ("steady clairvoyant", ours.steady_cores),
@@ -108,7 +108,7 @@ def _few_cores(setting: Setting, ours: Row, rows: Mapping[str, Row]) -> Iterator
         )
 
 
-def _below_fa2(setting: Setting, ours: Row, fa2: Row) -> Goal:
+def _below_fa2(setting: Setting, ours: CoresRow, fa2: CoresRow) -> Goal:
     few, many = ours.beyond_rate, fa2.beyond_rate
     times = math.inf if few <= 0.0 < many else many / few if few > 0.0 else 1.0
     return Goal(
@@ -120,7 +120,7 @@ def _below_fa2(setting: Setting, ours: Row, fa2: Row) -> Goal:
     )
 
 
-def _joint(setting: Setting, joint: Row, ours: Row) -> Goal:
+def _joint(setting: Setting, joint: CoresRow, ours: CoresRow) -> Goal:
     more = _points(joint.violation_rate - ours.violation_rate)
     return Goal(
         setting.name,
@@ -131,7 +131,7 @@ def _joint(setting: Setting, joint: Row, ours: Row) -> Goal:
     )
 
 
-def _settled(setting: Setting, joint: Row) -> Iterator[Goal]:
+def _settled(setting: Setting, joint: CoresRow) -> Iterator[Goal]:
     yield Goal(
         setting.name,
         f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations",

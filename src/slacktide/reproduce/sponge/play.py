@@ -29,7 +29,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.sponge.bandwidths import bandwidths
-from slacktide.reproduce.sponge.cell import Cell, Contender, Played
+from slacktide.reproduce.sponge.cell import Played, SpongeCell, SpongeContender
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
 from slacktide.reproduce.sponge.setting import (
     BATCH,
@@ -57,7 +57,7 @@ RESIZE_S = 0.02
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 
-def play(cell: Cell) -> Played:
+def play(cell: SpongeCell) -> Played:
     """What comes of `cell`; the same whenever it is played. Raises ReproduceError, PlannerError."""
     data = bandwidths(cell.folder)
     setting = SETTINGS[cell.setting]
@@ -65,12 +65,12 @@ def play(cell: Cell) -> Played:
         model: draw(setting, model, cell.seed, -WARM_S, cell.duration, data)
         for model in setting.models
     }
-    if cell.contender.planner == CLAIRVOYANT:
+    if cell.contender.policy == CLAIRVOYANT:
         return _foreseen(cell, setting, requests)
     return _Run(cell, setting, requests).played()
 
 
-def _foreseen(cell: Cell, setting: Setting, requests: dict[str, Requests]) -> Played:
+def _foreseen(cell: SpongeCell, setting: Setting, requests: dict[str, Requests]) -> Played:
     """Each model by itself: with several, a bound that they may not all reach on one machine."""
     cores = np.zeros(cell.duration)
     least, most = cell.contender.cores or (1, CORES)
@@ -96,17 +96,22 @@ def _foreseen(cell: Cell, setting: Setting, requests: dict[str, Requests]) -> Pl
         violations=violations,
         unavoidable=doomed,
         p99_ms=0.0,
-        cores=tuple(cores.tolist()),
+        cores=_kept(cores.tolist()),
         late=(),
         replicas=1,
         needed=0,
     )
 
 
+def _kept(cores: Sequence[float]) -> tuple[float, ...]:
+    """As they are kept between runs."""
+    return tuple(round(each, 4) for each in cores)
+
+
 class _Run:
     """One simulation, and what is noted of it."""
 
-    def __init__(self, cell: Cell, setting: Setting, requests: dict[str, Requests]) -> None:
+    def __init__(self, cell: SpongeCell, setting: Setting, requests: dict[str, Requests]) -> None:
         self._cell = cell
         self._setting = setting
         self._requests = requests
@@ -148,7 +153,7 @@ class _Run:
                 for each in self._requests.values()
             ),
             p99_ms=1e3 * float(np.quantile(self._latencies, 0.99)) if self._latencies else 0.0,
-            cores=self._simulation.hardware.allocated.means(edges),
+            cores=_kept(self._simulation.hardware.allocated.means(edges)),
             late=tuple(self._late.tolist()),
             replicas=self._replicas,
             needed=self._needed,
@@ -169,7 +174,7 @@ class _Run:
             replicas_max=_replicas(setting, contender),
             batch_max=BATCH,
         )
-        scaled = ScaledModel(limits, contender.planner, dict(contender.options))
+        scaled = ScaledModel(limits, contender.policy, dict(contender.options))
         return dict.fromkeys(setting.models, scaled)
 
     def _items(self) -> Iterator[Item]:
@@ -232,7 +237,7 @@ class _Run:
                         self._needed = max(self._needed, standing.wish.needed)
 
 
-def _replicas(setting: Setting, contender: Contender) -> int:
+def _replicas(setting: Setting, contender: SpongeContender) -> int:
     """The most instances of one model."""
     if not contender.replicas:
         return 1
@@ -241,7 +246,7 @@ def _replicas(setting: Setting, contender: Contender) -> int:
     return share if most == 1 else min(setting.replicas, share // least)
 
 
-def _base(setting: Setting, contender: Contender) -> Plan:
+def _base(setting: Setting, contender: SpongeContender) -> Plan:
     """Where it begins: one instance of the most cores, or with one-core instances all of them."""
     _, most = contender.cores or (1, CORES)
     share = min(CORES, setting.machine // len(setting.models))

@@ -1,24 +1,22 @@
-"""`Row`: one line of the results; `Judged` is what goals look at."""
+"""`CoresRow`: one line of the results; goals look at it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
-from slacktide.reproduce.sponge.cell import Cell, Played
-from slacktide.reproduce.sponge.experiments import KNOWING, STEADY, Point
+from slacktide.reproduce.harness.experiments import Point, Row
+from slacktide.reproduce.sponge.cell import Played, SpongeCell
+from slacktide.reproduce.sponge.experiments import KNOWING, STEADY
 from slacktide.reproduce.sponge.play import CLAIRVOYANT
 from slacktide.reproduce.sponge.published import FIGURE_4, FIGURE_4_CORES
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CoresRow(Row):
     """One contender in one setting: means over seeds. Rates are shares of the requests."""
 
-    experiment: str
-    setting: str
     policy: str
     violation_rate: float
     """Not answered by their deadline, whatever became of them."""
@@ -43,35 +41,26 @@ class Row:
     """What the paper says of its violations; empty if nothing."""
     published_cores: str
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return asdict(self)
 
-
-COLUMNS = tuple(Row.__slots__)
-
-
-def rows_of(points: Iterable[Point], played: Mapping[Cell, Played]) -> list[Row]:
-    """The row of every point that was measured with all of its seeds."""
-    points = list(points)
+def rows_of(
+    points: Iterable[Point[SpongeCell]], played: Mapping[SpongeCell, Played]
+) -> list[CoresRow]:
+    """The row of every point."""
+    measured = [(point, [played[cell] for cell in point.cells]) for point in points]
     known = {
-        (point.setting, point.contender.label): fmean(
-            played[cell].mean_cores for cell in point.cells
-        )
-        for point in points
-        if point.contender.planner == CLAIRVOYANT and all(cell in played for cell in point.cells)
+        (point.setting, point.contender.label): fmean(run.mean_cores for run in runs)
+        for point, runs in measured
+        if point.contender.policy == CLAIRVOYANT
     }
     rows = []
-    for point in points:
-        if not all(cell in played for cell in point.cells):
-            continue
-        runs = [played[cell] for cell in point.cells]
+    for point, runs in measured:
         label = point.contender.label
+        foreseen = point.contender.policy == CLAIRVOYANT
         printed = point.setting == "figure-4"
         violations = fmean(run.violation_rate for run in runs)
         unavoidable = fmean(run.unavoidable_rate for run in runs)
         rows.append(
-            Row(
+            CoresRow(
                 point.experiment,
                 point.setting,
                 label,
@@ -79,9 +68,7 @@ def rows_of(points: Iterable[Point], played: Mapping[Cell, Played]) -> list[Row]
                 unavoidable,
                 violations - unavoidable,
                 fmean(run.mean_cores for run in runs),
-                fmean(run.p99_ms for run in runs)
-                if point.contender.planner != CLAIRVOYANT
-                else None,
+                None if foreseen else fmean(run.p99_ms for run in runs),
                 known.get((point.setting, KNOWING.label)),
                 known.get((point.setting, STEADY)),
                 max(run.replicas for run in runs),

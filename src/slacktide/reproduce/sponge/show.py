@@ -1,72 +1,115 @@
-"""A reproduction at a terminal: what was assumed, the tables, and the lines of the summary."""
+"""Tables at a terminal, and a page with the plots of the paper's figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
 from itertools import groupby
-
-from rich.box import SIMPLE
-from rich.console import Group
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from typing import Any, TypeAlias
 
 from slacktide.profiles.amdahl import AmdahlFit
-from slacktide.reproduce.sponge.experiments import EXPERIMENTS
-from slacktide.reproduce.sponge.rows import Row
-from slacktide.reproduce.sponge.run import PAPER, Reproduction
-from slacktide.reproduce.sponge.setting import SETTINGS
+from slacktide.reports import Curve, curves, html_table
+from slacktide.reproduce.harness.run import Reproduction, Table
+from slacktide.reproduce.sponge.budgets import Budgets
+from slacktide.reproduce.sponge.cell import Played
+from slacktide.reproduce.sponge.choices import Choice, Instance
+from slacktide.reproduce.sponge.experiments import SpongeScope
+from slacktide.reproduce.sponge.rows import CoresRow
+from slacktide.reproduce.sponge.setting import DURATION, SETTINGS
 
-Lines = list[tuple[str, ...]]
-
-
-def render(result: Reproduction) -> Group:
-    """All of it."""
-    parts: list[Table | Text | Padding] = [Text(PAPER, style="bold"), Text("")]
-    parts.append(Text("Taken where the paper does not say:"))
-    parts += [Padding(Text(f"- {text}"), (0, 0, 0, 2)) for text in result.assumptions]
-    for title, headings, lines in tables(result):
-        parts.append(_table(title, headings, lines))
-    if "figure-3" in result.experiments and result.fit is None:
-        parts.append(Text(NO_POINTS))
-    if result.goals:
-        parts.append(_goals(result))
-    parts.append(Text(footing(result), style="dim"))
-    return Group(*parts)
-
-
+DRAWN = ("vertical", "joint", "fa2", "static-16", "static-8", "clairvoyant")
+"""Policies whose course is drawn."""
+BIN_S = 10
+"""Seconds that a point of a course stands for."""
+_TIME = "seconds"
 NO_POINTS = "Figure 3 needs the measured latencies: --data DIR."
 
 
-def tables(result: Reproduction) -> Iterable[tuple[str, list[str], Lines]]:
-    """(title, headings, lines) of everything but the goals."""
-    if result.budgets:
-        yield heading("figure-1"), *left_over(result)
-    if result.instances:
-        yield heading("table-1"), *instance_lines(result)
-        yield "What planners choose for 100 requests/s", *choice_lines(result)
-    if result.fit is not None:
-        yield heading("figure-3"), *fit_lines(result.fit)
-    for setting, rows in sections(result.rows):
-        yield setting_title(setting), *row_lines(rows)
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is shown beside the rows; empty where it was not asked for."""
+
+    timelines: Mapping[tuple[str, str], Played]
+    """The first seed of every row, by setting and policy."""
+    megabytes: tuple[float, ...]
+    """Figure 1: bandwidth by second."""
+    budgets: tuple[Budgets, ...]
+    instances: tuple[Instance, ...]
+    choices: tuple[Choice, ...]
+    fit: AmdahlFit | None
+    """Figure 3; None without recorded points."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Members of the JSON document."""
+        return {
+            "timelines": [
+                {"setting": setting, "policy": policy, "cores": played.cores, "late": played.late}
+                for (setting, policy), played in self.timelines.items()
+            ],
+            "figure_1": {"megabytes_per_second": self.megabytes, "budgets_ms": self.budgets},
+            "table_1": {"instances": self.instances, "choices": self.choices},
+            "figure_3": None if self.fit is None else _fit_dict(self.fit),
+        }
 
 
-def heading(name: str) -> str:
-    """`Table 1. Instances that …`."""
-    return f"{name.replace('-', ' ').capitalize()}. {EXPERIMENTS[name].title}"
+Result: TypeAlias = Reproduction[SpongeScope, CoresRow, Figures]
+Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
+"""(headings, lines)"""
 
 
-def setting_title(name: str) -> str:
-    """`x3. times × 3`."""
-    return f"{name}. {SETTINGS[name].title}"
+def goals_title(experiments: Sequence[str], scope: SpongeScope) -> str:
+    """What the goals are, and whether they may be quoted."""
+    if scope.folder is not None and not scope.quick:
+        return "Goals"
+    return "Goals; set for whole runs on recorded bandwidths, else they show the direction"
 
 
-def sections(rows: Iterable[Row]) -> list[tuple[str, list[Row]]]:
-    """(setting, rows) in order."""
-    return [(name, list(part)) for name, part in groupby(rows, key=lambda row: row.setting)]
+def tables(result: Result) -> Iterator[Table | str]:
+    """Those of a terminal."""
+    figures = result.extras
+    if figures.budgets:
+        yield result.heading("figure-1"), *_left_over(figures.budgets)
+    if figures.instances:
+        yield result.heading("table-1"), *_instances(figures.instances)
+        yield "What planners choose for 100 requests/s", *_choices(figures.choices)
+    if figures.fit is not None:
+        yield result.heading("figure-3"), *_fit(figures.fit)
+    for title, _, rows in _settings(result.rows):
+        yield title, *_policies(rows)
+    if "figure-3" in result.experiments and figures.fit is None:
+        yield NO_POINTS
 
 
-def left_over(result: Reproduction) -> tuple[list[str], Lines]:
+def sections(result: Result) -> Iterator[str]:
+    """Those of a page."""
+    figures = result.extras
+    if figures.budgets:
+        yield f"<h2>{escape(result.heading('figure-1'))}</h2>"
+        yield from _figure_1(figures)
+    if figures.instances:
+        yield f"<h2>{escape(result.heading('table-1'))}</h2>"
+        yield "<p>By the fit / printed.</p>"
+        yield html_table(*_instances(figures.instances))
+        yield html_table(*_choices(figures.choices))
+    if figures.fit is not None:
+        yield f"<h2>{escape(result.heading('figure-3'))}</h2>"
+        yield from _figure_3(figures.fit)
+    elif "figure-3" in result.experiments:
+        yield f"<p>{escape(NO_POINTS)}</p>"
+    for title, setting, rows in _settings(result.rows):
+        yield f"<h2>{escape(title)}</h2>"
+        yield html_table(*_policies(rows))
+        yield from _courses(figures, setting)
+
+
+def _settings(rows: Iterable[CoresRow]) -> list[tuple[str, str, list[CoresRow]]]:
+    """(title, setting, rows) in order; the title is `x3. times × 3`."""
+    found = groupby(rows, key=lambda row: row.setting)
+    return [(f"{name}. {SETTINGS[name].title}", name, list(part)) for name, part in found]
+
+
+def _left_over(budgets: Iterable[Budgets]) -> Grid:
     """Figure 1 in numbers."""
     return ["size", "least", "mean", "most (ms)", "nothing left"], [
         (
@@ -76,11 +119,11 @@ def left_over(result: Reproduction) -> tuple[list[str], Lines]:
             f"{each.most:.0f}",
             f"{each.gone:.1%} of seconds",
         )
-        for each in result.budgets
+        for each in budgets
     ]
 
 
-def instance_lines(result: Reproduction) -> tuple[list[str], Lines]:
+def _instances(instances: Iterable[Instance]) -> Grid:
     """Table 1: measured by the fit / printed."""
     return ["cores", "batch", "ms", "requests/s", "cores in all"], [
         (
@@ -90,11 +133,11 @@ def instance_lines(result: Reproduction) -> tuple[list[str], Lines]:
             f"{each.fitted_throughput:.0f}/{each.printed_throughput:.0f}",
             f"{each.fitted_cores}/{each.printed_cores}",
         )
-        for each in result.instances
+        for each in instances
     ]
 
 
-def choice_lines(result: Reproduction) -> tuple[list[str], Lines]:
+def _choices(choices: Iterable[Choice]) -> Grid:
     """What planners choose, by network delay."""
     return ["network", "planner", "instances", "cores of each", "batch", ""], [
         (
@@ -105,11 +148,11 @@ def choice_lines(result: Reproduction) -> tuple[list[str], Lines]:
             str(each.batch),
             "" if each.holds else "not enough",
         )
-        for each in result.choices
+        for each in choices
     ]
 
 
-def fit_lines(fit: AmdahlFit) -> tuple[list[str], Lines]:
+def _fit(fit: AmdahlFit) -> Grid:
     """Figure 3: fitted / measured milliseconds, a line for each number of cores."""
     batches = sorted({point.batch for point in fit.points})
     found = {
@@ -122,11 +165,11 @@ def fit_lines(fit: AmdahlFit) -> tuple[list[str], Lines]:
     ]
 
 
-def row_lines(rows: Sequence[Row]) -> tuple[list[str], Lines]:
+def _policies(rows: Sequence[CoresRow]) -> Grid:
     """A line for each policy."""
     printed = any(row.published for row in rows)
     headings = ["policy", "violated", "beyond", "cores", "p99 ms", "most"]
-    lines: Lines = []
+    lines: list[tuple[str, ...]] = []
     for row in rows:
         line = (
             row.policy,
@@ -140,43 +183,78 @@ def row_lines(rows: Sequence[Row]) -> tuple[list[str], Lines]:
     return ([*headings, "printed", "cores"] if printed else headings), lines
 
 
-def footing(result: Reproduction) -> str:
-    """What it rests on, in a line."""
-    origin = result.provenance
-    commit = f", commit {origin.commit}" if origin.commit else ""
-    return (
-        f"{result.cells} runs of {result.scope.duration} s, {result.known} of them known from "
-        f"before; {origin.started} on {origin.machine}{commit}"
+def _figure_1(figures: Figures) -> Iterator[str]:
+    seconds = tuple(float(at) for at in range(DURATION))
+    yield html_table(*_left_over(figures.budgets))
+    bandwidth = Curve("4G", seconds, figures.megabytes, dashed=True)
+    yield curves([bandwidth], x_label=_TIME, y_label="MB/s", size=(8.0, 2.2))
+    yield curves(
+        [
+            Curve(f"{each.size_kb} KB", seconds, each.by_second, colour, dashed=True)
+            for colour, each in enumerate(figures.budgets)
+        ],
+        x_label=_TIME,
+        y_label="ms left of 1 s",
     )
 
 
-def goals_heading(result: Reproduction) -> str:
-    """What the goals are, and whether they may be quoted."""
-    if result.scope.folder is not None and not result.scope.quick:
-        return "Goals"
-    return "Goals; set for whole runs on recorded bandwidths, else they show the direction"
+def _figure_3(fit: AmdahlFit) -> Iterator[str]:
+    yield "<p>Milliseconds, by the fit / measured; dashed: by the fit.</p>"
+    yield html_table(*_fit(fit))
+    drawn: list[Curve] = []
+    for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
+        mine = sorted(
+            (point for point in fit.points if point.batch == batch), key=lambda point: point.cores
+        )
+        cores = tuple(float(point.cores) for point in mine)
+        measured = tuple(1e3 * point.measured for point in mine)
+        drawn.append(Curve(f"batch {batch}", cores, measured, colour))
+        predicted = tuple(1e3 * point.predicted for point in mine)
+        drawn.append(Curve(f"batch {batch}, fit", cores, predicted, colour, dashed=True))
+    yield curves(drawn, x_label="cores", y_label="ms", log="xy")
 
 
-def _goals(result: Reproduction) -> Table:
-    lines = _empty(goals_heading(result))
-    for name in ("", "", "what"):
-        lines.add_column(name)
-    for name in ("measured", "wanted"):
-        lines.add_column(name, justify="right")
-    for goal in result.goals:
-        mark = Text("met", style="green") if goal.met else Text("missed", style="bold red")
-        lines.add_row(mark, goal.setting, goal.what, goal.measured, goal.wanted)
-    return lines
+def _courses(figures: Figures, setting: str) -> Iterator[str]:
+    """Violations and cores over time, as Figure 4 has them: of the first seed."""
+    late: list[Curve] = []
+    cores: list[Curve] = []
+    for colour, policy in enumerate(DRAWN):
+        played = figures.timelines.get((setting, policy))
+        if played is None:
+            continue
+        if played.late:
+            counts = _binned(played.late)
+            late.append(Curve(policy, _middles(len(counts)), counts, colour, dashed=True))
+        sizes = tuple(total / BIN_S for total in _binned(played.cores))
+        cores.append(Curve(policy, _middles(len(sizes)), sizes, colour, dashed=True))
+    if late:
+        label = f"violations in {BIN_S} s"
+        yield curves(late, x_label="second of sending", y_label=label, size=(8.0, 2.6))
+    if cores:
+        yield curves(cores, x_label=_TIME, y_label="cores", size=(8.0, 2.6))
 
 
-def _table(title: str, headings: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
-    made = _empty(title)
-    for number, name in enumerate(headings):
-        made.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
-    for line in lines:
-        made.add_row(*line)
-    return made
+def _binned(values: Sequence[float]) -> tuple[float, ...]:
+    whole = len(values) - len(values) % BIN_S
+    return tuple(float(sum(values[at : at + BIN_S])) for at in range(0, whole, BIN_S))
 
 
-def _empty(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+def _middles(count: int) -> tuple[float, ...]:
+    return tuple((number + 0.5) * BIN_S for number in range(count))
+
+
+def _fit_dict(fit: AmdahlFit) -> dict[str, Any]:
+    return {
+        "model": asdict(fit.model),
+        "median_error": fit.median_error,
+        "worst_error": fit.worst_error,
+        "points": [
+            {
+                "batch": point.batch,
+                "cores": point.cores,
+                "measured_ms": 1e3 * point.measured,
+                "predicted_ms": 1e3 * point.predicted,
+            }
+            for point in fit.points
+        ],
+    }
