@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,9 +9,12 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Request
 from slacktide.profiles import BatchLatency, RunClasses
-from slacktide.scheduling import DeadlineQueue
+from slacktide.scheduling import DeadlineQueue, SlackOptions
 from slacktide.scheduling import class_queue as class_queue_module
+from slacktide.scheduling.class_admission import ClassAhead
 from slacktide.scheduling.class_queue import ClassQueue
+from slacktide.scheduling.class_tables import ClassTables
+from slacktide.scheduling.queue import by_class
 
 SIGNATURES = [(), ((3,),)]
 NAMES = "abcd"
@@ -34,6 +35,7 @@ def snapshot(order: str, *, classes: int = 3) -> RunClasses:
 
 
 SNAPSHOTS = [snapshot("abc"), snapshot("bca"), snapshot("ab", classes=2), snapshot("abc")]
+TABLES = [ClassTables(classes, limit=8, options=SlackOptions()) for classes in SNAPSHOTS]
 
 fields = st.tuples(
     st.integers(0, 12),  # deadline: few values, so that ties are common
@@ -53,7 +55,9 @@ steps = st.lists(
 )
 
 
-def check_against(index: ClassQueue, classes: RunClasses, naive: list[Request]) -> None:
+def check_against(
+    queue: DeadlineQueue, index: ClassQueue, classes: RunClasses, naive: list[Request]
+) -> None:
     naive.sort(key=lambda request: (request.deadline, request.id))
     for signature in SIGNATURES:
         group = [request for request in naive if request.signature == signature]
@@ -71,19 +75,24 @@ def check_against(index: ClassQueue, classes: RunClasses, naive: list[Request]) 
             assert list(prefixes.due[m]) == [request.deadline for request in expected]
             kinds = [index.kinds[code] for code in prefixes.codes[m]]
             assert kinds == [(classes.class_of(r), r.rows, r.penalty) for r in expected]
-    parts = {kind: [entry[2] for entry in part] for kind, part in index.parts()}
-    for (of, rows, penalty), part in parts.items():
-        assert part == [
-            r for r in naive if (classes.class_of(r), r.rows, r.penalty) == (of, rows, penalty)
-        ]
-    assert sum(map(len, parts.values())) == len(naive)
-    due: Counter[int] = Counter()
-    for kind, rows in index.rows_due(5.0):
-        due[kind.of] += rows
+    kinds = {((r.rows, classes.class_of(r)), r.penalty) for r in naive}
+    assert {kind: [entry[2] for entry in part] for kind, part in queue.kinds.parts.items()} == {
+        kind: [r for r in naive if ((r.rows, classes.class_of(r)), r.penalty) == kind]
+        for kind in kinds
+    }
     for of in range(len(classes)):
-        assert due[of] == sum(
-            r.rows for r in naive if classes.class_of(r) == of and r.deadline <= 5.0
+        ahead = ClassAhead(of, queue, TABLES[[one is classes for one in SNAPSHOTS].index(True)])
+        expected = sum(
+            r.rows * share(classes, classes.class_of(r)) / share(classes, of)
+            for r in naive
+            if classes.class_of(r) <= of and r.deadline <= 5.0 and r.penalty >= 4.0
         )
+        assert ahead.rows_due(5.0, 4.0) == pytest.approx(expected)
+
+
+def share(classes: RunClasses, of: int) -> float:
+    """Least of a lane that a row takes: its part of the fullest batch's start, and its length."""
+    return 1.0 / 8 + classes.means[of]
 
 
 @given(steps, st.sampled_from([0, 4096]))
@@ -115,12 +124,10 @@ def test_it_is_what_sorting_gives(steps, crowded: int) -> None:
                 naive = [request for request in naive if request.id not in what]
             else:
                 classes = what
-                if index is None:
-                    index = queue.index = ClassQueue(classes, queue.order)
-                else:
-                    index.sort_by(classes)
+                index = queue.index = ClassQueue(classes, queue.order)
+                queue.sort_by(by_class(index.class_of))
             if index is not None:
-                check_against(index, classes, naive)
+                check_against(queue, index, classes, naive)
 
 
 def test_codes_that_nobody_has_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,11 @@ c0 + c1 · k · max(l) is at least the sum of c0 / k + c1 · l over the members.
 
 from __future__ import annotations
 
-from slacktide.scheduling.class_queue import ClassQueue
+from bisect import bisect_right
+from math import inf
+
 from slacktide.scheduling.class_tables import ClassTables
+from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import Lazy, TimeByRows
 
 
@@ -20,7 +23,7 @@ class ClassTimes:
 
     def __init__(self, tables: ClassTables, of: int) -> None:
         latency, longest = tables.classes.latency, tables.classes.means[-1]
-        self.lead: TimeByRows = Lazy(lambda rows: tables.lead(of, rows))
+        self.lead: TimeByRows = Lazy(lambda rows: tables.lead[rows, of])
         """Time that a request of so many rows must have left."""
         self.expected: TimeByRows = Lazy(lambda rows: latency.seconds(rows, longest))
         """Time of a batch of the longest class."""
@@ -35,19 +38,20 @@ def least_share(tables: ClassTables, of: int) -> float:
 
 
 class ClassAhead:
-    """`Ahead` of a request of class `of`: those of its class and shorter ones."""
+    """`Ahead` of a request of class `of`: those of its class and shorter ones in `queue`."""
 
-    __slots__ = ("_index", "_weights", "of")
+    __slots__ = ("_queue", "_weights", "of")
 
-    def __init__(self, of: int, index: ClassQueue, tables: ClassTables) -> None:
+    def __init__(self, of: int, queue: DeadlineQueue, tables: ClassTables) -> None:
         self.of = of
-        self._index = index
+        self._queue = queue
         own = least_share(tables, of)
         self._weights = [least_share(tables, g) / own for g in range(of + 1)]
 
     def rows_due(self, deadline: float, penalty: float) -> float:
-        return sum(
-            self._weights[kind.of] * rows
-            for kind, rows in self._index.rows_due(deadline)
-            if kind.of <= self.of and kind.penalty >= penalty
-        )
+        after = (deadline, inf)
+        rows_due = 0.0
+        for ((rows, of), cost), part in self._queue.kinds.parts.items():
+            if of <= self.of and cost >= penalty:
+                rows_due += self._weights[of] * rows * bisect_right(part, after)
+        return rows_due

@@ -12,14 +12,13 @@ It is an index beside a `DeadlineQueue`, which tells it of every request that co
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from math import inf
+from bisect import bisect_left
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from slacktide.domain import Request, Signature
 from slacktide.profiles import RunClasses
-from slacktide.scheduling.queue import Entry, Partition, cut
+from slacktide.scheduling.queue import Entry, cut
 
 CROWDED = 4096
 """Codes beyond which it pays to forget those that nobody has any more."""
@@ -96,9 +95,9 @@ class Prefixes:
 
 
 class ClassQueue:
-    """Requests by signature and class prefix, and by kind."""
+    """Requests by signature and class prefix."""
 
-    __slots__ = ("_codes", "_groups", "_known", "_order", "_parts", "classes", "kinds")
+    __slots__ = ("_codes", "_groups", "_known", "_order", "classes", "kinds")
 
     def __init__(self, classes: RunClasses, order: list[Entry]) -> None:
         """Takes in `order` (sorted), and follows it from then on."""
@@ -107,12 +106,11 @@ class ClassQueue:
 
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
-        """What the requests are sorted by. Read only."""
+        """What the requests are sorted by. May be replaced by what is `alike`."""
         self.kinds: list[Kind] = [NOBODY]
         """What each code stands for. Read only; grows, or is a new list."""
         self._known: dict[Kind, int] = {}
         self._codes = {id: self.code_of(request) for _, id, request in self._order}
-        self._parts: Partition[int] = Partition(self._order, self._code)
         self._groups: dict[Signature, Prefixes] = {}
         split: dict[Signature, list[Entry]] = {}
         for entry in self._order:
@@ -122,20 +120,12 @@ class ClassQueue:
             codes = [self._codes[entry[1]] for entry in entries]
             group.extend(entries, codes, [self.kinds[code].of for code in codes])
 
-    def sort_by(self, classes: RunClasses) -> None:
-        """Follow another snapshot: everything is sorted anew, unless everybody's class stands."""
-        if alike(classes, self.classes):
-            self.classes = classes
-        else:
-            self._build(classes)
-
     def add(self, entry: Entry) -> None:
         """Take in `entry`, before it enters the order."""
         if len(self.kinds) > CROWDED + 2 * len(self._order):
             self._build(self.classes)
         request = entry[2]
         code = self._codes[entry[1]] = self.code_of(request)
-        self._parts.add(entry)
         group = self._groups.get(request.signature)
         if group is None:
             group = self._groups[request.signature] = Prefixes(len(self.classes))
@@ -143,7 +133,6 @@ class ClassQueue:
 
     def discard(self, gone: Sequence[Entry]) -> None:
         """Forget `gone` (sorted), after they have left the order."""
-        self._parts.discard(gone)
         kinds, codes = self.kinds, self._codes
         split: dict[Signature, list[Entry]] = {}
         for entry in gone:
@@ -169,21 +158,6 @@ class ClassQueue:
         """The requests of one signature; KeyError if there is none. Read only."""
         return self._groups[signature]
 
-    def parts(self) -> Iterator[tuple[Kind, list[Entry]]]:
-        """The requests by kind, each part sorted and not empty. Read only."""
-        kinds = self.kinds
-        for code, part in self._parts.parts.items():
-            yield kinds[code], part
-
-    def rows_due(self, deadline: float) -> Iterator[tuple[Kind, int]]:
-        """Rows due no later than `deadline`, by kind."""
-        after = (deadline, inf)
-        for kind, part in self.parts():
-            yield kind, kind.rows * bisect_right(part, after)
-
     def class_of(self, request: Request) -> int:
         """The class of a request that is here."""
         return self.kinds[self._codes[request.id]].of
-
-    def _code(self, request: Request) -> int:
-        return self._codes[request.id]

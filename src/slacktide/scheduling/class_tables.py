@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from slacktide.profiles import RunClasses
 from slacktide.profiles.distribution import POINTS, expected_max
 from slacktide.scheduling.slack_options import SlackOptions
-from slacktide.scheduling.tables import size_grid
+from slacktide.scheduling.tables import Lazy, TimeByRows, size_grid
 
 FLOOR = 1e-9
 """Least probability of a grid length; keeps logarithms finite."""
@@ -103,12 +103,12 @@ class ClassTables:
     """Everything about one snapshot of classes, for batches of at most `limit` rows. Seconds."""
 
     __slots__ = (
-        "_leads",
         "_options",
         "alone",
         "classes",
         "compositions",
         "first_level",
+        "lead",
         "limit",
         "low",
         "low_of_column",
@@ -163,16 +163,11 @@ class ClassTables:
         per_step = latency.c1 * classes.step
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
         """90th percentile of the longest length, in grid steps, up to which places may be empty."""
-        self._leads: dict[tuple[int, int], float] = {}
+        self.lead: TimeByRows = Lazy(self._lead)
+        """Time that a request of (rows, class) must have left, or it is given up."""
 
-    def lead(self, of: int, rows: int) -> float:
-        """Time that a request of class `of` must have left, or it is given up."""
-        known = self._leads.get((of, rows))
-        if known is None:
-            known = self._leads[of, rows] = self._lead(of, rows)
-        return known
-
-    def _lead(self, of: int, rows: int) -> float:
+    def _lead(self, kind: tuple[int, int]) -> float:
+        rows, of = kind
         options, classes = self._options, self.classes
         level = P99 if options.guarantee == "p99" else options.drop
         length = _quantile(classes.cdfs[of], level) * classes.step

@@ -17,7 +17,7 @@ from slacktide.scheduling.admission import Admission, Ahead, AllAhead, RowRates
 from slacktide.scheduling.announcements import Announcements, as_request
 from slacktide.scheduling.class_queue import alike
 from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows
-from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, row_times
+from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, TimeByRows, row_times
 
 
 class DeadlinePolicy(ABC):
@@ -82,8 +82,11 @@ class DeadlinePolicy(ABC):
         """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
-        lead = self._row_times(self._view.cores).lead
-        return reasons(self._timed.expire(lead, now=now), now=now)
+        given_up = self._timed.expire(self._lead_by_kind(), now=now)
+        return [
+            (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
+            for request in given_up
+        ]
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
@@ -107,7 +110,7 @@ class DeadlinePolicy(ABC):
         """The earliest latest start of a request with a deadline."""
         if not self._timed.order:
             return None
-        return self._timed.next_expiry(self._row_times(self._view.cores).lead)
+        return self._timed.next_expiry(self._lead_by_kind())
 
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
@@ -118,6 +121,10 @@ class DeadlinePolicy(ABC):
 
     def __len__(self) -> int:
         return len(self._timed.order) + len(self._best_effort.order)
+
+    def _lead_by_kind(self) -> TimeByRows:
+        """Time that a request must have left, by what the queue tells kinds apart by."""
+        return self._row_times(self._view.cores).lead
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
@@ -161,11 +168,3 @@ class DeadlinePolicy(ABC):
         ):
             self._times.doubt()
         return reason
-
-
-def reasons(given_up: Sequence[Request], *, now: float) -> list[tuple[int, Reason]]:
-    """Why each of them was given up: EXPIRED past its deadline, else HOPELESS."""
-    return [
-        (request.id, Reason.EXPIRED if request.deadline <= now else Reason.HOPELESS)
-        for request in given_up
-    ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from slacktide.scheduling.tables import TimeByRows
 Entry = tuple[float, int, Request]
 """(deadline, id, request). Ids are unique, so two entries never compare their requests."""
 
-Kind = tuple[Hashable, float]
+Kind = tuple[Any, float]
 """(rows, or rows and class where classes are known; penalty) of a request."""
 
 # `attrgetter` rather than functions of our own: it runs in C, for every request.
@@ -152,7 +152,19 @@ class Index(Protocol):
 class DeadlineQueue:
     """Requests waiting, earliest deadline first (ties: lower id first)."""
 
-    __slots__ = ("_entries", "_kinds", "_signatures", "index", "kind", "order", "removals", "rows")
+    __slots__ = (
+        "_entries",
+        "_expiry",
+        "_signatures",
+        "_timed_at",
+        "_timed_by",
+        "index",
+        "kind",
+        "kinds",
+        "order",
+        "removals",
+        "rows",
+    )
 
     def __init__(self) -> None:
         self.order: list[Entry] = []
@@ -167,7 +179,12 @@ class DeadlineQueue:
         self._signatures: Partition[Signature] = Partition(self.order, attrgetter("signature"))
         self.kind = by_rows
         """The kind of a request. Read only; see `sort_by`."""
-        self._kinds: Partition[Kind] = Partition(self.order, self.kind)
+        self.kinds: Partition[Kind] = Partition(self.order, self.kind)
+        """The entries by kind. Read only."""
+        self._expiry: float | None = None
+        self._timed_at = (0, 0)
+        """Removals and length when `_expiry` was worked out, and by which lead."""
+        self._timed_by: TimeByRows | None = None
 
     def __len__(self) -> int:
         return len(self.order)
@@ -183,7 +200,7 @@ class DeadlineQueue:
     def uniform(self) -> bool:
         """True if all requests are alike: one signature, one row each, one penalty."""
         return (
-            len(self._kinds.parts) == 1
+            len(self.kinds.parts) == 1
             and len(self._signatures.parts) == 1
             and self.rows == len(self.order)
         )
@@ -191,7 +208,8 @@ class DeadlineQueue:
     def sort_by(self, kind: Callable[[Request], Kind]) -> None:
         """From now on tell kinds apart like this."""
         self.kind = kind
-        self._kinds = Partition(self.order, kind)
+        self.kinds = Partition(self.order, kind)
+        self._timed_by = None
 
     def add(self, request: Request) -> None:
         """Insert a request. Raises ValueError if its id is here already."""
@@ -203,10 +221,10 @@ class DeadlineQueue:
         # As a rule there is one part, which is the order: then nothing is left to do.
         if self._signatures.parts.get(request.signature) is not order:
             self._signatures.add(entry)
-        if self._kinds.parts.get((request.rows, request.penalty)) is not order:
-            self._kinds.add(entry)
         if self.index is not None:
             self.index.add(entry)
+        if self.kinds.parts.get((request.rows, request.penalty)) is not order:
+            self.kinds.add(entry)  # by the index' classes, where there are any
         insort(order, entry)
         self.rows += request.rows
 
@@ -241,7 +259,7 @@ class DeadlineQueue:
         kinds are told apart by it; its latest start is deadline − lead.
         """
         gone: list[Entry] = []
-        for (rows, _), part in self._kinds.parts.items():
+        for (rows, _), part in self.kinds.parts.items():
             need = lead[rows]
             if part[0][0] - need <= now:
                 gone += out_of_time(part, need, now=now)
@@ -255,25 +273,26 @@ class DeadlineQueue:
 
     def next_expiry(self, lead: TimeByRows) -> float | None:
         """The earliest latest start (see `expire`); None if the queue is empty."""
-        earliest: float | None = None
-        for (rows, _), part in self._kinds.parts.items():
-            start = part[0][0] - lead[rows]
-            if earliest is None or start < earliest:
-                earliest = start
-        return earliest
+        # Asked after every event, and most events leave this queue as it is.
+        state = (self.removals, len(self.order))
+        if state != self._timed_at or lead is not self._timed_by:
+            self._timed_at, self._timed_by = state, lead
+            starts = [part[0][0] - lead[rows] for (rows, _), part in self.kinds.parts.items()]
+            self._expiry = min(starts, default=None)
+        return self._expiry
 
     def rows_due(self, deadline: float, penalty: float) -> int:
         """Rows of the requests due no later than `deadline` that cost at least `penalty`."""
         after = (deadline, float("inf"))
         return sum(
             part[0][2].rows * bisect_right(part, after)
-            for (_, cost), part in self._kinds.parts.items()
+            for (_, cost), part in self.kinds.parts.items()
             if cost >= penalty
         )
 
     def penalties(self) -> list[float]:
         """The different penalties, ascending."""
-        return sorted({penalty for _, penalty in self._kinds.parts})
+        return sorted({penalty for _, penalty in self.kinds.parts})
 
     def batchable(self, signature: Signature) -> list[Entry]:
         """Entries that may share a batch, sorted; empty if there are none. Read only."""
@@ -300,7 +319,7 @@ class DeadlineQueue:
         """`gone` (sorted) leaves the order and its partitions."""
         cut(self.order, gone)
         self._signatures.discard(gone)
-        self._kinds.discard(gone)
+        self.kinds.discard(gone)
         if self.index is not None:
             self.index.discard(gone)
         for entry in gone:

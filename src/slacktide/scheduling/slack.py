@@ -34,7 +34,7 @@ from slacktide.scheduling.admission import Ahead, RowRates
 from slacktide.scheduling.announcements import Patience, as_request
 from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
 from slacktide.scheduling.class_admission import least_share
-from slacktide.scheduling.deadline_policy import DeadlinePolicy, reasons
+from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.promises import Promises
 from slacktide.scheduling.slack_alike import AllAlike
 from slacktide.scheduling.slack_by_class import ByClass
@@ -42,6 +42,7 @@ from slacktide.scheduling.slack_candidates import Stance
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.slack_prefix import clear_prefix
 from slacktide.scheduling.slack_table import SlackTable, slack_tables, up_to
+from slacktide.scheduling.tables import TimeByRows
 
 __all__ = ["Slack", "SlackOptions"]
 
@@ -110,27 +111,20 @@ class Slack(DeadlinePolicy):
         return reason
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up whoever has lost its place or whose latest start has come, by class where
-        classes are known."""
+        """Give up whoever has lost its place or whose latest start has come."""
         crowded, promises = [], self._promises
         if promises.due is not None:
             crowded = promises.give_up(now=now)
             self._timed.remove([id for id, _ in crowded])
-        if not self._by_class.refresh():
-            gone = super().expire(now=now)
-        else:
-            gone = reasons(self._by_class.expire(now=now), now=now)
+        gone = super().expire(now=now)
         if gone:
             promises.lost(len(gone))
         return [*crowded, *gone] if crowded else gone
 
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline, or when one lost its place."""
-        if self._promises.due is not None:
-            return self._promises.due
-        if not self._by_class.refresh():
-            return super().next_expiry()
-        return self._by_class.next_expiry()
+        due = self._promises.due
+        return due if due is not None else super().next_expiry()
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch worth most per second of lane time, or whom to wait for. Changes nothing."""
@@ -222,6 +216,9 @@ class Slack(DeadlinePolicy):
         of = self._by_class.index.class_of(waiting)
         tables = self._by_class.tables(self._view.cores, self._max_batch)
         return of, waiting.rows * least_share(tables, of)
+
+    def _lead_by_kind(self) -> TimeByRows:
+        return self._by_class.lead if self._by_class.refresh() else super()._lead_by_kind()
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         if not self._by_class.refresh():

@@ -16,10 +16,11 @@ from slacktide.scheduling.best_effort import worth
 from slacktide.scheduling.class_admission import ClassAhead, ClassTimes
 from slacktide.scheduling.class_queue import ClassQueue, Prefixes, alike
 from slacktide.scheduling.class_tables import ClassTables
-from slacktide.scheduling.queue import DeadlineQueue, Entry, out_of_time, within_rows
+from slacktide.scheduling.queue import DeadlineQueue, Entry, by_class, by_rows, within_rows
 from slacktide.scheduling.slack_candidates import LOOK, Candidate, Stance
 from slacktide.scheduling.slack_classes import Prices, best_of_group, score_of
 from slacktide.scheduling.slack_options import SlackOptions
+from slacktide.scheduling.tables import TimeByRows
 
 
 class ByClass:
@@ -27,7 +28,6 @@ class ByClass:
 
     __slots__ = (
         "_before",
-        "_expiry",
         "_index",
         "_max_batch",
         "_options",
@@ -35,7 +35,6 @@ class ByClass:
         "_queue",
         "_seen",
         "_tables",
-        "_timed_at",
         "_times",
         "_view",
     )
@@ -59,9 +58,6 @@ class ByClass:
         self._tables: dict[tuple[int, int], ClassTables] = {}
         self._prices: dict[tuple[int, int], Prices] = {}
         self._before: dict[int, tuple[ClassTimes, ClassAhead]] = {}
-        self._timed_at: tuple[int, int] | None = None
-        """Removals from the queue and its length when `_expiry` was worked out."""
-        self._expiry: float | None = None
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
@@ -71,14 +67,15 @@ class ByClass:
             self._tables.clear()
             self._prices.clear()
             self._before.clear()
-            self._timed_at = None
             classes = self._times.classes(self._view.cores)
             if classes is None:
                 self._index = self._queue.index = None
-            elif self._index is None:
-                self._index = self._queue.index = ClassQueue(classes, self._queue.order)
+                self._queue.sort_by(by_rows)
+            elif self._index is not None and alike(classes, self._index.classes):
+                self._index.classes = classes
             else:
-                self._index.sort_by(classes)
+                self._index = self._queue.index = ClassQueue(classes, self._queue.order)
+                self._queue.sort_by(by_class(self._index.class_of))
         return self._index is not None
 
     @property
@@ -128,35 +125,14 @@ class ByClass:
         known = self._before.get(of)
         if known is None:
             tables = self.tables(self._view.cores, self._max_batch)
-            ahead = ClassAhead(of, index, tables)
+            ahead = ClassAhead(of, self._queue, tables)
             known = self._before[of] = (ClassTimes(tables, of), ahead)
         return known
 
-    def expire(self, *, now: float) -> list[Request]:
-        """Forget and return, in order, the requests whose latest start has come."""
-        tables = self.tables(self._view.cores, self._max_batch)
-        gone: list[Entry] = []
-        for kind, part in self.index.parts():
-            need = tables.lead(kind.of, kind.rows)
-            if part[0][0] - need <= now:
-                gone += out_of_time(part, need, now=now)
-        if gone:
-            gone.sort()
-            self._queue.remove([entry[1] for entry in gone])
-        return [entry[2] for entry in gone]
-
-    def next_expiry(self) -> float | None:
-        """The earliest latest start (see `expire`); None if there is no request."""
-        # Asked after every event, and most events leave this queue as it is.
-        state = (self._queue.removals, len(self._queue.order))
-        if state != self._timed_at:
-            self._timed_at = state
-            tables = self.tables(self._view.cores, self._max_batch)
-            self._expiry = min(
-                [part[0][0] - tables.lead(kind.of, kind.rows) for kind, part in self.index.parts()],
-                default=None,
-            )
-        return self._expiry
+    @property
+    def lead(self) -> TimeByRows:
+        """Time that a request must have left, by (rows, class)."""
+        return self.tables(self._view.cores, self._max_batch).lead
 
     def best(
         self,
