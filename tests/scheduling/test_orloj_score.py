@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from math import exp
 
@@ -10,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.scheduling.orloj_score import Histogram, Score
+from slacktide.scheduling.orloj_score import ONE_STEP, Histogram, Score
+from slacktide.scheduling.orloj_times import BINS, OrlojTimes
 
 
 def histogram(edges: list[float], masses: list[float]) -> Histogram:
@@ -109,3 +111,33 @@ def test_days_of_slack_overflow_nothing() -> None:
     assert Score(times, b=0.1).at(1e9) == 0.0
     assert Score(times, b=100.0).at(1e6) == 0.0
     assert Score(times, b=1e-9).at(2.0) == pytest.approx(1 / 1.5)
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.sampled_from([0.02, 0.3]))
+def test_without_classes_it_is_the_histogram_of_the_batch_times(
+    lab, rows: int, size: int, sigma: float
+) -> None:
+    times = lab.LogNormalTimes(lab.weight_bound, sigma)
+    found = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, rows, size)
+    low, high = times.quantile(0.001, size, 1), times.quantile(0.999, size, 1)
+    assert found.edges == pytest.approx(np.linspace(low, high, BINS + 1).tolist(), rel=1e-12)
+    inner = [times.on_time(edge, size, 1) for edge in found.edges[1:-1]]
+    assert found.cdf == (0.0, *inner, 1.0)
+    assert found.mean == found.need == lab.weight_bound(size)
+
+
+def test_times_that_do_not_vary_have_a_histogram_all_the_same(lab) -> None:
+    times = lab.LogNormalTimes(lab.weight_bound, 1e-9)
+    found = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, 1, 4)
+    assert all(left < right for left, right in pairwise(found.edges))
+    assert found.edges[-1] - found.edges[0] == pytest.approx(1e-6 * found.mean)
+    late, on_time = (Score(found, b=0.1).at(share * found.mean) for share in (0.999, 1.001))
+    assert late == 0.0
+    assert on_time == pytest.approx(1.0 / found.mean, rel=0.001)
+
+
+def test_a_histogram_without_a_probability_for_every_edge_is_refused() -> None:
+    times = histogram([1.0, 2.0, 4.0], [0.5, 0.5])
+    for wrong in (replace(times, cdf=(0.0, 1.0)), replace(times, edges=(1.0, 2.0))):
+        with pytest.raises(ValueError, match="zip"):
+            Score(wrong, b=0.1)

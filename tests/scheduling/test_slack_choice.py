@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Sequence
 from math import exp
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slacktide.domain import Batch, PoolId, Reason, Replica, Request
-from slacktide.engine.ports import Idle, Proposal
+from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.scheduling import Slack, SlackOptions
 
 MAX_BATCH = 12
 GRID = [1, 2, 3, 4, 6, 8, 12]
 NOW = 5.0
+WINDOW = 2.0
+"""Seconds in which a best-effort request comes to be worth its penalty."""
 
 
 def slack(
@@ -31,34 +34,80 @@ def ids(proposal: object) -> list[int]:
     return [member.id for member in proposal.members]
 
 
-def score(members: list[Request], pending: int, times, *, kappa: float) -> float:
-    """Σ penalty · P(on time) · (1 − κ(1 − e^(−spare/τ))) / T, literally."""
-    rows = sum(member.rows for member in members)
+def on_time(left: float, rows: int, times) -> float:
+    """P(on time) as the policy has it: 32 straight pieces, and a cut of 0.1 % at either end."""
+    low, high = (times.quantile(level, rows, 1) for level in (0.001, 1.0 - 0.001))
+    edges = [low + (high - low) / 32 * i for i in range(32)]
+    cdf = [times.on_time(edge, rows, 1) for edge in edges]
+    return float(np.interp(left, [*edges, high], [*cdf, 1.0], left=0.0))
+
+
+def score(
+    members: list[Request],
+    pending: int,
+    times,
+    *,
+    kappa: float,
+    now: float = NOW,
+    held: float = 0.0,
+    extra: Sequence[Request] = (),
+) -> float:
+    """Σ penalty · P(on time) · (1 − κ(1 − e^(−spare/τ))) / T, literally.
+
+    `extra` are best-effort members, worth their penalty times the share of their window that is
+    over.
+    """
+    rows = sum(member.rows for member in (*members, *extra))
     took = times.expected(rows, 1)
     tau = (pending + 1) * times.expected(1, 1)
     value = 0.0
     for member in members:
-        left = member.deadline - NOW
+        left = member.deadline - now
         spare = max(0.0, left - times.expected(member.rows, 1) - took)
         share = 1 - kappa * (1 - exp(-spare / tau))
-        value += member.penalty * times.on_time(left, rows, 1) * share
-    return value / took
+        value += member.penalty * on_time(left, rows, times) * share
+    for member in extra:
+        window = member.deadline - member.arrival
+        value += member.penalty * min(1.0, (now - member.arrival) / window)
+    return value / (took + held)
 
 
-def brute_force(requests: list[Request], times, *, kappa: float, levels: int) -> float:
-    """The best score of all candidates of all signatures."""
+def first_fit(requests: Sequence[Request], rows: int) -> list[Request]:
+    """Those that fill at most `rows`; it looks no further than `within_rows` says."""
+    found: list[Request] = []
+    for request in requests[: 4 * rows]:
+        if sum(member.rows for member in found) + request.rows <= rows:
+            found.append(request)
+    return found
+
+
+def brute_force(
+    requests: list[Request],
+    times,
+    *,
+    kappa: float,
+    levels: int,
+    penalties: set[float],
+    now: float = NOW,
+) -> float:
+    """The best score of all candidates of all signatures, if the lane is held until `now`.
+
+    `penalties` are those of the requests that are here.
+    """
     single = all(request.rows == 1 for request in requests)
     first_need = times.quantile(0.5 / levels, 1, 1)
     best = 0.0
-    penalties = {f(request.penalty for request in requests) for f in (min, max)}
-    for signature, least in product({request.signature for request in requests}, penalties):
+    lists = {(request.signature, least) for request in requests for least in penalties}
+    for signature, least in lists:
+        if least not in (min(penalties), max(penalties)):
+            continue
         group = sorted(
             (
                 request
                 for request in requests
                 if request.signature == signature
-                and request.penalty >= least
-                and (least == min(penalties) or request.deadline >= NOW + first_need)
+                and (least == min(penalties) or request.penalty == least)
+                and (least == min(penalties) or request.deadline >= now + first_need)
             ),
             key=lambda request: (request.deadline, request.id),
         )
@@ -74,15 +123,13 @@ def brute_force(requests: list[Request], times, *, kappa: float, levels: int) ->
         for smaller, size in zip([0, *sizes], sizes, strict=False):
             for level in range(levels):
                 need = times.quantile((level + 0.5) / levels, size, 1)
-                members: list[Request] = []
-                room = size
-                able = [request for request in group if request.deadline >= NOW + need]
-                for request in able[: 4 * size]:  # As `within_rows` says, it looks no further.
-                    if request.rows <= room:
-                        members.append(request)
-                        room -= request.rows
-                if size - room > smaller:
-                    best = max(best, score(members, len(requests), times, kappa=kappa))
+                able = [request for request in group if request.deadline >= now + need]
+                members = first_fit(able, size)
+                if sum(member.rows for member in members) > smaller:
+                    found = score(
+                        members, len(requests), times, kappa=kappa, now=now, held=now - NOW
+                    )
+                    best = max(best, found)
     return best
 
 
@@ -101,6 +148,14 @@ def brute_force(requests: list[Request], times, *, kappa: float, levels: int) ->
     st.sampled_from(["weight_bound", "residual"]),
     st.sampled_from([0.02, 0.3]),
     st.sampled_from([(0.9, 4), (0.0, 1), (0.5, 2)]),
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 2.0 * WINDOW),
+            st.sampled_from([1, 1, 2, 5]),
+            st.sampled_from([(), (), ((3,),)]),
+        ),
+        max_size=5,
+    ),
 )
 @example(  # The last one is worth most, but lies behind four that do not fit in a batch of one.
     drawn=[(0.0625, 1.0, (), 1)] * 2
@@ -111,13 +166,15 @@ def brute_force(requests: list[Request], times, *, kappa: float, levels: int) ->
     latency="residual",
     sigma=0.02,
     setting=(0.9, 4),
+    best_effort=[],
 )
 @settings(max_examples=150)
 def test_the_chosen_batch_is_the_best_of_all(
-    lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int]
+    lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int], best_effort
 ) -> None:
     kappa, levels = setting
-    scheduler = slack(lab, latency, sigma, kappa=kappa, levels=levels, admission=False)
+    options = {"kappa": kappa, "levels": levels, "admission": False, "best_effort_share": 0.0}
+    scheduler = slack(lab, latency, sigma, **options)
     times = lab.LogNormalTimes(getattr(lab, latency), sigma)
     for id, (left, penalty, signature, rows) in enumerate(drawn):
         request = lab.request(
@@ -129,21 +186,113 @@ def test_the_chosen_batch_is_the_best_of_all(
         )
         scheduler.admit_moved(request, now=NOW)
     scheduler.expire(now=NOW)
-    requests = list(scheduler.pending())
+    waiting = []
+    for id, (age, rows, signature) in enumerate(best_effort, start=100):
+        request = lab.request(
+            id,
+            NOW + WINDOW - age,
+            arrival=NOW - age,
+            rows=rows,
+            signature=signature,
+            best_effort=True,
+        )
+        scheduler.admit_moved(request, now=NOW)
+        waiting.append(request)
+    requests = [request for request in scheduler.pending() if not request.best_effort]
     proposal = scheduler.propose(lab.REPLICA, now=NOW)
     assert scheduler.propose(lab.REPLICA, now=NOW) == proposal
     if not requests:
-        assert proposal == Idle()
+        assert proposal == Idle() or all(member.best_effort for member in proposal.members)
         return
     assert isinstance(proposal, Proposal)
     assert proposal.rows == sum(member.rows for member in proposal.members) <= MAX_BATCH
-    best = brute_force(requests, times, kappa=kappa, levels=levels)
-    if best > 0.0:
-        # P(on time) is tabulated in the policy: 32 intervals and a cut of 0.1 % at either end.
-        chosen = score(list(proposal.members), len(requests), times, kappa=kappa)
-        assert chosen == pytest.approx(best, rel=0.01)
-    else:
-        assert len(proposal.members) == 1
+    members = [member for member in proposal.members if not member.best_effort]
+    penalties = {request.penalty for request in requests}
+    best = brute_force(requests, times, kappa=kappa, levels=levels, penalties=penalties)
+    if best == 0.0:
+        assert len(members) == 1
+        return
+    pending = len(requests)
+    assert score(members, pending, times, kappa=kappa) == pytest.approx(best, rel=1e-9)
+
+    # Best-effort requests join, the oldest first, where that raises the score.
+    waiting.sort(key=lambda request: (request.deadline, request.id))
+    fitting = [request for request in waiting if request.signature == members[0].signature]
+    room = MAX_BATCH - sum(member.rows for member in members)
+    options: list[list[Request]] = [[]]
+    for size in range(1, room + 1):
+        if MAX_BATCH - room + size in GRID:
+            extra = first_fit(fitting, size)
+            rows = MAX_BATCH - room + sum(request.rows for request in extra)
+            if members[0].deadline >= NOW + times.quantile(0.5 / levels, rows, 1):
+                options.append(extra)
+    scores = [score(members, pending, times, kappa=kappa, extra=extra) for extra in options]
+    joined = [member for member in proposal.members if member.best_effort]
+    assert joined in [
+        extra
+        for extra, found in zip(options, scores, strict=True)
+        if found >= max(scores) * (1.0 - 1e-9)
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0105, 0.12),
+            st.sampled_from([1.0, 1.0, 4.0]),
+            st.sampled_from([(), (), ((3,),)]),
+            st.sampled_from([1, 1, 2, 5]),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    st.lists(
+        st.tuples(st.floats(1e-4, 0.006), st.floats(0.011, 0.12), st.sampled_from([1.0, 4.0])),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["weight_bound", "residual"]),
+    st.sampled_from([0.02, 0.3]),
+    st.sampled_from([(0.9, 4), (0.0, 1)]),
+)
+@settings(max_examples=150)
+def test_the_lane_is_held_when_the_rule_says_so(
+    lab, drawn, coming, latency: str, sigma: float, setting: tuple[float, int]
+) -> None:
+    kappa, levels = setting
+    options = {"kappa": kappa, "levels": levels, "admission": False, "lead": 0.5}
+    scheduler = slack(lab, latency, sigma, **options)
+    times = lab.LogNormalTimes(getattr(lab, latency), sigma)
+    for id, (left, penalty, signature, rows) in enumerate(drawn):
+        request = lab.request(id, NOW + left, penalty=penalty, signature=signature, rows=rows)
+        scheduler.admit_moved(request, now=NOW)
+    for id, (after, left, penalty) in enumerate(coming, start=100):
+        notice = Notice(id, "m", NOW, NOW + left, 1, penalty=penalty, complete_at=NOW + after)
+        assert scheduler.announce(notice, now=NOW) is None
+    scheduler.expire(now=NOW)
+    requests = list(scheduler.pending())
+    proposal = scheduler.propose(lab.REPLICA, now=NOW)
+    if not requests:
+        assert proposal == Idle()
+        return
+
+    def best(pending: list[Request], now: float) -> float:
+        return brute_force(pending, times, kappa=kappa, levels=levels, penalties=penalties, now=now)
+
+    penalties = {request.penalty for request in requests}
+    shape = requests[0].signature
+    ahead = sorted((NOW + after, id) for id, (after, _, _) in enumerate(coming, start=100))
+    soon = [(at, id) for at, id in ahead if at <= NOW + 0.5 * times.expected(1, 1)][:4]
+    present = best(requests, NOW)
+    later = 0.0
+    for at, id in soon:
+        _, left, penalty = coming[id - 100]
+        requests.append(lab.request(id, NOW + left, penalty=penalty, signature=shape))
+        later = max(later, best(requests, at))
+    if later > 1.05 * present * (1 + 1e-9):
+        assert proposal == WaitUntil(soon[0][0])
+    elif later < 1.05 * present * (1 - 1e-9):
+        assert isinstance(proposal, Proposal)
 
 
 def test_a_nearly_late_head_is_passed_over_for_a_full_batch(lab) -> None:

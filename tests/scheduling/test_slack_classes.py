@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from math import exp, prod
 
 import numpy as np
@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.domain import Notice, Reason, Request
+from slacktide.domain import Notice, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
-from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
+from slacktide.profiles import BatchLatency, FixedTimes, RunClasses
 from slacktide.scheduling import Slack, SlackOptions
 from slacktide.scheduling.class_tables import Compositions
 from slacktide.scheduling.tables import size_grid
@@ -45,6 +45,15 @@ def run_classes(
         by_key={(NAMES[g], -1): g for g in range(count)},
         fallback=count - 1,
     )
+
+
+def first_fit(requests: Sequence[Request], rows: int) -> list[Request]:
+    """Those that fill at most `rows`, as `within_rows` looks for them."""
+    found: list[Request] = []
+    for request in requests[: 4 * rows]:
+        if sum(r.rows for r in found) + request.rows <= rows:
+            found.append(request)
+    return found
 
 
 class Rule:
@@ -94,16 +103,22 @@ class Rule:
         floor = [np.maximum(self.classes.cdfs[self.classes.class_of(r)], 1e-9) for r in members]
         return prod(floor[1:], start=floor[0])
 
-    def seconds(self, members: list[Request]) -> float:
-        rows = sum(r.rows for r in members)
-        c = self.longest(members)
-        return self.latency.seconds(rows, self.classes.step * float((1 - c).sum() - 0.5))
-
-    def score(self, members: list[Request], pending: int, *, now: float, held: float = 0.0):
-        rows = sum(r.rows for r in members)
-        c, took = self.longest(members), self.seconds(members)
+    def score(
+        self,
+        members: list[Request],
+        pending: int,
+        *,
+        now: float,
+        held: float = 0.0,
+        extra: Sequence[Request] = (),
+    ) -> float:
+        """`extra` are best-effort members, worth more the older they are."""
+        everybody = [*members, *extra]
+        rows = sum(r.rows for r in everybody)
+        c = self.longest(everybody)
+        took = self.latency.seconds(rows, self.classes.step * float((1 - c).sum() - 0.5))
         tau = pending * self.a + self.a
-        value = 0.0
+        value = sum(min(1.0, (now - r.arrival) / (r.deadline - r.arrival)) for r in extra)
         for r in members:
             g = self.classes.class_of(r)
             left = r.deadline - now
@@ -137,16 +152,24 @@ class Rule:
                             if self.classes.class_of(r) <= m
                             and r.deadline >= now + self.need(m, k, v)
                         ]
-                        members: list[Request] = []
-                        room = k
-                        for r in able[: 4 * k]:
-                            if r.rows <= room:
-                                members.append(r)
-                                room -= r.rows
+                        members = first_fit(able, k)
                         highest = any(self.classes.class_of(r) == m for r in members)
                         if highest and self.full_enough(members, i):
                             found.append(members)
         return found
+
+    def fillings(
+        self, members: list[Request], waiting: list[Request], *, now: float
+    ) -> list[list[Request]]:
+        """Best-effort requests that may join: none of them of a longer class than all members."""
+        class_of = self.classes.class_of
+        of, rows = max(map(class_of, members)), sum(r.rows for r in members)
+        able = [r for r in waiting if class_of(r) <= of and r.signature == members[0].signature]
+        return [[]] + [
+            first_fit(able, k - rows)
+            for k in self.sizes
+            if k > rows and members[0].deadline >= now + self.need(of, k, 0)
+        ]
 
     def lead(self, of: int, rows: int) -> float:
         level = 0.99 if self.options.guarantee == "p99" else self.options.drop
@@ -198,12 +221,21 @@ drawn = st.lists(
             {"guarantee": "p99"},
         ]
     ),
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 4.0),
+            st.sampled_from([(), (), ((3,),)]),
+            st.sampled_from([1, 1, 2, 3]),
+            st.sampled_from(NAMES),
+        ),
+        max_size=5,
+    ),
 )
 @settings(max_examples=150)
 def test_the_chosen_batch_is_the_first_of_the_best(
-    lab, shapes, latency, drawn, single: bool, plain: bool, setting
+    lab, shapes, latency, drawn, single: bool, plain: bool, setting, best_effort
 ) -> None:
-    options = SlackOptions(admission=False, **setting)
+    options = SlackOptions(admission=False, best_effort_share=0.0, **setting)
     classes = run_classes(shapes, latency)
     rule, scheduler = Rule(classes, options), scheduler_of(lab, classes, options)
     for id, (left, penalty, signature, rows, application) in enumerate(drawn):
@@ -222,156 +254,44 @@ def test_the_chosen_batch_is_the_first_of_the_best(
     requests = list(scheduler.pending())
     assert requests == kept
     assert sorted(dropped) == sorted(r.id for r in everybody if r not in kept)
+    waiting = []
+    for id, (age, signature, rows, application) in enumerate(best_effort, start=100):
+        fields = {"signature": signature, "rows": rows, "application": application}
+        request = lab.request(id, NOW + 2.0 - age, arrival=NOW - age, best_effort=True, **fields)
+        scheduler.admit_moved(request, now=NOW)
+        waiting.append(request)
+    waiting.sort(key=lambda r: (r.deadline, r.id))
 
     proposal = scheduler.propose(lab.REPLICA, now=NOW)
     assert scheduler.propose(lab.REPLICA, now=NOW) == proposal
     if not requests:
-        assert proposal == Idle()
+        assert proposal == Idle() or all(member.best_effort for member in proposal.members)
         return
     assert isinstance(proposal, Proposal)
     candidates = rule.candidates(requests, now=NOW)
-    if len(requests) == 1 or not candidates:
-        assert proposal.members == (requests[0],)
+    members = [member for member in proposal.members if not member.best_effort]
+    joined = [member for member in proposal.members if member.best_effort]
+    if not candidates:
+        assert members == requests[:1]
         return
-    scores = [rule.score(members, len(requests), now=NOW) for members in candidates]
-    best = max(scores)
-    chosen = rule.score(list(proposal.members), len(requests), now=NOW)
-    assert chosen == pytest.approx(best, rel=1e-9, abs=1e-12)
     # What rounding cannot tell apart may be either.
-    tied = [m for m, score in zip(candidates, scores, strict=True) if score >= best - 1e-9 * best]
-    assert list(proposal.members) in tied
+    scores = [rule.score(each, len(requests), now=NOW) for each in candidates]
+    assert members in best_of(candidates, scores)
+    fillings = rule.fillings(members, waiting, now=NOW)
+    scores = [rule.score(members, len(requests), now=NOW, extra=extra) for extra in fillings]
+    assert joined in best_of(fillings, scores)
     if options.guarantee == "p99":
-        budget = min(member.deadline for member in proposal.members) - NOW
-        rows = sum(member.rows for member in proposal.members)
-        c = rule.longest(list(proposal.members))
+        budget = min(member.deadline for member in members) - NOW
+        rows = sum(member.rows for member in members)
+        c = rule.longest(members)
         fitting = classes.latency.length_alone(budget, rows) / classes.step
         assert np.interp(fitting, np.arange(POINTS), c) >= 0.99 - 1e-9
 
 
-class Learning(FixedTimes):
-    """Predictions that can be told something else."""
-
-    def __init__(self, classes: RunClasses) -> None:
-        super().__init__(classes)
-        self.revision = 0
-        self.now_known: RunClasses | None = classes
-
-    def classes(self, cores: int) -> RunClasses | None:
-        return self.now_known
-
-    def learn(self, classes: RunClasses | None) -> None:
-        self.now_known = classes
-        self.revision += 1
-
-
-def certain(lengths: dict[str, float], *, c0: float = 0.004, sizes=()) -> RunClasses:
-    """Applications whose requests are all as long as one another."""
-    latency = BatchLatency(c0, 1.0, sizes)
-    samples = {name: [0.99 * length, 1.01 * length] for name, length in lengths.items()}
-    return classes_of_samples(samples, latency)
-
-
-def ids(proposal: object) -> list[int]:
-    assert isinstance(proposal, Proposal)
-    return sorted(member.id for member in proposal.members)
-
-
-class TestClasses:
-    """Two applications: a takes 1 ms beyond the fixed 4, b takes 20."""
-
-    known = certain({"a": 0.001, "b": 0.020})
-
-    def make(self, lab, **options: object) -> tuple[Slack, Learning]:
-        times = Learning(self.known)
-        view = lab.LaneView()
-        return Slack(SlackOptions(**options), max_batch=LIMIT, times=times, view=view), times
-
-    def test_the_short_do_not_wait_for_the_long(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id, name in enumerate("abab"):
-            scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
-        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
-
-    def test_the_long_come_first_where_they_are_worth_enough(self, lab) -> None:
-        scheduler, _ = self.make(lab, theta=5.0)
-        for id, name in enumerate("abab"):
-            scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
-        assert {1, 3} <= set(ids(scheduler.propose(lab.REPLICA, now=0.0)))
-
-    def test_each_is_given_up_when_its_own_time_has_come(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id, name in enumerate("ab"):
-            scheduler.admit_moved(lab.request(id, 0.1, application=name), now=0.0)
-        at = scheduler.next_expiry()
-        assert at == pytest.approx(0.1 - 0.024, abs=0.0005)
-        assert scheduler.expire(now=at) == [(1, Reason.HOPELESS)]
-        assert scheduler.next_expiry() == pytest.approx(0.1 - 0.005, abs=0.0005)
-        assert scheduler.expire(now=0.2) == [(0, Reason.EXPIRED)]
-        assert scheduler.next_expiry() is None
-
-    def test_strangers_count_as_long(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id, name in enumerate(["a", "nobody", "a", ""]):
-            scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
-        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
-
-    def test_what_is_learnt_later_sorts_those_who_wait_already(self, lab) -> None:
-        scheduler, times = self.make(lab)
-        for id, name in enumerate("abab"):
-            scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
-        times.learn(certain({"a": 0.020, "b": 0.001}))
-        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [1, 3]
-        times.learn(None)
-        assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) >= 1
-        times.learn(self.known)
-        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
-
-    def test_best_effort_joins_no_batch_that_it_would_make_longer(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id, name in ((8, "b"), (9, "a")):
-            scheduler.add(lab.request(id, 60.0, best_effort=True, application=name), now=0.0)
-        for id in range(2):
-            scheduler.admit_moved(lab.request(id, 30.2, application="a"), now=30.0)
-        assert ids(scheduler.propose(lab.REPLICA, now=30.0)) == [0, 1, 9]
-
-    def test_a_replica_that_takes_fewer_rows_gets_fewer(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id in range(6):
-            scheduler.add(lab.request(id, 0.2, application="a"), now=0.0)
-        small = replace(lab.REPLICA, max_batch=2)
-        assert len(ids(scheduler.propose(small, now=0.0))) == 2
-        assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) == 6
-
-    def test_the_door_asks_for_the_time_of_the_class(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        short = lab.request(0, 0.010, application="a")
-        assert scheduler.add(short, now=0.0) is None
-        long = lab.request(1, 0.010, application="b")
-        assert scheduler.add(long, now=0.0) is Reason.SHORTER_THAN_ALONE
-        notice = Notice(2, "m", 0.0, 0.010, 1, complete_at=0.001, application="b")
-        assert scheduler.announce(notice, now=0.0) is Reason.SHORTER_THAN_ALONE
-
-    def test_long_ones_ahead_keep_no_short_one_out(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        for id in range(20):
-            scheduler.admit_moved(lab.request(id, 0.1, application="b"), now=0.0)
-        behind = lab.request(20, 0.1, application="b")
-        assert scheduler.add(behind, now=0.0) is Reason.BEHIND_WORK
-        assert scheduler.add(lab.request(21, 0.1, application="a"), now=0.0) is None
-
-    def test_short_ones_ahead_do_keep_a_long_one_out(self, lab) -> None:
-        scheduler, _ = self.make(lab)
-        admitted = [
-            scheduler.add(lab.request(id, 0.1, application="a"), now=0.0) is None
-            for id in range(200)
-        ]
-        # At the very best 1.5 ms each: 0.5 of the fixed part, and 1 of its own.
-        assert sum(admitted) in range(66, 75)
-        long = [
-            scheduler.add(lab.request(id, 0.1, application="b"), now=0.0) is None
-            for id in range(200, 250)
-        ]
-        assert sum(long) <= 6  # spares
+def best_of(batches: list[list[Request]], scores: list[float]) -> list[list[Request]]:
+    """Those with the highest score."""
+    least = max(scores) * (1.0 - 1e-9)
+    return [each for each, score in zip(batches, scores, strict=True) if score >= least]
 
 
 def test_too_many_classes_for_one_number_are_refused() -> None:
@@ -383,7 +303,11 @@ def test_too_many_classes_for_one_number_are_refused() -> None:
 @given(
     shapes,
     latencies,
-    st.lists(st.tuples(st.floats(0.02, 0.3), st.sampled_from(NAMES)), min_size=1, max_size=12),
+    st.lists(
+        st.tuples(st.floats(0.02, 0.3), st.sampled_from(NAMES), st.sampled_from([1, 1, 1, 2, 3])),
+        min_size=1,
+        max_size=12,
+    ),
     st.lists(
         st.tuples(st.floats(1e-4, 0.02), st.floats(0.02, 0.3), st.sampled_from(NAMES)),
         min_size=1,
@@ -395,8 +319,8 @@ def test_the_lane_is_held_when_the_rule_says_so(lab, shapes, latency, waiting, c
     options = SlackOptions(admission=False, lead=0.5)
     classes = run_classes(shapes, latency)
     rule, scheduler = Rule(classes, options), scheduler_of(lab, classes, options)
-    for id, (left, application) in enumerate(waiting):
-        request = lab.request(id, NOW + left, application=application)
+    for id, (left, application, rows) in enumerate(waiting):
+        request = lab.request(id, NOW + left, application=application, rows=rows)
         scheduler.admit_moved(request, now=NOW)
     for id, (after, left, application) in enumerate(coming, start=100):
         told = Notice(id, "m", NOW, NOW + left, 1, NOW + after, application=application)

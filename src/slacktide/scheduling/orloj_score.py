@@ -90,11 +90,11 @@ class Score:
 
 def _shifted(times: Histogram, steps: Sequence[Step]) -> tuple[list[float], list[float]]:
     """(edges, f / E[L] from each on): the densities of all steps over one another."""
-    cells = list(zip(times.edges, pairwise(times.cdf), pairwise(times.edges), strict=False))
+    cells = list(zip(pairwise(times.edges), pairwise(times.cdf), strict=True))
     changes = []
     for n, (after, cost) in enumerate(steps):
-        for edge, (below, above), (left, right) in cells:
-            changes.append((edge - after, n, cost * (above - below) / (right - left)))
+        for (left, right), (below, above) in cells:
+            changes.append((left - after, n, cost * (above - below) / (right - left)))
         changes.append((times.edges[-1] - after, n, 0.0))
     changes.sort()
     current = [0.0] * len(steps)
