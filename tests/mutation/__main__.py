@@ -4,6 +4,11 @@ Draws a sample of all faults (`--seed`, `--count`), runs the tests of the fault'
 forked for it, and those of the rooms above where the room's own say nothing. Ends after `--minutes`
 with what it has. Prints each fault that lives, and the share that fell by room; equivalent faults
 stand in equivalent.txt with a reason and are not drawn. Exit code 1 if fewer than 90 % fell.
+
+Every stage first runs without any fault. How long that takes on this machine, now, is the measure:
+a fault falls as well if its tests need several times the processor time (a loop without an end), or
+one of them waits in vain for several times as long as the longest did. If they take far longer by
+the clock alone, nothing is said: the fault is reported as not judged, and counts nowhere.
 """
 
 from __future__ import annotations
@@ -15,18 +20,19 @@ import importlib.abc
 import importlib.util
 import os
 import random
+import resource
 import select
 import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-import hypothesis  # noqa: F401  (loaded once, before forking)
+import hypothesis  # loaded once, before forking
 import numpy  # noqa: F401
 import pydantic  # noqa: F401
 import pytest
@@ -50,6 +56,22 @@ class Room:
     """Globs from the source folder."""
     tests: tuple[tuple[str, ...], ...]
     """Stages: arguments of pytest; a later one runs only if the earlier ones saw nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a stage may take with a fault. Seconds."""
+
+    cpu: float
+    """Of the processor; beyond it the fault has fallen."""
+    test: float
+    """Of the clock, for one test; beyond it that test has failed."""
+    wall: float
+    """Of the clock, for all; beyond it nothing is known."""
+
+
+WITHOUT = Limits(cpu=1200.0, test=300.0, wall=1200.0)
+"""What a stage may take without one."""
 
 
 ABOVE = ("tests/simulation", "tests/recording", "-m", "not slow")
@@ -76,6 +98,20 @@ ROOMS = (
 )
 NOT_CHANGED = {"engine/invariants.py"}
 """Checks that tests call; engine's own tests break an engine to see that they speak."""
+
+
+class _Watch:
+    """A plugin of pytest: notes the longest test; and has hypothesis find failures, not shrink."""
+
+    longest = 0.0
+
+    def pytest_sessionstart(self) -> None:
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", hypothesis.settings(phases=phases))
+        hypothesis.settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.longest = max(self.longest, report.duration)
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -126,11 +162,15 @@ def main() -> int:
         return 2
     drawn = random.Random(asked.seed).sample(pool, min(asked.count, len(pool)))
     print(f"{len(drawn)} of {len(pool)} faults, {len(equivalent)} listed as equivalent")
-    for room in rooms:
-        if not _passes_unchanged(room):
-            print(f"tests of {room.name} fail without any fault: mend them first")
+    limits: dict[tuple[str, ...], Limits] = {}
+    for stage, first in {tests: room for room, _ in drawn for tests in room.tests}.items():
+        found = _unchanged(first, stage)
+        if found is None:
+            print("tests fail without any fault, mend them first: pytest", *stage)
             return 2
-    return _report(rooms, list(_judged(drawn, asked.jobs, asked.minutes * 60.0)), len(drawn))
+        limits[stage] = found
+    judged = list(_judged(drawn, limits, asked.jobs, asked.minutes * 60.0))
+    return _report(rooms, judged, len(drawn))
 
 
 def _equivalent() -> set[str]:
@@ -140,53 +180,70 @@ def _equivalent() -> set[str]:
 
 
 def _judged(
-    drawn: Sequence[tuple[Room, Mutant]], jobs: int, seconds: float
-) -> Iterator[tuple[Room, Mutant, bool]]:
-    """(room, fault, whether it fell), as they end, `jobs` at a time."""
+    drawn: Sequence[tuple[Room, Mutant]],
+    limits: Mapping[tuple[str, ...], Limits],
+    jobs: int,
+    seconds: float,
+) -> Iterator[tuple[Room, Mutant, bool | None]]:
+    """(room, fault, whether it fell; None: not judged), as they end, `jobs` at a time."""
     ends = time.monotonic() + seconds
     waiting = list(reversed(drawn))
     running: dict[int, tuple[int, float, Room, Mutant, int]] = {}
+
+    def start(room: Room, mutant: Mutant, stage: int) -> None:
+        tests = room.tests[stage]
+        pid, end = _start(mutant, tests, limits[tests])
+        running[end] = (pid, time.monotonic() + limits[tests].wall, room, mutant, stage)
+
     try:
         while running or (waiting and time.monotonic() < ends):
             while waiting and len(running) < jobs and time.monotonic() < ends:
-                room, mutant = waiting.pop()
-                pid, end = _start(mutant, room.tests[0])
-                running[end] = (pid, time.monotonic(), room, mutant, 0)
+                start(*waiting.pop(), 0)
             ready, _, _ = select.select(list(running), [], [], 1.0)
             for end in list(running):
-                pid, began, room, mutant, stage = running[end]
-                if end not in ready and time.monotonic() - began < 240.0:
+                pid, until, room, mutant, stage = running[end]
+                if end not in ready and time.monotonic() < until:
                     continue
                 del running[end]
-                fell = end not in ready or os.read(end, 1) != b"\0"
+                fell = not os.read(end, 64).startswith(b"0 ") if end in ready else None
                 os.close(end)
                 _end(pid)
-                if fell or stage + 1 == len(room.tests):
-                    print("." if fell else f"\nlives: {mutant.path}:{mutant.line} {mutant.name}",
-                          end="" if fell else "\n", flush=True)  # fmt: skip
-                    yield room, mutant, fell
-                else:
-                    pid, end = _start(mutant, room.tests[stage + 1])
-                    running[end] = (pid, time.monotonic(), room, mutant, stage + 1)
+                if fell is False and stage + 1 < len(room.tests):
+                    start(room, mutant, stage + 1)
+                    continue
+                said = "\nnot judged" if fell is None else "" if fell else "\nlives"
+                said = f"{said}: {mutant.path}:{mutant.line} {mutant.name}\n" if said else "."
+                print(said, end="", flush=True)
+                yield room, mutant, fell
     finally:
         for pid, *_ in running.values():
             _end(pid)
     print()
 
 
-def _passes_unchanged(room: Room) -> bool:
-    """Whether the room's own tests pass with a module that is only written anew."""
+def _unchanged(room: Room, stage: tuple[str, ...]) -> Limits | None:
+    """What tests may take that pass with a module that is only written anew; None if they fail."""
     file = next(SOURCE.glob(room.modules[0]))
     source = ast.unparse(ast.parse(file.read_text()))
-    pid, end = _start(Mutant(str(file.relative_to(SOURCE)), 0, "", "", "", source), room.tests[0])
-    passed = os.read(end, 1) == b"\0"
+    mutant = Mutant(str(file.relative_to(SOURCE)), 0, "", "", "", source)
+    began = time.monotonic()
+    pid, end = _start(mutant, stage, WITHOUT)
+    said = os.read(end, 64).split()
     os.close(end)
     _end(pid)
-    return passed
+    if not said or said[0] != b"0":
+        return None
+    longest, cpu = map(float, said[1:])
+    took = time.monotonic() - began
+    return Limits(10.0 + 3.0 * cpu, 20.0 + 5.0 * longest, 60.0 + 5.0 * took)
 
 
-def _start(mutant: Mutant, tests: tuple[str, ...]) -> tuple[int, int]:
-    """Fork a process that runs `tests` with the fault; its pipe says 0 if they all pass."""
+def _start(mutant: Mutant, tests: tuple[str, ...], limits: Limits) -> tuple[int, int]:
+    """Fork a process that runs `tests` with the fault.
+
+    Its pipe says: exit code of pytest (0: all passed), seconds of the longest test, seconds of the
+    processor; nothing if it ended otherwise.
+    """
     end, write = os.pipe()
     pid = os.fork()
     if pid:
@@ -195,16 +252,21 @@ def _start(mutant: Mutant, tests: tuple[str, ...]) -> tuple[int, int]:
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.close(end)
+    before = time.process_time()
+    most = int(before + limits.cpu) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     with contextlib.suppress(BaseException), tempfile.TemporaryDirectory() as folder:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(nowhere, stream)
         sys.meta_path.insert(0, _Changed(mutant))
-        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "--timeout=60"]
+        options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is loaded
-        code = pytest.main([*options, f"--basetemp={folder}/t", *tests])
-        os.write(write, bytes([int(code)]))
+        options += [f"--timeout={limits.test}", f"--basetemp={folder}/t", *tests]
+        watch = _Watch()
+        code = int(pytest.main(options, plugins=[watch]))
+        os.write(write, f"{code} {watch.longest} {time.process_time() - before}".encode())
     os._exit(0)
 
 
@@ -215,19 +277,23 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def _report(rooms: Sequence[Room], judged: Sequence[tuple[Room, Mutant, bool]], drawn: int) -> int:
-    total = Counter(room.name for room, _, _ in judged)
-    fell = Counter(room.name for room, _, dead in judged if dead)
+def _report(
+    rooms: Sequence[Room], judged: Sequence[tuple[Room, Mutant, bool | None]], drawn: int
+) -> int:
+    total = Counter(room.name for room, _, fell in judged if fell is not None)
+    fallen = Counter(room.name for room, _, fell in judged if fell)
     for room in rooms:
         if total[room.name]:
-            share = fell[room.name] / total[room.name]
-            print(f"{room.name:<12}{fell[room.name]:>5} of {total[room.name]:<5}{share:6.1%}")
-    share = fell.total() / max(1, total.total())
+            share = fallen[room.name] / total[room.name]
+            print(f"{room.name:<12}{fallen[room.name]:>5} of {total[room.name]:<5}{share:6.1%}")
+    share = fallen.total() / max(1, total.total())
     print(
-        f"{fell.total()} of {total.total()} faults fell ({share:.1%}); at least {WANTED:.0%} must"
+        f"{fallen.total()} of {total.total()} faults fell ({share:.1%}); at least {WANTED:.0%} must"
     )
-    if total.total() < drawn:
-        print(f"time was up: {drawn - total.total()} were not tried")
+    if len(judged) > total.total():
+        print(f"{len(judged) - total.total()} were not judged: the machine was too busy")
+    if len(judged) < drawn:
+        print(f"time was up: {drawn - len(judged)} were not tried")
     return 0 if share >= WANTED else 1
 
 
