@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.reproduce.errors import ReproduceError
-from slacktide.reproduce.state import Results, fingerprint
+from slacktide.reproduce.harness.state import ReproduceError, Results, fingerprint
 
 ONE, TWO = {"case": "one", "seed": 1}, {"case": "two", "seed": 1}
 

@@ -99,31 +99,22 @@ PAPERS = {
 def _options(paper: PaperHelp) -> Iterator[Parameter]:
     """Those of a paper's command, in the order of its help."""
 
-    def option(
-        name: str, kind: Any, help: str, panel: str = _WHAT, default: Any = None, **more: Any
-    ) -> Parameter:
-        names = (f"--{name}",) if kind is bool else ()
-        about = typer.Option(*names, help=help, rich_help_panel=panel, **more)
-        return Parameter(
-            name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, about]
-        )
+    def made(name: str, kind: Any, about: Any, default: Any = None) -> Parameter:
+        known = Annotated[kind, about]
+        return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=known)
 
-    experiments = typer.Argument(
-        metavar="[EXPERIMENT]...", help=paper.experiments, show_default=False
-    )
-    yield Parameter(
-        "experiment",
-        Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[list[str] | None, experiments],
-    )
+    def option(name: str, kind: Any, help: str, panel: str = _WHAT, **more: Any) -> Parameter:
+        about = typer.Option(f"--{name}", help=help, rich_help_panel=panel, **more)
+        return made(name, kind, about, False if kind is bool else None)
+
+    listed = typer.Argument(metavar="[EXPERIMENT]...", help=paper.experiments, show_default=False)
+    yield made("experiment", list[str] | None, listed)
     if paper.setting:
-        yield option(
-            "setting", Settings, paper.setting, default=Settings.BOTH, case_sensitive=False
-        )
+        about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
+        yield made("setting", Settings, about, Settings.BOTH)
     number: dict[str, Any] = {"min": 1, "metavar": "N", "show_default": False}
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
-    yield option("quick", bool, paper.quick, default=False)
+    yield option("quick", bool, paper.quick)
     yield option("seeds", int | None, paper.seeds, **number)
     yield option("data", Path | None, paper.data, metavar="DIR", show_default=False)
     yield option("jobs", int | None, "Processes; default: one for each core.", **number)
@@ -135,8 +126,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
         metavar="FILE",
         show_default=False,
     )
-    yield option("fresh", bool, "Forget what the state file has.", default=False)
-    yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT, default=False)
+    yield option("fresh", bool, "Forget what the state file has.")
+    yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)
     as_json = "Write everything as JSON; - for stdout, instead of the tables."
     yield option("json", Path | None, as_json, **file)
     as_csv = "Write the rows as CSV; - for stdout, instead of the tables."
@@ -172,12 +163,11 @@ def _reproduce(
     setting: Settings | None = None,
 ) -> None:
     from slacktide.load.report.provenance import gather
-    from slacktide.reproduce.errors import ReproduceError
     from slacktide.reproduce.harness.run import reproduce as run
-    from slacktide.reproduce.state import Results, fingerprint
+    from slacktide.reproduce.harness.state import ReproduceError, Results, fingerprint
 
     paper = import_module(f"slacktide.reproduce.{name}.paper").PAPER
-    wanted = Wanted(json, csv, html, check=check)
+    _check_files(json, csv, html)
     scope = paper.quick if quick else paper.scope
     if setting is not None:
         scope = replace(scope, settings=setting.names)
@@ -200,7 +190,10 @@ def _reproduce(
             )
     except ReproduceError as error:
         fail(str(error))
-    wanted.deliver(result)
+    _deliver(result, json, csv, html)
+    missed = sum(not goal.met for goal in result.goals)
+    if check and missed:
+        fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
 
 
 def _default_state(paper: str) -> Path:
@@ -210,53 +203,42 @@ def _default_state(paper: str) -> Path:
     return folder / "slacktide" / f"reproduce-{paper}.jsonl"
 
 
-class Wanted:
-    """Where tables, JSON, CSV and a page go. Checked before anything is measured."""
+def _check_files(json: Path | None, csv: Path | None, html: Path | None) -> None:
+    """Ends the program where a folder is not there, or both `-` go to stdout."""
+    if html is not None:
+        require_plots("--html")
+    for flag, path in (("--json", json), ("--csv", csv), ("--html", html)):
+        if path is not None and not path.parent.is_dir():
+            fail(f"{flag}: no such folder: {path.parent}")
+    if json == csv == Path("-"):
+        fail("--json - and --csv - cannot both go to stdout")
 
-    def __init__(
-        self, json: Path | None, csv: Path | None, html: Path | None, *, check: bool
-    ) -> None:
-        """`-` is stdout. Ends the program where a folder is not there, or both go to stdout."""
-        self._json, self._csv, self._html = json, csv, html
-        self._check = check
-        if html is not None:
-            require_plots("--html")
-        for flag, path in (("--json", json), ("--csv", csv), ("--html", html)):
-            if path is not None and not path.parent.is_dir():
-                fail(f"{flag}: no such folder: {path.parent}")
-        if json == csv == Path("-"):
-            fail("--json - and --csv - cannot both go to stdout")
 
-    def deliver(self, result: Reproduction[Any, Any, Any]) -> None:
-        """Write and print it. Ends the program where that fails, or on missed goals."""
-        from slacktide.reports import ReportError
-        from slacktide.reproduce.harness.show import render
+def _deliver(
+    result: Reproduction[Any, Any, Any], json: Path | None, csv: Path | None, html: Path | None
+) -> None:
+    """Write and print it. Ends the program where that fails."""
+    from slacktide.reports import ReportError
+    from slacktide.reproduce.harness.show import page, render
 
-        try:
-            self._write(result)
-        except OSError as error:
-            fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
-        except ReportError as error:
-            fail(f"--html: {error}", FELL_SHORT)
-        if Path("-") not in (self._json, self._csv):
-            console().print(render(result))
-        missed = sum(not goal.met for goal in result.goals)
-        if self._check and missed:
-            fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
-
-    def _write(self, result: Reproduction[Any, Any, Any]) -> None:
-        from slacktide.reproduce.harness.show import page
-
-        if self._json == Path("-"):
+    stdout = Path("-")
+    try:
+        if json == stdout:
             print_json(result.to_dict())
-        elif self._json is not None:
-            self._json.write_bytes(result.to_json())
-        if self._csv == Path("-"):
+        elif json is not None:
+            json.write_bytes(result.to_json())
+        if csv == stdout:
             typer.echo(result.to_csv(), nl=False)
-        elif self._csv is not None:
-            self._csv.write_text(result.to_csv(), encoding="utf-8")
-        if self._html is not None:
-            self._html.write_text(page(result), encoding="utf-8")
+        elif csv is not None:
+            csv.write_text(result.to_csv(), encoding="utf-8")
+        if html is not None:
+            html.write_text(page(result), encoding="utf-8")
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}", FELL_SHORT)
+    except ReportError as error:
+        fail(f"--html: {error}", FELL_SHORT)
+    if stdout not in (json, csv):
+        console().print(render(result))
 
 
 for _name, _paper in PAPERS.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.orloj.cases import GAIN_CASES, SYNTHETIC, lengths_of, workload_of
 from slacktide.reproduce.orloj.published import TASKS, cases
 from slacktide.reproduce.orloj.setting import ALONE_MS, SETTINGS, sample

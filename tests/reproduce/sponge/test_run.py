@@ -12,9 +12,9 @@ import pytest
 from rich.console import Console
 
 from slacktide.load.report import Provenance
-from slacktide.reproduce.errors import ReproduceError
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import page, render
+from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.reproduce.sponge import experiments as room
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
 from slacktide.reproduce.sponge.cell import SpongeCell
@@ -23,7 +23,6 @@ from slacktide.reproduce.sponge.paper import PAPER
 from slacktide.reproduce.sponge.play import play
 from slacktide.reproduce.sponge.setting import FIT, SETTINGS, draw, unavoidable
 from slacktide.reproduce.sponge.show import Result
-from slacktide.reproduce.state import Results
 
 TINY = room.SpongeScope(seeds=1, duration=6, quick=True)
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")

@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import orjson
 
 from slacktide.load.report import Provenance
-from slacktide.reproduce.errors import ReproduceError
 from slacktide.reproduce.harness.experiments import (
     Experiment,
     Goal,
@@ -23,8 +22,11 @@ from slacktide.reproduce.harness.experiments import (
     SomeScope,
     identity,
 )
-from slacktide.reproduce.state import Results
+from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.simulation.scenario.workers import done_in_processes
+
+SIMULATED = ("domain", "workloads", "profiles", "engine", "scheduling", "simulation")
+"""Rooms whose code every simulated result depends on."""
 
 Outcome = TypeVar("Outcome")
 """What comes of a cell: a dataclass of plain data."""

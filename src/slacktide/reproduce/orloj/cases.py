@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import NormalDist
 from types import MappingProxyType
 
-from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.orloj.published import TASKS, TaskTimes, cases
 from slacktide.workloads import Exponential, Lengths, Mode, Modes
 

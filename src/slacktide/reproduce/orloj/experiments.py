@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 from slacktide.reproduce.harness.experiments import Experiment, Point
 from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
@@ -136,37 +136,35 @@ def _table(
     return points
 
 
-def _delay_rates(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
-    """Figure 13: Orloj's b, in steps of ten."""
-    for setting in scope.settings:
-        for slo in scope.slos:
-            for rate in DELAY_RATES_PER_MS:
-                contender = OrlojContender(f"orloj, b = {rate:g}/ms", "orloj", (("b", rate * 1e3),))
-                seeds = list(scope.seeds_of(setting))[:FEW_SEEDS]
-                yield _point("figure-13", scope, setting, SWEEP_CASE, slo, contender, seeds, rate)
+_Places: TypeAlias = Iterable[tuple[OrlojContender, float, dict[str, float]]]
+"""(contender, place on the x axis, fields of its cells)"""
 
 
-def _short_times(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
-    """Figure 14: the same requests, all times scaled down."""
-    for setting in scope.settings:
-        for slo in scope.slos:
-            for contender in (ORLOJ, SLACK):
-                for p99 in P99_MS:
-                    seeds = list(scope.seeds_of(setting))[:FEW_SEEDS]
+def _figure(name: str, places: _Places) -> Callable[[OrlojScope], Iterator[Point[OrlojCell]]]:
+    """The points of a figure."""
+
+    def points(scope: OrlojScope) -> Iterator[Point[OrlojCell]]:
+        for setting in scope.settings:
+            seeds = scope.seeds_of(setting)[:FEW_SEEDS]
+            for slo in scope.slos:
+                for contender, at, fields in places:
                     yield _point(
-                        "figure-14",
-                        scope,
-                        setting,
-                        SWEEP_CASE,
-                        slo,
-                        contender,
-                        seeds,
-                        p99,
-                        p99_ms=p99,
-                        overhead_ms=OVERHEAD_MS,
+                        name, scope, setting, SWEEP_CASE, slo, contender, seeds, at, **fields
                     )
 
+    return points
 
+
+_DELAY_RATES: _Places = tuple(
+    (OrlojContender(f"orloj, b = {rate:g}/ms", "orloj", (("b", rate * 1e3),)), rate, {})
+    for rate in DELAY_RATES_PER_MS
+)
+_SHORT_TIMES: _Places = tuple(
+    (contender, p99, {"p99_ms": p99, "overhead_ms": OVERHEAD_MS})
+    for contender in (ORLOJ, SLACK)
+    for p99 in P99_MS
+)
+"""The same requests, all times scaled down."""
 _ALL = (*PUBLISHED, *OURS)
 
 EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = MappingProxyType(
@@ -178,9 +176,11 @@ EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = MappingProxyType(
         "table-4": Experiment("Static models", _table("table-4", _ALL, (EXPONENTIAL,))),
         "table-5": Experiment("Real tasks", _table("table-5", _ALL)),
         QUEUE: Experiment("Cost of the queue"),
-        "figure-13": Experiment("Sensitivity to b", _delay_rates, "b (1/ms)"),
+        "figure-13": Experiment("Sensitivity to b", _figure("figure-13", _DELAY_RATES), "b (1/ms)"),
         "figure-14": Experiment(
-            "Times alone scaled down", _short_times, "P99 of the time alone (ms)"
+            "Times alone scaled down",
+            _figure("figure-14", _SHORT_TIMES),
+            "P99 of the time alone (ms)",
         ),
     }
 )

@@ -115,15 +115,23 @@ class _View:
         return Goal(self.setting, what, measured, wanted, met, f"{rows} rows")
 
     def at_least(
-        self, what: str, rows: list[_Row], one: Contender, other: Contender, points: float | None
-    ) -> Goal:
+        self,
+        what: str,
+        one: Contender,
+        other: Contender,
+        points: float | None,
+        slos: Iterable[float],
+    ) -> Iterator[Goal]:
         """The goal that `one` gains so many points over `other`; None: it is only shown."""
+        rows = self.with_all(one, other, slos=slos)
+        if not rows:
+            return
         gains = self.gains(rows, one, other)
         mean, error = fmean(gains), standard_error(gains)
         spread = "" if error is None else f" ± {error:.1f}"
         met = points is None or round(mean, 1) >= points  # as it is shown
         wanted = "–" if points is None else f"≥ {points:+.1f}"
-        return self.goal(what, f"{mean:+.1f}{spread}", wanted, met, len(rows))
+        yield self.goal(what, f"{mean:+.1f}{spread}", wanted, met, len(rows))
 
 
 def _best_of_four(view: _View) -> Iterator[Goal]:
@@ -133,80 +141,58 @@ def _best_of_four(view: _View) -> Iterator[Goal]:
             view.mean(row, ORLOJ) >= max(view.mean(row, one) for one in PUBLISHED) for row in rows
         )
         share = best / len(rows)
-        yield view.goal(
-            "orloj is the best of the four published systems",
-            f"{best} of {len(rows)} rows ({share:.0%})",
-            f"≥ {BEST_SHARE:.0%}",
-            share >= BEST_SHARE,
-            len(rows),
-        )
+        what = "orloj is the best of the four published systems"
+        measured = f"{best} of {len(rows)} rows ({share:.0%})"
+        met = share >= BEST_SHARE
+        yield view.goal(what, measured, f"≥ {BEST_SHARE:.0%}", met, len(rows))
 
 
 def _close_to_print(view: _View) -> Iterator[Goal]:
     for contender in (ORLOJ, ORLOJ_BY_CLASS, ORLOJ_TEXT, *PUBLISHED[:-1]):
         column = contender.policy.removesuffix("_text")
-        rows = view.with_all(contender)
         errors = [
             abs(view.mean(row, contender) - printed)
-            for row in rows
+            for row in view.with_all(contender)
             if (printed := printed_finish(row.case, row.slo, column)) is not None
         ]
-        if not errors:
-            continue
-        error = fmean(errors)
-        judged = contender is ORLOJ
-        yield view.goal(
-            f"mean absolute error of {contender.label} against the printed {column} column",
-            f"{error:.3f}",
-            f"≤ {MEAN_ERROR:.2f}" if judged else "–",
-            error <= MEAN_ERROR or not judged,
-            len(errors),
-        )
+        if errors:
+            error, judged = fmean(errors), contender is ORLOJ
+            what = f"mean absolute error of {contender.label} against the printed {column} column"
+            wanted = f"≤ {MEAN_ERROR:.2f}" if judged else "–"
+            met = error <= MEAN_ERROR or not judged
+            yield view.goal(what, f"{error:.3f}", wanted, met, len(errors))
 
 
 def _over_orloj(view: _View) -> Iterator[Goal]:
     for reading in (ORLOJ_BY_CLASS, ORLOJ):
         for slo, points in OVER_ORLOJ[view.setting].items():
-            rows = view.with_all(SLACK, reading, slos=(slo,))
-            if rows:
-                what = f"slack over {reading.label} at {slo:g} × P99"
-                judged = points if reading is ORLOJ_BY_CLASS else None
-                yield view.at_least(what, rows, SLACK, reading, judged)
+            what = f"slack over {reading.label} at {slo:g} × P99"
+            judged = points if reading is ORLOJ_BY_CLASS else None
+            yield from view.at_least(what, SLACK, reading, judged, (slo,))
 
 
 def _over_text(view: _View) -> Iterator[Goal]:
-    rows = view.with_all(SLACK, ORLOJ_TEXT, slos=[slo for slo in SLOS if slo <= TIGHT])
-    if rows:
-        points = OVER_TEXT[view.setting]
-        what = f"slack over orloj_text at ≤ {TIGHT:g} × P99"
-        yield view.at_least(what, rows, SLACK, ORLOJ_TEXT, points)
+    what = f"slack over orloj_text at ≤ {TIGHT:g} × P99"
+    tight = [slo for slo in SLOS if slo <= TIGHT]
+    yield from view.at_least(what, SLACK, ORLOJ_TEXT, OVER_TEXT[view.setting], tight)
 
 
 def _worst_row(view: _View) -> Iterator[Goal]:
     rows = view.with_all(SLACK, ORLOJ_BY_CLASS)
     if rows:
-        gain, worst = min(
-            ((fmean(view.gains([row], SLACK, ORLOJ_BY_CLASS)), row) for row in rows),
-            key=lambda pair: pair[0],
-        )
-        yield view.goal(
-            f"slack over {ORLOJ_BY_CLASS.label}, worst row",
-            f"{gain:+.1f} ({worst.case} at {worst.slo:g} ×)",
-            f"≥ {WORST:+.1f}",
-            round(gain, 1) >= WORST,
-            len(rows),
-        )
+        gains = [fmean(view.gains([row], SLACK, ORLOJ_BY_CLASS)) for row in rows]
+        gain = min(gains)
+        worst = rows[gains.index(gain)]
+        what = f"slack over {ORLOJ_BY_CLASS.label}, worst row"
+        measured = f"{gain:+.1f} ({worst.case} at {worst.slo:g} ×)"
+        yield view.goal(what, measured, f"≥ {WORST:+.1f}", round(gain, 1) >= WORST, len(rows))
 
 
 def _with_notice(view: _View) -> Iterator[Goal]:
     for slo, points in WITH_NOTICE.items():
-        rows = view.with_all(NOTICED, ORLOJ_BY_CLASS, slos=(slo,))
-        if rows:
-            what = (
-                f"slack with notice of {NOTICED.notice:g} × alone over {ORLOJ_BY_CLASS.label} "
-                f"at {slo:g} × P99"
-            )
-            yield view.at_least(what, rows, NOTICED, ORLOJ_BY_CLASS, points)
+        notice = f"slack with notice of {NOTICED.notice:g} × alone"
+        what = f"{notice} over {ORLOJ_BY_CLASS.label} at {slo:g} × P99"
+        yield from view.at_least(what, NOTICED, ORLOJ_BY_CLASS, points, (slo,))
 
 
 def _behind_oracle(view: _View) -> Iterator[Goal]:
@@ -219,38 +205,24 @@ def _behind_oracle(view: _View) -> Iterator[Goal]:
             for row in rows
         )
         judged = view.setting == "P"
-        yield view.goal(
-            "slack behind oracle_slack, mean of all rows",
-            f"{behind:.1f}" + (f"; no bound in {beaten} rows" if beaten else ""),
-            f"≤ {BEHIND_ORACLE:.1f}" if judged else "–",
-            round(behind, 1) <= BEHIND_ORACLE or not judged,
-            len(rows),
-        )
+        what = "slack behind oracle_slack, mean of all rows"
+        measured = f"{behind:.1f}" + (f"; no bound in {beaten} rows" if beaten else "")
+        wanted = f"≤ {BEHIND_ORACLE:.1f}" if judged else "–"
+        met = round(behind, 1) <= BEHIND_ORACLE or not judged
+        yield view.goal(what, measured, wanted, met, len(rows))
 
 
 def _long_class(view: _View) -> Iterator[Goal]:
     for row in view.with_all(FAIR, ORLOJ, slos=(FAIR_SLO,)):
         if row.case == FAIR_CASE:
             behind = 100.0 * (view.mean_of(row, ORLOJ, "long") - view.mean_of(row, FAIR, "long"))
-            yield view.goal(
-                f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99",
-                f"{behind:.1f}",
-                f"≤ {LONG_CLASS:.0f}",
-                behind <= LONG_CLASS,
-                1,
-            )
+            what = f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99"
+            met = behind <= LONG_CLASS
+            yield view.goal(what, f"{behind:.1f}", f"≤ {LONG_CLASS:.0f}", met, 1)
 
 
+_BOTH = (_over_orloj, _over_text, _worst_row)
 _GOALS: Mapping[str, tuple[Callable[[_View], Iterator[Goal]], ...]] = {
-    "P": (
-        _best_of_four,
-        _close_to_print,
-        _over_orloj,
-        _over_text,
-        _worst_row,
-        _with_notice,
-        _behind_oracle,
-        _long_class,
-    ),
-    "Q": (_over_orloj, _over_text, _worst_row, _behind_oracle),
+    "P": (_best_of_four, _close_to_print, *_BOTH, _with_notice, _behind_oracle, _long_class),
+    "Q": (*_BOTH, _behind_oracle),
 }

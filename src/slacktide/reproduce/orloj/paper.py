@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from slacktide.reproduce.harness.experiments import Goal, Point
-from slacktide.reproduce.harness.run import Publication
+from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.orloj.assumptions import assumptions
 from slacktide.reproduce.orloj.cell import Finish, OrlojCell
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, OrlojScope
@@ -30,17 +30,7 @@ def _conclude(
 
 PAPER = Publication(
     title="Orloj: Predictably Serving Unpredictable DNNs (Yu, Qiu, Jin, Chowdhury, 2022)",
-    code=(
-        "domain",
-        "workloads",
-        "profiles",
-        "engine",
-        "scheduling",
-        "simulation",
-        "reproduce/orloj/cases.py",
-        "reproduce/orloj/play.py",
-        "reproduce/orloj/setting.py",
-    ),
+    code=(*SIMULATED, *(f"reproduce/orloj/{name}.py" for name in ("cases", "play", "setting"))),
     experiments=EXPERIMENTS,
     scope=OrlojScope(),
     quick=QUICK,

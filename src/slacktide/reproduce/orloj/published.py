@@ -193,54 +193,27 @@ DEGRADES_BELOW_P99_MS = 20.0
 """Figure 14 and §5.7: finish rates are stable until the P99 of the time alone nears this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Printed:
-    """One printed finish rate."""
-
-    table: str
-    case: str
-    slo: float
-    scheduler: str
-    finish: float
-
-
-def _read(table: str, text: str) -> tuple[Printed, ...]:
-    found = []
-    for line in text.split("\n"):
-        if not line:
-            continue
-        case, slo, *rates = line.split()
-        for scheduler, rate in zip(SCHEDULERS, rates, strict=True):
-            found.append(Printed(table, case, float(slo), scheduler, float(rate)))
-    return tuple(found)
-
-
-TABLES: Mapping[str, tuple[Printed, ...]] = MappingProxyType(
-    {
-        name: _read(name, text)
-        for name, text in (
-            ("table-2", _TABLE_2),
-            ("table-3", _TABLE_3),
-            ("table-4", _TABLE_4),
-            ("table-5", _TABLE_5),
-        )
+def _read(text: str) -> dict[tuple[str, float, str], float]:
+    return {
+        (case, float(slo), scheduler): float(rate)
+        for case, slo, *rates in map(str.split, text.strip().split("\n"))
+        for scheduler, rate in zip(SCHEDULERS, rates, strict=True)
     }
-)
-"""Every printed finish rate, by table."""
+
+
+TABLES = {
+    f"table-{number}": _read(text)
+    for number, text in enumerate((_TABLE_2, _TABLE_3, _TABLE_4, _TABLE_5), start=2)
+}
+"""Every printed finish rate, by table; in a table by case, SLO and scheduler."""
 
 
 def cases(table: str) -> tuple[str, ...]:
     """The cases of `table`, in its order."""
-    return tuple(dict.fromkeys(printed.case for printed in TABLES[table]))
-
-
-_BY_KEY = {
-    (printed.case, printed.slo, printed.scheduler): printed.finish
-    for table in TABLES.values()
-    for printed in table
-}
+    return tuple(dict.fromkeys(case for case, _, _ in TABLES[table]))
 
 
 def printed_finish(case: str, slo: float, scheduler: str) -> float | None:
     """The printed finish rate; None where the paper prints none."""
-    return _BY_KEY.get((case, slo, scheduler))
+    found = (table.get((case, slo, scheduler)) for table in TABLES.values())
+    return next((rate for rate in found if rate is not None), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slacktide.load.traces import read_trace
-from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.state import ReproduceError, found_below
 from slacktide.workloads import WindowCounts, WorkloadError
 
 PATTERN = "azure_functions_2019*.csv"
@@ -17,17 +17,13 @@ def azure_counts(folder: Path) -> tuple[float, ...]:
 
     Raises ReproduceError if there is none, or if it cannot be read.
     """
-    if not folder.is_dir():
-        raise ReproduceError(f"--data: no such folder: {folder}")
-    found = sorted(folder.rglob(PATTERN))
-    if not found:
-        raise ReproduceError(f"--data: no {PATTERN} under {folder}")
+    path = found_below(folder, PATTERN)
     try:
-        arrivals = read_trace(str(found[0]))
+        arrivals = read_trace(str(path))
     except WorkloadError as error:
         raise ReproduceError(f"--data: {error}") from None
     if not isinstance(arrivals, WindowCounts):
-        raise ReproduceError(f"--data: {found[0].name} has no counts by window")
+        raise ReproduceError(f"--data: {path.name} has no counts by window")
     if not arrivals.counts.any():
-        raise ReproduceError(f"--data: {found[0].name} has no invocations")
+        raise ReproduceError(f"--data: {path.name} has no invocations")
     return tuple(map(float, arrivals.counts))

@@ -11,7 +11,7 @@ import numpy as np
 
 from slacktide.load.traces import read_bandwidths
 from slacktide.profiles.amdahl import Timed
-from slacktide.reproduce.errors import ReproduceError
+from slacktide.reproduce.harness.state import ReproduceError, found_below
 from slacktide.workloads import BandwidthTrace, WorkloadError, draw_4g, draw_5g
 
 GHENT, IRISH, POINTS = "ghent_4g*.csv", "irish_5g*.csv", "sponge_cpu_latency.csv"
@@ -57,7 +57,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
             draw_4g(LENGTH, np.random.default_rng(SEED)),
             draw_5g(LENGTH, np.random.default_rng(SEED)),
         )
-    four_g, five_g = _found(folder, GHENT), _found(folder, IRISH)
+    four_g, five_g = found_below(folder, GHENT), found_below(folder, IRISH)
     try:
         return Bandwidths(
             read_bandwidths(str(four_g), None, None),
@@ -71,7 +71,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
 
 def measured_points(folder: Path) -> tuple[Timed, ...]:
     """The measured latencies below `folder`: columns batch, cores, latency_ms. Raises as above."""
-    path = _found(folder, POINTS)
+    path = found_below(folder, POINTS)
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return tuple(
@@ -80,12 +80,3 @@ def measured_points(folder: Path) -> tuple[Timed, ...]:
             )
     except (KeyError, ValueError) as error:
         raise ReproduceError(f"--data: {path.name}: {error}") from None
-
-
-def _found(folder: Path, pattern: str) -> Path:
-    if not folder.is_dir():
-        raise ReproduceError(f"--data: no such folder: {folder}")
-    found = sorted(folder.rglob(pattern))
-    if not found:
-        raise ReproduceError(f"--data: no {pattern} under {folder}")
-    return found[0]

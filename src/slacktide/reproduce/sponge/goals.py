@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeAlias
 
 from slacktide.profiles.amdahl import AmdahlFit
 from slacktide.reproduce.harness.experiments import Goal
@@ -24,6 +25,9 @@ EQUAL = 0.1
 SETTLED = 1.0
 """Percent of violations, at most, of `joint` at four times the load, once replicas are up."""
 
+_Judged: TypeAlias = tuple[str, str, str, bool]
+"""(what, measured, wanted, met)"""
+
 
 def fit_goals(fit: AmdahlFit | None) -> list[Goal]:
     """Figure 3."""
@@ -43,10 +47,14 @@ def goals_of(rows: Iterable[CoresRow]) -> list[Goal]:
     by_setting: dict[str, dict[str, CoresRow]] = {}
     for row in rows:
         by_setting.setdefault(row.setting, {})[row.policy] = row
-    return [goal for name, found in by_setting.items() for goal in _of(SETTINGS[name], found)]
+    return [
+        Goal(name, *goal)
+        for name, found in by_setting.items()
+        for goal in _of(SETTINGS[name], found)
+    ]
 
 
-def _of(setting: Setting, rows: Mapping[str, CoresRow]) -> Iterator[Goal]:
+def _of(setting: Setting, rows: Mapping[str, CoresRow]) -> Iterator[_Judged]:
     ours, joint = rows.get(VERTICAL.label), rows.get(JOINT.label)
     if setting.outgrows:
         if joint is not None:
@@ -56,96 +64,56 @@ def _of(setting: Setting, rows: Mapping[str, CoresRow]) -> Iterator[Goal]:
         return
     full = rows.get(whole(setting).label)
     if full is not None:
-        yield from _against_whole(setting, ours, full)
-    yield from _few_cores(setting, ours, rows)
-    if FA2.label in rows:
-        yield _below_fa2(setting, ours, rows[FA2.label])
-    if joint is not None:
-        yield _joint(setting, joint, ours)
-
-
-def _against_whole(setting: Setting, ours: CoresRow, full: CoresRow) -> Iterator[Goal]:
-    least = _points(full.beyond_rate) + setting.margin
-    yield Goal(
-        setting.name,
-        f"beyond the unavoidable, against {full.policy}",
-        f"{_points(ours.beyond_rate):.2f} %",
-        f"≤ {least:.2f} %",
-        _at_most(_points(ours.beyond_rate), least),
-    )
-    yield Goal(
-        setting.name,
-        f"cores ÷ {full.policy}",
-        f"{ours.mean_cores / full.mean_cores:.2f} ×",
-        f"≤ {OF_WHOLE:g} ×",
-        _at_most(ours.mean_cores, OF_WHOLE * full.mean_cores),
-    )
-
-
-def _few_cores(setting: Setting, ours: CoresRow, rows: Mapping[str, CoresRow]) -> Iterator[Goal]:
-    for whose, least in (
-        ("clairvoyant", ours.clairvoyant_cores),
-        ("steady clairvoyant", ours.steady_cores),
-    ):
-        if least is not None:
-            yield Goal(
-                setting.name,
-                f"cores ÷ {whose} ({least:.2f})",
-                f"{ours.mean_cores / least:.2f} ×",
-                f"≤ {OVER_CLAIRVOYANT:g} ×",
-                _at_most(ours.mean_cores, OVER_CLAIRVOYANT * least),
-            )
+        beyond, least = _points(ours.beyond_rate), _points(full.beyond_rate) + setting.margin
+        what = f"beyond the unavoidable, against {full.policy}"
+        yield what, f"{beyond:.2f} %", f"≤ {least:.2f} %", _at_most(beyond, least)
+        yield _cores(ours, full.policy, full.mean_cores, OF_WHOLE)
+    if ours.clairvoyant_cores is not None:
+        least = ours.clairvoyant_cores
+        yield _cores(ours, f"clairvoyant ({least:.2f})", least, OVER_CLAIRVOYANT)
+    if ours.steady_cores is not None:
+        least = ours.steady_cores
+        yield _cores(ours, f"steady clairvoyant ({least:.2f})", least, OVER_CLAIRVOYANT)
     sizes = [row for cores in range(1, CORES + 1) if (row := rows.get(static(cores).label))]
-    equal = [row.mean_cores for row in sizes if row.violation_rate <= ours.violation_rate]
     if sizes:
-        cheapest = min(equal, default=math.inf)
-        yield Goal(
-            setting.name,
-            "cores, against the cheapest equal static size",
-            f"{ours.mean_cores:.2f}",
-            f"≤ {cheapest:.2f}" if equal else "none equal",
-            ours.mean_cores <= cheapest,
-        )
+        yield _cheapest(ours, sizes)
+    if FA2.label in rows:
+        yield _below_fa2(ours, rows[FA2.label])
+    if joint is not None:
+        more = _points(joint.violation_rate - ours.violation_rate)
+        times = joint.mean_cores / ours.mean_cores
+        met = _at_most(joint.mean_cores, ours.mean_cores) and _at_most(more, EQUAL)
+        what = "joint ÷ vertical: cores; points of violations"
+        yield what, f"{times:.2f} ×; {more:+.2f}", f"≤ 1 ×; {EQUAL:+.1f}", met
 
 
-def _below_fa2(setting: Setting, ours: CoresRow, fa2: CoresRow) -> Goal:
+def _cores(ours: CoresRow, other: str, cores: float, most: float) -> _Judged:
+    times = f"{ours.mean_cores / cores:.2f} ×"
+    return f"cores ÷ {other}", times, f"≤ {most:g} ×", _at_most(ours.mean_cores, most * cores)
+
+
+def _cheapest(ours: CoresRow, sizes: Iterable[CoresRow]) -> _Judged:
+    equal = [row.mean_cores for row in sizes if row.violation_rate <= ours.violation_rate]
+    cheapest = min(equal, default=math.inf)
+    what = "cores, against the cheapest equal static size"
+    wanted = f"≤ {cheapest:.2f}" if equal else "none equal"
+    return what, f"{ours.mean_cores:.2f}", wanted, ours.mean_cores <= cheapest
+
+
+def _below_fa2(ours: CoresRow, fa2: CoresRow) -> _Judged:
     few, many = ours.beyond_rate, fa2.beyond_rate
     times = math.inf if few <= 0.0 < many else many / few if few > 0.0 else 1.0
-    return Goal(
-        setting.name,
-        "beyond the unavoidable, fa2 ÷ ours",
-        "none" if times == math.inf else f"{times:.1f} ×",
-        f"≥ {BELOW_FA2:g} ×",
-        times >= BELOW_FA2,
-    )
+    shown = "none" if times == math.inf else f"{times:.1f} ×"
+    what = "beyond the unavoidable, fa2 ÷ ours"
+    return what, shown, f"≥ {BELOW_FA2:g} ×", times >= BELOW_FA2
 
 
-def _joint(setting: Setting, joint: CoresRow, ours: CoresRow) -> Goal:
-    more = _points(joint.violation_rate - ours.violation_rate)
-    return Goal(
-        setting.name,
-        "joint ÷ vertical: cores; points of violations",
-        f"{joint.mean_cores / ours.mean_cores:.2f} ×; {more:+.2f}",
-        f"≤ 1 ×; {EQUAL:+.1f}",
-        _at_most(joint.mean_cores, ours.mean_cores) and _at_most(more, EQUAL),
-    )
-
-
-def _settled(setting: Setting, joint: CoresRow) -> Iterator[Goal]:
-    yield Goal(
-        setting.name,
-        f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations",
-        f"{_points(joint.violation_rate):.2f} %",
-        f"≤ {SETTLED:g} %",
-        _at_most(_points(joint.violation_rate), SETTLED),
-    )
-    yield Goal(
-        setting.name,
-        "joint says how many instances are needed",
-        f"{joint.needed}, had {joint.replicas}",
-        "≥ 1",
-        joint.needed >= 1,
-    )
+def _settled(setting: Setting, joint: CoresRow) -> Iterator[_Judged]:
+    late = _points(joint.violation_rate)
+    what = f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations"
+    yield what, f"{late:.2f} %", f"≤ {SETTLED:g} %", _at_most(late, SETTLED)
+    had = f"{joint.needed}, had {joint.replicas}"
+    yield "joint says how many instances are needed", had, "≥ 1", joint.needed >= 1
 
 
 def _points(rate: float) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from slacktide.profiles.amdahl import fit_amdahl
 from slacktide.reproduce.harness.experiments import Goal, Point
-from slacktide.reproduce.harness.run import Publication
+from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.sponge.assumptions import assumptions
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
 from slacktide.reproduce.sponge.budgets import budgets, megabytes
@@ -19,6 +19,8 @@ from slacktide.reproduce.sponge.goals import fit_goals, goals_of
 from slacktide.reproduce.sponge.play import play
 from slacktide.reproduce.sponge.rows import CoresRow, rows_of
 from slacktide.reproduce.sponge.show import Figures, goals_title, sections, tables
+
+_CODE = ("bandwidths.py", "clairvoyant.py", "play.py", "setting.py")
 
 
 def _recorded(scope: SpongeScope, folder: Path, experiments: Sequence[str]) -> SpongeScope:
@@ -48,20 +50,7 @@ def _conclude(
 
 PAPER = Publication(
     title="Sponge: Inference Serving with Dynamic SLOs Using In-Place Vertical Scaling (2024)",
-    code=(
-        "domain",
-        "workloads",
-        "profiles",
-        "engine",
-        "scheduling",
-        "scaling",
-        "simulation",
-        "server/bandwidth.py",
-        "reproduce/sponge/bandwidths.py",
-        "reproduce/sponge/clairvoyant.py",
-        "reproduce/sponge/play.py",
-        "reproduce/sponge/setting.py",
-    ),
+    code=(*SIMULATED, "scaling", "server/bandwidth.py", *(f"reproduce/sponge/{x}" for x in _CODE)),
     experiments=EXPERIMENTS,
     scope=SpongeScope(),
     quick=QUICK,

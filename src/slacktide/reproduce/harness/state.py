@@ -15,9 +15,21 @@ from typing import IO, Any
 
 import orjson
 
-from slacktide.reproduce.errors import ReproduceError
+SOURCE = Path(__file__).parent.parent.parent
 
-SOURCE = Path(__file__).parent.parent
+
+class ReproduceError(ValueError):
+    """A bad argument or file; the text names it and says what was expected."""
+
+
+def found_below(folder: Path, pattern: str) -> Path:
+    """The first file below the folder of `--data` that matches. Raises ReproduceError."""
+    if not folder.is_dir():
+        raise ReproduceError(f"--data: no such folder: {folder}")
+    found = sorted(folder.rglob(pattern))
+    if not found:
+        raise ReproduceError(f"--data: no {pattern} under {folder}")
+    return found[0]
 
 
 def fingerprint(rooms: Iterable[str]) -> str:
