@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_type_hints
 
@@ -11,13 +12,42 @@ import typer
 import yaml
 from typer.models import OptionInfo
 
-from slacktide.cli.flag_file import values_from_file
 from slacktide.cli.output import fail, print_json
 from slacktide.cli.serving import run
 from slacktide.repository.units import parse_bytes, parse_percent, parse_seconds
 from slacktide.server.logs import LogFormat, configure
 from slacktide.server.security import TlsFiles
 from slacktide.server.settings import ServerSettings
+
+
+def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
+    """`--config FILE`: defaults from a YAML file; its keys are the flags without dashes in front.
+
+    A callback of an eager option. Ends the program for a file or a key that cannot be used.
+    """
+    if path is None:
+        return None
+    try:
+        document = yaml.safe_load(path.read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        fail(f"--config: {error}")
+    if not isinstance(document, dict):
+        fail("--config: expected a mapping of flags to values")
+    known = {
+        name.lstrip("-"): parameter.name
+        for parameter in context.command.params
+        for name in parameter.opts
+        if name.startswith("--")
+    }
+    unknown = [key for key in document if str(key).replace("_", "-") not in known]
+    if unknown:
+        near = get_close_matches(str(unknown[0]).replace("_", "-"), known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        fail(f"--config: unknown key {unknown[0]!r}{hint}")
+    values = {known[str(key).replace("_", "-")]: value for key, value in document.items()}
+    context.default_map = {**(context.default_map or {}), **values}
+    return path
+
 
 ENV = "SLACKTIDE_"
 
