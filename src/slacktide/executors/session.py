@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.details import Fault, client_detail, fault_of
-from slacktide.executors.interface import read_interface
 from slacktide.executors.made_up import row_shapes
-from slacktide.executors.model_file import Shapes, inspect
+from slacktide.executors.model_file import Shapes, inspect, read_interface
 from slacktide.executors.padded_io import LengthReader, Lengths, PaddedGatherer
 from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (

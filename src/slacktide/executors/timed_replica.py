@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from slacktide.domain import PoolId, Replica
 from slacktide.executors.arena import Arena
-from slacktide.executors.interface import DEFAULT_MAX_BATCH
 from slacktide.executors.made_up import batch_of
+from slacktide.executors.model_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     Executor,
     Failed,
