@@ -31,9 +31,8 @@ import slacktide
 from slacktide.cli.main import app as command_line
 from slacktide.domain import PoolId
 from slacktide.server import security
-from slacktide.server.groups import Group
 from slacktide.server.pools import Pools
-from slacktide.server.ports import ControlError
+from slacktide.server.ports import ControlError, Group
 from slacktide.server.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.wire.proto import messages
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slacktide.server.core_seconds import CoreSeconds
+from slacktide.server.scaling import CoreSeconds
 
 
 def test_cores_held_add_up_over_changes() -> None:

@@ -12,8 +12,7 @@ from prometheus_client import ProcessCollector
 from slacktide.server.metrics.exposition import Family, plain, write
 from slacktide.server.metrics.machine import Machine, Memory
 from slacktide.server.metrics.nvml import Gpu, Nvml
-from slacktide.server.metrics.process import process_families
-from slacktide.server.metrics.workers import WorkerUsage, usage_of
+from slacktide.server.metrics.processes import WorkerUsage, process_families, usage_of
 
 
 class Host:

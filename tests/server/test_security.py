@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from slacktide.server import security
-from slacktide.server.groups import Group
+from slacktide.server.ports import Group
 from slacktide.server.security import (
     Credentials,
     Gate,

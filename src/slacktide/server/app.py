@@ -9,15 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from slacktide.cluster import PodAllocator, PodClient, PodName
+from slacktide.domain import Replica
+from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import Engine, EngineSettings
+from slacktide.executors.allocator import CpuAllocator
 from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.ports import Executor
+from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.profiled import ProfiledExecutor
+from slacktide.executors.quota import choose_allocator
+from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
 from slacktide.repository import ProfileStore, Repository, Staging
 from slacktide.server.access import AccessLogger
@@ -27,11 +37,9 @@ from slacktide.server.driver import Driver
 from slacktide.server.fleet import Fleet, FleetSettings
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.launching import Launching
-from slacktide.server.machine_cores import open_cores
 from slacktide.server.metrics import Metrics
 from slacktide.server.observers import Observers
 from slacktide.server.pools import Pools
-from slacktide.server.profiled import profiled_executor
 from slacktide.server.scaling import Scaling
 from slacktide.server.security import Credentials
 from slacktide.server.settings import ServerSettings
@@ -210,3 +218,44 @@ def _require_writable(folder: Path) -> None:
             pass
     except OSError as error:
         raise OSError(error.errno, f"state-dir: cannot be written: {error.strerror}") from None
+
+
+def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
+    """Replicas that take as long as their version's profile says, and answer zeros."""
+
+    def times(replica: Replica) -> CorrectedTimes:
+        version = catalog.by_pool(replica.pool)
+        if version is None:
+            raise KeyError(f"{replica.pool} is not loaded")
+        # A table of its own: what the server learns must not change what is simulated.
+        return CorrectedTimes(version.times.table)
+
+    def interface(source: ModelSource) -> ModelInterface:
+        for version in catalog.all():
+            if version.source is source:
+                return version.interface
+        raise KeyError(f"{source.name}:{source.version} is not loaded")
+
+    return ProfiledExecutor(times, interface)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCores:
+    """What the settings come to here."""
+
+    numbers: tuple[int, ...]
+    """Processors that lanes may have, ascending."""
+    allocator: CpuAllocator
+    pod: PodAllocator | None = None
+    """The allocator, if it resizes our pod."""
+
+
+def open_cores(settings: ServerSettings) -> MachineCores:
+    """Find out. May take a call to a Kubernetes API server; raises PodError if that fails."""
+    if settings.cpu_allocator == "kubernetes":
+        pod = PodAllocator(PodClient(PodName.ours()), overhead=settings.pod_overhead)
+        pod.start()
+        # Not cut to the quota: that is what is to grow.
+        return MachineCores(tuple(sorted(os.sched_getaffinity(0)))[: settings.cores], pod, pod)
+    share = settings.core_share if settings.cpu_allocator == "cgroup" else None
+    return MachineCores(available_cores()[: settings.cores], choose_allocator(share))

@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from slacktide.executors.budget import MemoryBudget
 from slacktide.server.access import AccessLogger
-from slacktide.server.groups import Group
 from slacktide.server.grpc import GrpcServer, GrpcSettings
 from slacktide.server.grpc import rpc as grpc_rpc
 from slacktide.server.grpc.settings import TlsPem
 from slacktide.server.http import AccessLog, HttpServer, HttpSettings, Route, inference_routes
 from slacktide.server.http import hub as http_hub
 from slacktide.server.metrics import Metrics, metrics_routes
-from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.ports import ControlPlane, DataPlane, Group
 from slacktide.server.security import ASKED, Credentials, Gate, PortRules, Verdict
 from slacktide.server.settings import ServerSettings
 from slacktide.server.unpacking import Unpacker

@@ -8,11 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Protocol
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import ModelInterface
 from slacktide.wire.calls import Buffer, CallContext, InferCall, InferReply, Parameter
+
+
+class Group(StrEnum):
+    """What an endpoint is for: every route and every gRPC method belongs to exactly one.
+
+    One gate decides by group what may be called, over HTTP and gRPC alike. Triton's names where it
+    has one.
+    """
+
+    HEALTH = "health"
+    METADATA = "metadata"
+    INFERENCE = "inference"
+    CONFIG = "model-config"
+    STATISTICS = "statistics"
+    REPOSITORY = "model-repository"
+    CONTROL = "model-control"
+    """Loading and unloading, which Triton counts to its repository."""
+    SHARED_MEMORY = "shared-memory"
+    TRACE = "trace"
+    LOGGING = "logging"
+    METRICS = "metrics"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,39 @@ from collections.abc import Mapping, Sequence
 from slacktide.domain import Event, LaneResized, Plan, PlanChanged
 from slacktide.engine import Engine
 from slacktide.scaling.autoscaler import Autoscaler, ScaledModel, Standing
-from slacktide.server.core_seconds import CoreSeconds
+
+
+class CoreSeconds:
+    """What serving costs in cores, lane by lane: cores held × time, busy or not.
+
+    Called whenever lanes come, go or change; adds up in between. Pure: seconds come with calls.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._totals: dict[str, float] = {}
+        self._since = 0.0
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes there are."""
+        return len(self._sizes)
+
+    def note(self, sizes: Mapping[str, int], *, now: float) -> None:
+        """From now on lanes have so many cores; those not named have none."""
+        self._totals = dict(self.totals(now=now))
+        self._since = now
+        self._sizes = dict(sizes)
+        for lane in sizes:
+            self._totals.setdefault(lane, 0.0)
+
+    def totals(self, *, now: float) -> Mapping[str, float]:
+        """Core-seconds of every lane there ever was, up to now."""
+        held = now - self._since
+        return {
+            lane: total + self._sizes.get(lane, 0) * held for lane, total in self._totals.items()
+        }
+
 
 log = logging.getLogger("slacktide.scaling")
 

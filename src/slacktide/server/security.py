@@ -16,7 +16,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
-from slacktide.server.groups import Group
+from slacktide.server.ports import Group
 
 log = logging.getLogger("slacktide.server")
 

@@ -13,8 +13,8 @@ import uvloop
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.server.groups import Group
 from slacktide.server.grpc import Denial, GrpcServer, GrpcSettings, TlsPem
+from slacktide.server.ports import Group
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE, service_methods

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from google.protobuf.message import DecodeError, Message
 
 from slacktide.domain import Reason
-from slacktide.server.groups import Group
 from slacktide.server.grpc.control import unary
 from slacktide.server.grpc.rpc import Method, Rpc
-from slacktide.server.ports import ControlError, ControlPlane
+from slacktide.server.ports import ControlError, ControlPlane, Group
 from slacktide.wire.errors import WireError
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,

@@ -26,9 +26,7 @@ import grpc
 import grpc.aio
 
 from slacktide.domain import Reason
-from slacktide.server.groups import Group
-from slacktide.server.grpc.bodies import Bodies
-from slacktide.server.ports import ControlError
+from slacktide.server.ports import ControlError, Group
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
 
@@ -233,3 +231,45 @@ def peer_host(peer: str) -> str:
 
 def _entry(name: str, rpc: Rpc, status: str, now: float) -> AccessEntry:
     return AccessEntry(name, rpc.client, status, now - rpc.first_byte, rpc.model, rpc.request_id)
+
+
+_LOOKS_PER_TIMEOUT = 4
+
+
+class Bodies:
+    """Tasks that wait for a message; those whose message does not come are cancelled.
+
+    A timer for each call would cost a tenth of what the call may cost in all, and nearly every one
+    would be cancelled at once. So there is one for all: calls are kept in the order they came, and
+    a look every quarter of the limit finds those that are overdue. `expect` and `came` are called
+    by the task itself.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._since: dict[asyncio.Task[object], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, task: asyncio.Task[object], now: float) -> None:
+        """From now on, cancel `task` if it does not say `came` within the limit."""
+        self._since[task] = now
+        if self._timer is None:
+            self._arm()
+
+    def came(self, task: asyncio.Task[object]) -> bool:
+        """The wait of `task` is over. False if it had been given up, and `task` cancelled."""
+        return self._since.pop(task, None) is not None
+
+    def _arm(self) -> None:
+        delay = self._timeout_s / _LOOKS_PER_TIMEOUT
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        latest = self._clock() - self._timeout_s
+        for task in [task for task, since in self._since.items() if since <= latest]:
+            del self._since[task]
+            task.cancel()
+        if self._since:
+            self._arm()

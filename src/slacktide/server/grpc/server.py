@@ -10,16 +10,13 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 
-from slacktide.server.groups import Group
-from slacktide.server.grpc.bodies import Bodies
-from slacktide.server.grpc.control import ControlMethods
+from slacktide.server.grpc.control import ControlMethods, unsupported_table
 from slacktide.server.grpc.health import HealthMethods
 from slacktide.server.grpc.inference import ModelInfer
-from slacktide.server.grpc.rpc import AccessLog, Authorize, Frame, Method
+from slacktide.server.grpc.rpc import AccessLog, Authorize, Bodies, Frame, Method
 from slacktide.server.grpc.settings import GrpcSettings, TlsPem
 from slacktide.server.grpc.stream import ModelStreamInfer
-from slacktide.server.grpc.unsupported import unsupported_table
-from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.ports import ControlPlane, DataPlane, Group
 from slacktide.server.unpacking import Unpacker
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE

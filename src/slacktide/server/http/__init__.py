@@ -4,7 +4,6 @@ Converts, calls the data plane or the control plane, converts back; decides noth
 inference.
 """
 
-from slacktide.server.groups import Group as Group
 from slacktide.server.http.hub import Access as Access
 from slacktide.server.http.hub import AccessLog as AccessLog
 from slacktide.server.http.hub import Authorize as Authorize
@@ -16,3 +15,4 @@ from slacktide.server.http.routes import inference_routes as inference_routes
 from slacktide.server.http.routes import metrics_routes as metrics_routes
 from slacktide.server.http.server import HttpServer as HttpServer
 from slacktide.server.http.settings import HttpSettings as HttpSettings
+from slacktide.server.ports import Group as Group

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slacktide.server.groups import Group
 from slacktide.server.http.messages import Request, Response, failure_response
 from slacktide.server.http.router import Router
 from slacktide.server.http.settings import HttpSettings
+from slacktide.server.ports import Group
 from slacktide.server.turns import Turns
 from slacktide.server.unpacking import Unpacker
 

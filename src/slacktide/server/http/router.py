@@ -11,8 +11,8 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from slacktide.domain import Reason
-from slacktide.server.groups import Group
 from slacktide.server.http.messages import Request, Response
+from slacktide.server.ports import Group
 from slacktide.wire.errors import BadField
 
 Handler = Callable[[Request], Response | Awaitable[Response]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slacktide.server.groups import Group
 from slacktide.server.http.control import (
     ControlHandlers,
     absent,
@@ -20,7 +19,7 @@ from slacktide.server.http.control import (
 from slacktide.server.http.infer import InferEndpoint
 from slacktide.server.http.router import Handler, Receiver, Route
 from slacktide.server.http.settings import HttpSettings
-from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.server.ports import ControlPlane, DataPlane, Group
 from slacktide.server.unpacking import Unpacker
 
 TRACE_SETTINGS = {"trace_level": ["OFF"], "trace_rate": "0", "trace_count": "0", "trace_file": ""}

@@ -15,11 +15,10 @@ from slacktide.server.metrics.exposition import write
 from slacktide.server.metrics.machine import Machine
 from slacktide.server.metrics.nvml import Nvml, open_nvml
 from slacktide.server.metrics.own import recording_families, server_families, version_families
-from slacktide.server.metrics.process import process_families
+from slacktide.server.metrics.processes import Workers, process_families, usage_of
 from slacktide.server.metrics.scaling import pod_families, scaling_families, session_families
 from slacktide.server.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.server.metrics.view import look
-from slacktide.server.metrics.workers import Workers, usage_of
 from slacktide.server.resizing import Resizing
 from slacktide.server.scaling import Scaling
 from slacktide.server.versions import Catalog

@@ -16,8 +16,8 @@ from slacktide.engine.ledger import State
 from slacktide.executors.budget import MemoryBudget
 from slacktide.recording import Recorder
 from slacktide.server.metrics.exposition import Family
+from slacktide.server.metrics.processes import WorkerUsage
 from slacktide.server.metrics.view import VersionView
-from slacktide.server.metrics.workers import WorkerUsage
 from slacktide.server.tally import Histogram, Tally
 from slacktide.server.versions import Catalog
 
