@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.cli.output import (
+    FELL_SHORT,
+    console,
+    fail,
+    option,
+    print_json,
+    progress_bar,
+    require_plots,
+)
 from slacktide.load import LoadError, Progress, build_spec, run_load_sync
 from slacktide.reports import Report, ReportError, page, render
 from slacktide.reports.table import percent
@@ -28,210 +36,147 @@ def load(
         ),
     ],
     model: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="Model to ask.", rich_help_panel=_TRAFFIC, show_default=False
-        ),
+        str, option(_TRAFFIC, "Model to ask.", metavar="NAME", show_default=False)
     ] = "",
     version: Annotated[
-        str,
-        typer.Option(
-            metavar="N",
-            help="Its version; default: the latest.",
-            rich_help_panel=_TRAFFIC,
-            show_default=False,
-        ),
+        str, option(_TRAFFIC, "Its version; default: the latest.", metavar="N", show_default=False)
     ] = "",
     arrivals: Annotated[
         str,
-        typer.Option(
-            metavar="PROCESS",
-            help="poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
+        option(
+            _TRAFFIC,
+            "poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
             "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE or trace:FILE; "
             "rates per second.",
-            rich_help_panel=_TRAFFIC,
+            metavar="PROCESS",
         ),
     ] = "poisson:10",
-    duration: Annotated[
-        str, typer.Option(metavar="TIME", help="What is scored.", rich_help_panel=_TRAFFIC)
-    ] = "10s",
+    duration: Annotated[str, option(_TRAFFIC, "What is scored.", metavar="TIME")] = "10s",
     warmup: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="The same load before that, not scored.", rich_help_panel=_TRAFFIC
-        ),
+        str, option(_TRAFFIC, "The same load before that, not scored.", metavar="TIME")
     ] = "0s",
     stream: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="WORDS",
-            help="One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags "
+        option(
+            _TRAFFIC,
+            "One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags "
             "of a single stream, which give what it leaves out. May be given several times.",
-            rich_help_panel=_TRAFFIC,
+            metavar="WORDS",
         ),
     ] = None,
     rows: Annotated[
-        str,
-        typer.Option(
-            metavar="N,…",
-            help="Rows of a request; of a list (1,2,4) one is drawn.",
-            rich_help_panel=_TRAFFIC,
-        ),
+        str, option(_TRAFFIC, "Rows of a request; of a list (1,2,4) one is drawn.", metavar="N,…")
     ] = "1",
     shape: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="INPUT=DIMS",
-            help="INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list (16,64) or a "
+        option(
+            _TRAFFIC,
+            "INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list (16,64) or a "
             "range (8..24) one is drawn. May be given several times.",
-            rich_help_panel=_TRAFFIC,
+            metavar="INPUT=DIMS",
         ),
     ] = None,
     payload: Annotated[
         str,
-        typer.Option(
+        option(
+            _TRAFFIC,
+            "random, random:integers=N, or files (.npy, .npz, .json), separated by commas.",
             metavar="KIND",
-            help="random, random:integers=N, or files (.npy, .npz, .json), separated by commas.",
-            rich_help_panel=_TRAFFIC,
         ),
     ] = "random",
     seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Of arrivals, deadlines and payloads alike.", rich_help_panel=_TRAFFIC
-        ),
+        int, option(_TRAFFIC, "Of arrivals, deadlines and payloads alike.", metavar="N")
     ] = 0,
     deadline: Annotated[
         str,
-        typer.Option(
-            metavar="SPEC",
-            help="50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
-            rich_help_panel=_JUDGE,
-        ),
+        option(_JUDGE, "50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.", metavar="SPEC"),
     ] = "none",
     send_deadlines: Annotated[
         bool,
-        typer.Option(
+        option(
+            _JUDGE,
+            "Whether the server is told the deadline.",
             "--send-deadlines/--no-send-deadlines",
-            help="Whether the server is told the deadline.",
-            rich_help_panel=_JUDGE,
         ),
     ] = True,
     patience: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="How long after its deadline to wait.", rich_help_panel=_JUDGE
-        ),
+        str, option(_JUDGE, "How long after its deadline to wait.", metavar="TIME")
     ] = "10s",
     application: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Whom the requests are from.",
-            rich_help_panel=_WIRE,
-            show_default=False,
-        ),
+        str, option(_WIRE, "Whom the requests are from.", metavar="NAME", show_default=False)
     ] = "",
-    priority: Annotated[
-        int,
-        typer.Option(metavar="N", help="1 (highest) to 5; 0 says nothing.", rich_help_panel=_WIRE),
-    ] = 0,
+    priority: Annotated[int, option(_WIRE, "1 (highest) to 5; 0 says nothing.", metavar="N")] = 0,
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            _WIRE,
+            "NAME=VALUE, a further request parameter. May be given several times.",
             metavar="NAME=VALUE",
-            help="NAME=VALUE, a further request parameter. May be given several times.",
-            rich_help_panel=_WIRE,
         ),
     ] = None,
     connections: Annotated[
         int | None,
-        typer.Option(
+        option(
+            _WIRE,
+            "HTTP: most open at once (512); gRPC: channels (1).",
             metavar="N",
-            help="HTTP: most open at once (512); gRPC: channels (1).",
-            rich_help_panel=_WIRE,
             show_default=False,
         ),
     ] = None,
     upload: Annotated[
         str,
-        typer.Option(
+        option(
+            _WIRE,
+            "How long after its headers each body leaves, as over a slow uplink; HTTP only.",
             metavar="TIME",
-            help="How long after its headers each body leaves, as over a slow uplink; HTTP only.",
-            rich_help_panel=_WIRE,
         ),
     ] = "0s",
     link: Annotated[
         str,
-        typer.Option(
-            metavar="LINK",
-            help="What requests travel over: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g "
+        option(
+            _WIRE,
+            "What requests travel over: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g "
             "or 5g (drawn).",
-            rich_help_panel=_WIRE,
+            metavar="LINK",
             show_default=False,
         ),
     ] = "",
-    rtt: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="Its round trip.", rich_help_panel=_WIRE),
-    ] = "0s",
+    rtt: Annotated[str, option(_WIRE, "Its round trip.", metavar="TIME")] = "0s",
     shared_link: Annotated[
         bool,
-        typer.Option(
-            "--shared-link",
-            help="All connections queue for one link; else each has its own.",
-            rich_help_panel=_WIRE,
+        option(
+            _WIRE, "All connections queue for one link; else each has its own.", "--shared-link"
         ),
     ] = False,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the bearer token.", rich_help_panel=_WIRE),
+        Path | None, option(_WIRE, "File with the bearer token.", metavar="FILE")
     ] = None,
     ca_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Certificates (PEM) to trust over TLS.", rich_help_panel=_WIRE
-        ),
+        Path | None, option(_WIRE, "Certificates (PEM) to trust over TLS.", metavar="FILE")
     ] = None,
     spin: Annotated[
-        bool,
-        typer.Option(
-            "--spin", help="Never sleep between sends; takes a core.", rich_help_panel=_WIRE
-        ),
+        bool, option(_WIRE, "Never sleep between sends; takes a core.", "--spin")
     ] = False,
     lateness_warning: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME",
-            help="Own lateness (p99) above which the report warns.",
-            rich_help_panel=_REPORT,
-        ),
+        str, option(_REPORT, "Own lateness (p99) above which the report warns.", metavar="TIME")
     ] = "5ms",
     min_goodput: Annotated[
         float | None,
-        typer.Option(
+        option(
+            _REPORT,
+            "Exit 1 if a smaller share is answered in time.",
             metavar="SHARE",
             min=0.0,
             max=1.0,
-            help="Exit 1 if a smaller share is answered in time.",
-            rich_help_panel=_REPORT,
         ),
     ] = None,
     title: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT", help="Of the report.", rich_help_panel=_REPORT, show_default=False
-        ),
+        str, option(_REPORT, "Of the report.", metavar="TEXT", show_default=False)
     ] = "",
     html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the report as a page too.", rich_help_panel=_REPORT
-        ),
+        Path | None, option(_REPORT, "Write the report as a page too.", metavar="FILE")
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_REPORT)
-    ] = False,
+    json: Annotated[bool, option(_REPORT, "Print JSON.", "--json")] = False,
 ) -> None:
     """Send open-loop load with deadlines to a server, and report what was answered in time.
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import orjson
 import typer
@@ -15,6 +15,29 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 FELL_SHORT = 1
 BAD_USAGE = 2
+
+
+def option(
+    panel: str,
+    help: str,
+    *names: str,
+    metavar: str | None = None,
+    min: float | None = None,
+    max: float | None = None,
+    envvar: str | None = None,
+    show_default: bool = True,
+) -> Any:
+    """An option in a panel of the help; `names` where it is not called like its parameter."""
+    return typer.Option(
+        *names,
+        help=help,
+        rich_help_panel=panel,
+        metavar=metavar,
+        min=min,
+        max=max,
+        envvar=envvar,
+        show_default=show_default,
+    )
 
 
 def console() -> Console:

@@ -12,7 +12,7 @@ import typer
 import yaml
 from typer.models import OptionInfo
 
-from slacktide.cli.output import fail, print_json
+from slacktide.cli.output import fail, option, print_json
 from slacktide.cli.serving import run
 from slacktide.repository.units import parse_bytes, parse_percent, parse_seconds
 from slacktide.server.logs import LogFormat, configure
@@ -63,21 +63,16 @@ _FLAGS = {"max_request_bytes": "max_request_size", "scheduler_options": "schedul
 """Flags that are not called like their setting."""
 
 
-def _flag(panel: str, help: str, *, metavar: str | None = None, min: int | None = None) -> Any:
-    """An option in a panel of the help."""
-    return typer.Option(rich_help_panel=panel, help=help, metavar=metavar, min=min)
-
-
 def _named_alike(command: Command) -> Command:
     """Have the environment know each option by its parameter's name, as SLACKTIDE_NAME; one that
     takes no value has no `--no-` form."""
     hints = get_type_hints(command, include_extras=True)
     for name, hint in hints.items():
-        for option in getattr(hint, "__metadata__", ()):
-            if isinstance(option, OptionInfo) and option.rich_help_panel is not None:
-                option.envvar = f"{ENV}{name.upper()}"
+        for made in getattr(hint, "__metadata__", ()):
+            if isinstance(made, OptionInfo) and made.rich_help_panel is not None:
+                made.envvar = f"{ENV}{name.upper()}"
                 if hint.__origin__ is bool:
-                    option.param_decls = (f"--{name.replace('_', '-')}",)
+                    made.param_decls = (f"--{name.replace('_', '-')}",)
     command.__annotations__ = hints
     return command
 
@@ -146,39 +141,43 @@ def serve(
             is_eager=True,
         ),
     ] = None,
-    host: Annotated[str, _flag(_LISTEN, "Address to listen on.", metavar="ADDRESS")] = "127.0.0.1",
-    http_port: Annotated[int, _flag(_LISTEN, "0: a free one; -1: no HTTP.", metavar="PORT")] = 8000,
-    grpc_port: Annotated[int, _flag(_LISTEN, "0: a free one; -1: no gRPC.", metavar="PORT")] = 8001,
+    host: Annotated[str, option(_LISTEN, "Address to listen on.", metavar="ADDRESS")] = "127.0.0.1",
+    http_port: Annotated[
+        int, option(_LISTEN, "0: a free one; -1: no HTTP.", metavar="PORT")
+    ] = 8000,
+    grpc_port: Annotated[
+        int, option(_LISTEN, "0: a free one; -1: no gRPC.", metavar="PORT")
+    ] = 8001,
     metrics_port: Annotated[
-        int, _flag(_LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
+        int, option(_LISTEN, "0: a free one; -1: no metrics.", metavar="PORT")
     ] = 8002,
     control_port: Annotated[
-        int, _flag(_ACCESS, "HTTP for loading alone; 0: a free port; -1: none.", metavar="PORT")
+        int, option(_ACCESS, "HTTP for loading alone; 0: a free port; -1: none.", metavar="PORT")
     ] = -1,
     control_host: Annotated[
-        str, _flag(_ACCESS, "Address of that port.", metavar="ADDRESS")
+        str, option(_ACCESS, "Address of that port.", metavar="ADDRESS")
     ] = "127.0.0.1",
     allowed_hosts: Annotated[
-        str | None, _flag(_ACCESS, "Further names for Host, with commas.", metavar="NAMES")
+        str | None, option(_ACCESS, "Further names for Host, with commas.", metavar="NAMES")
     ] = None,
     allowed_origins: Annotated[
-        str | None, _flag(_ACCESS, "Web pages that may use it, with commas.", metavar="ORIGINS")
+        str | None, option(_ACCESS, "Web pages that may use it, with commas.", metavar="ORIGINS")
     ] = None,
     cores: Annotated[
         int | None,
-        _flag(
+        option(
             _MODELS, "Most cores that models use; default: all this process may use.", metavar="N"
         ),
     ] = None,
     allow_fewer_cores: Annotated[
         bool,
-        _flag(
+        option(
             _MODELS, "Serve models that wish for more cores than there are with those, and warn."
         ),
     ] = False,
     cpu_allocator: Annotated[
         str,
-        _flag(
+        option(
             _MODELS,
             "How workers get their cores: affinity, cgroup (a quota on top, where writable) or "
             "kubernetes (our own pod is resized first).",
@@ -187,7 +186,7 @@ def serve(
     ] = "affinity",
     core_share: Annotated[
         str,
-        _flag(
+        option(
             _MODELS,
             "With --cpu-allocator cgroup: part of the time of each core that a worker gets.",
             metavar="PERCENT",
@@ -195,7 +194,7 @@ def serve(
     ] = "100%",
     pod_overhead: Annotated[
         int,
-        _flag(
+        option(
             _MODELS,
             "With --cpu-allocator kubernetes: CPU of the pod for the server's own loop.",
             metavar="MILLICORES",
@@ -203,7 +202,7 @@ def serve(
     ] = 500,
     scheduler: Annotated[
         str | None,
-        _flag(
+        option(
             _MODELS,
             "slack, edf or fifo for every model, whatever its settings say.",
             metavar="NAME",
@@ -211,84 +210,87 @@ def serve(
     ] = None,
     scheduler_option: Annotated[
         list[str] | None,
-        _flag(
+        option(
             _MODELS, "KEY=VALUE for --scheduler; may be given several times.", metavar="KEY=VALUE"
         ),
     ] = None,
     state_dir: Annotated[
         Path | None,
-        _flag(_MODELS, "Where profiles go if the repository is read-only.", metavar="DIR"),
+        option(_MODELS, "Where profiles go if the repository is read-only.", metavar="DIR"),
     ] = None,
     profile_budget: Annotated[
-        str, _flag(_MODELS, "Time to measure a version that has no stored profile.", metavar="TIME")
+        str,
+        option(_MODELS, "Time to measure a version that has no stored profile.", metavar="TIME"),
     ] = "2s",
     memory_limit: Annotated[
-        str, _flag(_LIMITS, "Payloads of requests in flight.", metavar="SIZE")
+        str, option(_LIMITS, "Payloads of requests in flight.", metavar="SIZE")
     ] = "2GiB",
     client_memory_limit: Annotated[
         str | None,
-        _flag(_LIMITS, "The same for one client address; default: half of it.", metavar="SIZE"),
+        option(_LIMITS, "The same for one client address; default: half of it.", metavar="SIZE"),
     ] = None,
     max_in_flight_per_client: Annotated[
-        int | None, _flag(_LIMITS, "Requests in flight of one client address.", metavar="N", min=1)
+        int | None, option(_LIMITS, "Requests in flight of one client address.", metavar="N", min=1)
     ] = None,
     max_connections: Annotated[
-        int, _flag(_LIMITS, "Connections per port.", metavar="N", min=1)
+        int, option(_LIMITS, "Connections per port.", metavar="N", min=1)
     ] = 4096,
-    max_request_size: Annotated[str, _flag(_LIMITS, "Largest body.", metavar="SIZE")] = "64MiB",
+    max_request_size: Annotated[str, option(_LIMITS, "Largest body.", metavar="SIZE")] = "64MiB",
     header_timeout: Annotated[
-        str, _flag(_LIMITS, "For a request's headers.", metavar="TIME")
+        str, option(_LIMITS, "For a request's headers.", metavar="TIME")
     ] = "10s",
     body_timeout: Annotated[
-        str, _flag(_LIMITS, "For a request's body, beyond what its size allows.", metavar="TIME")
+        str, option(_LIMITS, "For a request's body, beyond what its size allows.", metavar="TIME")
     ] = "30s",
-    idle_timeout: Annotated[str, _flag(_LIMITS, "For a quiet connection.", metavar="TIME")] = "75s",
+    idle_timeout: Annotated[
+        str, option(_LIMITS, "For a quiet connection.", metavar="TIME")
+    ] = "75s",
     drain_delay: Annotated[
         str,
-        _flag(_LIMITS, "On SIGTERM: from failing readiness to closing the ports.", metavar="TIME"),
+        option(_LIMITS, "On SIGTERM: from failing readiness to closing the ports.", metavar="TIME"),
     ] = "0s",
     drain_timeout: Annotated[
-        str, _flag(_LIMITS, "After that: longest wait for what is in flight.", metavar="TIME")
+        str, option(_LIMITS, "After that: longest wait for what is in flight.", metavar="TIME")
     ] = "30s",
     allow_control: Annotated[
-        bool, _flag(_ACCESS, "Let clients load and unload; needs --token-file.")
+        bool, option(_ACCESS, "Let clients load and unload; needs --token-file.")
     ] = False,
-    allow_uploads: Annotated[bool, _flag(_ACCESS, "Let the load call bring model files.")] = False,
+    allow_uploads: Annotated[bool, option(_ACCESS, "Let the load call bring model files.")] = False,
     triton_strict: Annotated[
         bool,
-        _flag(_MODELS, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."),
+        option(_MODELS, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."),
     ] = False,
     token_file: Annotated[
         Path | None,
-        _flag(_ACCESS, "File with the bearer token that calls must carry.", metavar="FILE"),
+        option(_ACCESS, "File with the bearer token that calls must carry.", metavar="FILE"),
     ] = None,
     tls_cert: Annotated[
-        Path | None, _flag(_ACCESS, "Certificate chain (PEM).", metavar="FILE")
+        Path | None, option(_ACCESS, "Certificate chain (PEM).", metavar="FILE")
     ] = None,
     tls_key: Annotated[
-        Path | None, _flag(_ACCESS, "Its private key (PEM).", metavar="FILE")
+        Path | None, option(_ACCESS, "Its private key (PEM).", metavar="FILE")
     ] = None,
     tls_client_ca: Annotated[
-        Path | None, _flag(_ACCESS, "Require client certificates of this CA.", metavar="FILE")
+        Path | None, option(_ACCESS, "Require client certificates of this CA.", metavar="FILE")
     ] = None,
-    log_level: Annotated[str, _flag(_SEEN, "debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, option(_SEEN, "debug, info, warning or error.")] = "info",
     log_format: Annotated[
-        LogFormat, _flag(_SEEN, "Lines for people or for machines.")
+        LogFormat, option(_SEEN, "Lines for people or for machines.")
     ] = LogFormat.TEXT,
-    access_log: Annotated[bool, _flag(_SEEN, "A line for each request.")] = False,
+    access_log: Annotated[bool, option(_SEEN, "A line for each request.")] = False,
     trace_endpoint: Annotated[
-        str | None, _flag(_SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL")
+        str | None, option(_SEEN, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL")
     ] = None,
     record: Annotated[
         Path | None,
-        _flag(
+        option(
             _SEEN,
             "Record the engine's events and commands, for `slacktide simulate --replay`.",
             metavar="FILE",
         ),
     ] = None,
     record_limit: Annotated[
-        str, _flag(_SEEN, "Size at which FILE becomes FILE.1 and begins anew.", metavar="SIZE")
+        str, option(_SEEN, "Size at which FILE becomes FILE.1 and begins anew.", metavar="SIZE")
     ] = "1GiB",
     print_config: Annotated[
         bool,
@@ -310,7 +312,7 @@ def serve(
     try:
         settings = ServerSettings(**_settings(given), tls=tls)
     except ValueError as error:
-        fail(_naming_the_flag(str(error)))
+        fail(_naming_theflag(str(error)))
     if print_config:
         print_json(_plain(settings))
         return
@@ -321,7 +323,7 @@ def serve(
     raise typer.Exit(run(repository, settings))
 
 
-def _naming_the_flag(message: str) -> str:
+def _naming_theflag(message: str) -> str:
     """`http_port: expected …` as `--http-port: expected …`; a text of another form as it is."""
     name, colon, rest = message.partition(": ")
     if not colon or not name.isidentifier():

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.cli.output import (
+    FELL_SHORT,
+    console,
+    fail,
+    option,
+    print_json,
+    progress_bar,
+    require_plots,
+)
 from slacktide.cli.recordings import predict_recording, replay_recording
 from slacktide.repository.units import parse_seconds
 
@@ -41,121 +49,116 @@ def simulate(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            _WHAT,
+            "Replaces a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
+            "May be given several times.",
             "--set",
             envvar="SLACKTIDE_SIMULATE_SET",
             metavar="KEY=VALUE",
-            help="Replaces a key of the scenario, e.g. scheduler=edf or applications.web.slo=50ms. "
-            "May be given several times.",
-            rich_help_panel=_WHAT,
         ),
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option(
+        option(
+            _WHAT,
+            "Instead of the scenario's seeds. May be given several times.",
             metavar="N",
-            help="Instead of the scenario's seeds. May be given several times.",
-            rich_help_panel=_WHAT,
             show_default=False,
         ),
     ] = None,
     duration: Annotated[
         str | None,
-        typer.Option(
+        option(
+            _WHAT,
+            "What is scored, instead of what the scenario says.",
             metavar="TIME",
-            help="What is scored, instead of what the scenario says.",
-            rich_help_panel=_WHAT,
             show_default=False,
         ),
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(
+        option(
+            _HOW,
+            "Processes; default: one for each core, as far as there are runs.",
             "--jobs",
             "-j",
             min=1,
             metavar="N",
-            help="Processes; default: one for each core, as far as there are runs.",
-            rich_help_panel=_HOW,
             show_default=False,
         ),
     ] = None,
     csv: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            _REPORT,
+            "Write the figures as a table, a line for each cell and stream.",
             metavar="FILE",
-            help="Write the figures as a table, a line for each cell and stream.",
-            rich_help_panel=_REPORT,
         ),
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the report as a page too.", rich_help_panel=_REPORT
-        ),
+        Path | None, option(_REPORT, "Write the report as a page too.", metavar="FILE")
     ] = None,
     requests: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            _REPORT,
+            "Write a line of CSV for each request; percentiles are exact then. For one run.",
             metavar="FILE",
-            help="Write a line of CSV for each request; percentiles are exact then. For one run.",
-            rich_help_panel=_REPORT,
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON.", rich_help_panel=_REPORT)
-    ] = False,
+    json: Annotated[bool, option(_REPORT, "Print JSON.", "--json")] = False,
     min_goodput: Annotated[
         float | None,
-        typer.Option(
+        option(
+            _REPORT,
+            "Exit 1 if any cell's mean goodput is smaller.",
             metavar="SHARE",
             min=0.0,
             max=1.0,
-            help="Exit 1 if any cell's mean goodput is smaller.",
-            rich_help_panel=_REPORT,
         ),
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Feed what `serve --record` recorded to the engine; exit 1 unless its commands "
+        option(
+            _RECORDING,
+            "Feed what `serve --record` recorded to the engine; exit 1 unless its commands "
             "are the same.",
-            rich_help_panel=_RECORDING,
+            metavar="FILE",
         ),
     ] = None,
     decisions: Annotated[
         bool,
-        typer.Option(
+        option(
+            _RECORDING,
+            "With --replay: why each batch ran, and why each request was dropped.",
             "--decisions",
-            help="With --replay: why each batch ran, and why each request was dropped.",
-            rich_help_panel=_RECORDING,
         ),
     ] = False,
     request: Annotated[
         int | None,
-        typer.Option(
+        option(
+            _RECORDING,
+            "With --replay: the decisions about this request alone.",
             metavar="ID",
-            help="With --replay: the decisions about this request alone.",
-            rich_help_panel=_RECORDING,
             show_default=False,
         ),
     ] = None,
     predict: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Predict what became of the recorded requests from who came when, and set it "
+        option(
+            _RECORDING,
+            "Predict what became of the recorded requests from who came when, and set it "
             "beside what did.",
-            rich_help_panel=_RECORDING,
+            metavar="FILE",
         ),
     ] = None,
     after: Annotated[
         str,
-        typer.Option(
+        option(
+            _RECORDING,
+            "With --predict: replay so much first, which teaches how long batches take.",
             metavar="TIME",
-            help="With --predict: replay so much first, which teaches how long batches take.",
-            rich_help_panel=_RECORDING,
         ),
     ] = "0s",
 ) -> None:
