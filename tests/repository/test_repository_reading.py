@@ -40,11 +40,6 @@ def test_several_versions(root: Path, add_model: Builder) -> None:
     add_model("m", versions=("1", "2", "3"), yaml="versions: [3, 1]")
     repository = Repository(root)
     assert [d.version for d in repository.read("m")] == ["1", "3"]
-    assert repository.read_version("m", "1").version == "1"
-    with pytest.raises(NotFoundError, match="version 2 is not served; served: 1, 3"):
-        repository.read_version("m", "2")
-    with pytest.raises(InvalidNameError):
-        repository.read_version("m", "01")
 
 
 def test_a_version_asked_for_must_exist(root: Path, add_model: Builder) -> None:

@@ -12,7 +12,6 @@ exact: Σ of the tail below is then the sample mean, whatever the step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -54,23 +53,6 @@ def empirical_cdf(lengths: Floats, step: float) -> Floats:
 def point_cdf(length: float, step: float) -> Floats:
     """CDF of a length that is known, to within a step or so."""
     return empirical_cdf(np.array([length]), step)
-
-
-def densities(cdfs: Floats, step: float) -> Floats:
-    """Mass per length in each cell between grid points; shape (…, POINTS − 1).
-
-    This is h of Orloj's Eq. 2, whose "frequency" has to be divided by the width of the bin.
-    """
-    return np.diff(cdfs, axis=-1) / step
-
-
-def cdf_of_max(cdfs: Floats, counts: Sequence[int]) -> Floats:
-    """CDF of the longest of a batch with `counts[g]` members of distribution g.
-
-    `cdfs` has shape (G, POINTS), the result (POINTS,).
-    """
-    cdf: Floats = np.exp(np.asarray(counts, dtype=np.float64) @ np.log(np.maximum(cdfs, FLOOR)))
-    return cdf
 
 
 def expected_max(cdf: Floats, step: float) -> float:

@@ -30,7 +30,6 @@ from slacktide.repository.nearest import suggestion
 from slacktide.repository.paths import (
     Kind,
     check_name,
-    check_version,
     is_name,
     is_version,
     read_bounded,
@@ -126,16 +125,6 @@ class Repository:
             )
             for version in chosen
         )
-
-    def read_version(self, model: str, version: str) -> ModelDefinition:
-        """One version that is to be served. Raises RepositoryError."""
-        check_version(version, where=model if is_name(model) else "")
-        definitions = self.read(model)
-        for definition in definitions:
-            if definition.version == version:
-                return definition
-        hint = suggestion(version, (d.version for d in definitions), noun="served")
-        raise NotFoundError(model, f"version {version} is not served; {hint}")
 
     def _list(self, name: str) -> ListedModel:
         try:

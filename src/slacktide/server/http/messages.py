@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
-_NO_HEADERS: Mapping[bytes, bytes] = {}
-
 
 class Request:
     """One request. `headers` has lower-case names; `params` are the decoded parts of the path."""
