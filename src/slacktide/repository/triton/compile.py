@@ -9,6 +9,7 @@ and compares.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import slacktide
@@ -18,15 +19,18 @@ SOURCE_ROOT = Path(slacktide.__file__).parent.parent
 TARGET = Path(__file__).with_name("model_config.binpb")
 
 
-def compiled() -> bytes:
-    """The descriptor set of the .proto as it stands. Raises RuntimeError if it does not compile."""
+def compiled(sources: Sequence[Path] = (SOURCE_ROOT / MODEL_CONFIG_PROTO,)) -> bytes:
+    """The descriptor set of these .proto files as they stand, imports left out.
+
+    Raises RuntimeError if they do not compile.
+    """
     from grpc_tools import protoc  # type: ignore[import-untyped]  # ships no types
 
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder, "out.binpb")
         arguments = ["protoc", f"-I{SOURCE_ROOT}", f"--descriptor_set_out={out}"]
-        if protoc.main([*arguments, str(SOURCE_ROOT / MODEL_CONFIG_PROTO)]) != 0:
-            raise RuntimeError(f"{MODEL_CONFIG_PROTO} does not compile")
+        if protoc.main([*arguments, *map(str, sources)]) != 0:
+            raise RuntimeError(f"{', '.join(path.name for path in sources)}: does not compile")
         return out.read_bytes()
 
 
