@@ -90,6 +90,7 @@ ROOMS = (
             "server/open_requests.py",
             "server/deadlines.py",
             "server/driver.py",
+            "server/http/admission.py",
             "server/http/protocol.py",
             "server/http/infer.py",
         ),

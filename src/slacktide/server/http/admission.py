@@ -10,6 +10,7 @@ from slacktide.domain import Reason
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
 from slacktide.server.http.messages import Response, cors_lines, error_response, failure_response
+from slacktide.wire.errors import WireError
 
 
 def open_exchange(hub: Hub, exchange: Exchange) -> None:
@@ -62,3 +63,26 @@ def _open(hub: Hub, exchange: Exchange) -> None:
     if exchange.response is None:
         # Only from here on does the receiver hold something that must be ended.
         exchange.receiver = receiver
+
+
+def place_for(hub: Hub, exchange: Exchange) -> memoryview | None:
+    """Where to receive a body of known length; None if it was refused, which is the response."""
+    try:
+        if exchange.receiver is not None:
+            place = exchange.receiver.announce(exchange, exchange.length)
+        elif hub.charge(exchange.length, exchange.client):
+            exchange.charged = exchange.length
+            exchange.body = bytearray(exchange.length)
+            place = memoryview(exchange.body)
+        else:
+            place = failure_response(
+                WireError(Reason.MEMORY_LIMIT, "too many bodies are on their way"),
+                triton_strict=hub.settings.triton_strict,
+            )
+    except Exception as error:
+        exchange.abandoned(Reason.RUNTIME_ERROR)
+        place = failure_response(error, triton_strict=hub.settings.triton_strict)
+    if isinstance(place, Response):
+        exchange.response = place
+        return None
+    return place

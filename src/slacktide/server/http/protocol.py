@@ -25,7 +25,7 @@ from functools import partial
 from typing import cast
 
 from slacktide.domain import Reason
-from slacktide.server.http.admission import open_exchange
+from slacktide.server.http.admission import open_exchange, place_for
 from slacktide.server.http.compression import chosen_encoding, compressed
 from slacktide.server.http.exchange import Exchange
 from slacktide.server.http.hub import Hub
@@ -39,7 +39,6 @@ from slacktide.server.http.messages import (
 )
 from slacktide.server.http.reader import RequestReader
 from slacktide.wire.calls import Buffer
-from slacktide.wire.errors import WireError
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
         current.body_since = self._now
         open_exchange(self._hub, current)
         if current.response is None and not current.chunked:
-            sink = self._place_for(current)
+            sink = place_for(self._hub, current)
             if sink is not None:
                 piece = b"".join(current.pieces)
                 sink[: len(piece)] = piece
@@ -234,28 +233,6 @@ class Connection(asyncio.BufferedProtocol):
         elif current.headers.get(b"expect"):
             current.awaits_continue = True
         self._pump()
-
-    def _place_for(self, current: Exchange) -> memoryview | None:
-        """Where to receive a body of known length; None if it was refused."""
-        try:
-            if current.receiver is not None:
-                place = current.receiver.announce(current, current.length)
-            elif self._hub.charge(current.length, self.client):
-                current.charged = current.length
-                current.body = bytearray(current.length)
-                place = memoryview(current.body)
-            else:
-                place = failure_response(
-                    WireError(Reason.MEMORY_LIMIT, "too many bodies are on their way"),
-                    triton_strict=self._hub.settings.triton_strict,
-                )
-        except Exception as error:
-            current.abandoned(Reason.RUNTIME_ERROR)
-            place = failure_response(error, triton_strict=self._hub.settings.triton_strict)
-        if isinstance(place, Response):
-            current.response = place
-            return None
-        return place
 
     def _refuse_body(self, current: Exchange) -> None:
         """Queue an answer that comes before its body; pass over the body if it is short."""
