@@ -381,6 +381,70 @@ class TestRebasing:
         assert one.engine.state.pools[M].placements[0].replica.max_batch == 3
         assert planner.views
 
+    def test_a_lane_that_comes_back_leaves_its_core_to_the_model_that_was_given_it(
+        self, driver, base_plan, scaled, scripts
+    ):
+        """A busy replica is to go, a new model starts on its core, the replica is wanted again."""
+        one = driver(3)
+        two = scaled(cores=1, replicas=2)
+        one.serve(base_plan("m"), m=two)
+        scripts["m"].wish = Wish(2, 1, 1)
+        one.tick()
+        one.bring_up()
+        one.serve(base_plan("m", "o"), m=two, o=scaled("o"))
+        one.submit(1, 2, slo=9.0)
+        one.submit(3, model="o", slo=9.0)
+        busy = {run.batch.replica.cores: run.batch.id for run in one.batches}
+        assert set(busy) == {(0,), (1,), (2,)}
+        scripts["m"].wish = Wish(1, 1, 1)
+        one.tick()
+        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
+        lanes = one.engine.state.lanes
+        assert lanes["m+1"].removed
+        assert lanes["m+1"].cores == lanes["n"].target == (1,)
+        one.send(BatchFinished(busy[(2,)]), after=0.01)
+        scripts["m"].wish = Wish(2, 1, 1)
+        one.tick()
+        assert {name: lane.target for name, lane in lanes.items()} == {
+            "m": (0,),
+            "m+1": (2,),
+            "n": (1,),
+        }
+
+    def test_a_model_that_is_loaded_again_while_its_lane_still_runs_has_a_core(
+        self, driver, base_plan, scaled
+    ):
+        """All cores are taken: `o` starts on the one of `m`, and `m` goes to that of `p`."""
+        one = driver(3)
+        one.serve(base_plan("m", "p"), m=scaled(), p=scaled("p"))
+        one.submit(1, slo=9.0)
+        one.submit(2, model="p", slo=9.0)
+        others = {"n": scaled("n"), "o": scaled("o")}
+        one.rebase(base_plan("n", "o"), **others)
+        lanes = one.engine.state.lanes
+        assert (lanes["m"].removed, lanes["o"].target) == (True, (0,))
+        one.rebase(base_plan("n", "o", "m"), **others, m=scaled())
+        assert {name: lanes[name].target for name in "nom"} == {"n": (2,), "o": (0,), "m": (1,)}
+
+    def test_a_replica_more_waits_until_its_core_is_free_also_where_models_are_loaded(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver(3)
+        two = scaled(cores=2, replicas=2)
+        one.serve(base_plan("m"), m=two)
+        scripts["m"].wish = Wish(1, 2, 8)
+        one.tick()
+        scripts["m"].wish = Wish(2, 1, 8)
+        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
+        one.tick()
+        one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
+        one.bring_up()
+        assert one.sizes == {"m": (1, 1), "n": (1, 1)}, "m was told to run on core 1, and may"
+        del one.resizes[:-1]  # what was superseded is not confirmed
+        one.settle()
+        one.bring_up()
+        assert one.sizes == {"m": (1, 1), "m+1": (1, 1), "n": (1, 1)}
+
     def test_nothing_is_planned_between_a_rebase_and_its_plan(
         self, driver, base_plan, scaled, scripts
     ):

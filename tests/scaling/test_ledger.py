@@ -94,6 +94,37 @@ class TestCores:
         assert ledger.cores_for({"new": 2}, holdings) == {}
         assert ledger.cores_for({"new": 2}, holdings, borrowing={"new"}) == {"new": (0, 1)}
 
+    def test_a_lane_that_comes_back_does_not_take_what_was_promised_meanwhile(self):
+        ledger = CoreLedger(range(2))
+        holdings = {"a": Holding((0,), (0,), (0,), leaving=True), "b": holding((0,), (0,))}
+        assert ledger.cores_for({"a": 1, "b": 1}, holdings) == {"a": (1,), "b": (0,)}
+
+    def test_a_lane_that_comes_back_has_its_cores_again_if_nobody_else_is_promised_them(self):
+        ledger = CoreLedger(range(3))
+        holdings = {"a": Holding((0,), (0, 1), (0, 1), leaving=True), "b": holding((2,), (2,))}
+        assert ledger.cores_for({"a": 2, "b": 1}, holdings) == {"a": (0, 1), "b": (2,)}
+
+    def test_a_core_that_was_borrowed_in_vain_goes_back_to_one_of_the_two(self):
+        """`b` came to life on core 1 of `a`, and neither is to have it now."""
+        ledger = CoreLedger(range(4))
+        holdings = {"a": holding((0, 1), (0,)), "b": holding((1, 2), (2,))}
+        assert ledger.cores_for({"a": 2, "b": 2}, holdings) == {"a": (0, 1), "b": (2, 3)}
+
+    @given(st.data())
+    def test_what_is_given_is_disjoint_whatever_is_held(self, data):
+        machine = data.draw(st.integers(1, 6))
+        some = st.sets(st.integers(0, machine - 1)).map(lambda cores: tuple(sorted(cores)))
+        holdings = {}
+        for lane in data.draw(st.permutations(LANES[:3])):
+            cores, target = data.draw(some), data.draw(some)
+            held = tuple({*cores, *target})
+            holdings[lane] = Holding(cores, target, held, leaving=data.draw(st.booleans()))
+        given_ = {lane: data.draw(st.integers(1, machine)) for lane in LANES}
+        found = CoreLedger(range(machine)).cores_for(given_, holdings, borrowing=LANES[3:])
+        every = [core for cores in found.values() for core in cores]
+        assert len(every) == len(set(every))
+        assert all(len(cores) <= given_[lane] for lane, cores in found.items())
+
     @given(st.data())
     def test_no_core_is_held_twice_however_late_resizes_are_confirmed(self, data):
         machine = data.draw(st.integers(1, 12))

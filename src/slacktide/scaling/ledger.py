@@ -68,6 +68,8 @@ class Holding:
     target: tuple[int, ...]
     held: tuple[int, ...]
     """Both, and whatever it was told to have meanwhile."""
+    leaving: bool = False
+    """It is in no plan: it is promised nothing, and lets go when its last batch has ended."""
 
 
 class CoreLedger:
@@ -92,21 +94,25 @@ class CoreLedger:
 
         `holdings` are those of all lanes, also of those that are to go. A lane gets fewer than
         given while others have not let go of theirs, and is left out if it would get none. Lanes
-        of `borrowing`, which take longer to start than others to let go, need not wait for that.
-        Earlier lanes are served first; of the free cores they take those `preferred` first.
+        of `borrowing` that have none, and take longer to start than others to let go, need not
+        wait for that. Earlier lanes are served first; of the free cores they take those `preferred`
+        first.
         """
-        promised = {core: lane for lane, one in holdings.items() for core in one.target}
-        kept = {
-            lane: _kept(
-                [core for core in holding.cores if promised.get(core, lane) == lane],
-                holding.target,
-                given[lane],
-            )
-            for lane, holding in holdings.items()
-            if lane in given
+        promised = {
+            core: lane for lane, one in holdings.items() if not one.leaving for core in one.target
         }
+        kept: dict[str, list[int]] = {}
+        staying: set[int] = set()
+        for lane, holding in holdings.items():
+            if lane not in given:
+                continue
+            own, target = (
+                [c for c in cores if promised.get(c, lane) == lane and c not in staying]
+                for cores in (holding.cores, holding.target)
+            )
+            kept[lane] = _kept(own, target, given[lane])
+            staying.update(kept[lane])
         held = {core for one in holdings.values() for core in one.held}
-        staying = {core for cores in kept.values() for core in cores}
         free = [core for core in self._cores if core not in held]
         leaving = [core for core in self._cores if core in held and core not in staying]
         found: dict[str, tuple[int, ...]] = {}
@@ -116,7 +122,7 @@ class CoreLedger:
             liked = (preferred or {}).get(lane, ())
             taken = sorted(free, key=lambda core: core not in liked)[:wanting]
             free = [core for core in free if core not in taken]
-            if lane in borrowing:
+            if lane in borrowing and not own:
                 short = wanting - len(taken)
                 taken, leaving = taken + leaving[:short], leaving[short:]
             if own or taken:

@@ -63,7 +63,8 @@ class Sizing:
     def plan(self, models: Mapping[str, Asked], *, borrowing: bool = False) -> Plan:
         """The base plan, sized as the scaled `models` ask as far as the ledger allows.
 
-        `borrowing`: lanes that are new need not wait for the cores that others give up.
+        `borrowing`: what has no lane yet need not wait for the cores that others give up; a
+        replica more of a model that has one does.
         """
         state = self._engine.state
         elastic = {lane for group in self.groups for lane in group.lanes}
@@ -72,6 +73,8 @@ class Sizing:
             for lane in self._base.lanes
             if lane.device == "cpu" and lane.name not in elastic
         ]
+        # Lanes in force, and the others of their models: these can wait.
+        placed = {lane.name for lane in state.lanes.values() if not lane.removed}
         first: list[Claim] = []
         further: list[Claim] = []
         for group in self.groups:
@@ -80,6 +83,8 @@ class Sizing:
             pressed = max(asked.pressure for asked in own)
             least = max(asked.limits.cores_min for asked in own)
             fewest = max(asked.limits.replicas_min for asked in own)
+            if not placed.isdisjoint(wanted):
+                placed.update(wanted)
             for number, (lane, size) in enumerate(wanted.items()):
                 claim = Claim(lane, least, max(least, size), pressed)
                 (first if number < fewest else further).append(claim)
@@ -87,7 +92,7 @@ class Sizing:
         given = shares(claims, len(self._ledger))
         order = sorted((one for one in claims if one.lane in given), key=lambda one: -one.pressure)
         holdings = {
-            lane.name: Holding(lane.cores, lane.target, lane.held)
+            lane.name: Holding(lane.cores, lane.target, lane.held, lane.removed)
             for lane in state.lanes.values()
             if lane.device == "cpu"
         }
@@ -95,7 +100,7 @@ class Sizing:
             {one.lane: given[one.lane] for one in order},
             holdings,
             preferred={lane.name: lane.cores for lane in self._base.lanes},
-            borrowing=[one.lane for one in order if borrowing and one.lane not in holdings],
+            borrowing=[one.lane for one in order if borrowing and one.lane not in placed],
         )
         for claim in claims:  # a lane is opened with its least or not yet
             if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
