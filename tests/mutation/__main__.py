@@ -1,8 +1,8 @@
 """`make mutants`: put faults into the core, one at a time, and see that the tests notice.
 
 Draws a sample of all faults (`--seed`, `--count`), runs the tests of the fault's room in a process
-forked for it, and those of the rooms above where the room's own say nothing. Ends after `--minutes`
-with what it has. Prints each fault that lives, and the share that fell by room; equivalent faults
+forked for it, and those of the rooms above where the room's own say nothing. After `--minutes` none
+is begun any more. Prints each fault that lives, and the share that fell by room; equivalent faults
 stand in equivalent.txt with a reason and are not drawn. Exit code 1 if fewer than 90 % fell.
 
 Every stage first runs without any fault. How long that takes on this machine, now, is the measure:
@@ -146,6 +146,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="faults whose name has TEXT")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # forked processes end with this one
+    ends = time.monotonic() + asked.minutes * 60.0
     rooms = [room for room in ROOMS if not asked.room or room.name in asked.room]
     equivalent = _equivalent()
     known: set[str] = set()
@@ -170,7 +171,7 @@ def main() -> int:
             print("tests fail without any fault, mend them first: pytest", *stage)
             return 2
         limits[stage] = found
-    judged = list(_judged(drawn, limits, asked.jobs, asked.minutes * 60.0))
+    judged = list(_judged(drawn, limits, asked.jobs, ends))
     return _report(rooms, judged, len(drawn))
 
 
@@ -184,10 +185,9 @@ def _judged(
     drawn: Sequence[tuple[Room, Mutant]],
     limits: Mapping[tuple[str, ...], Limits],
     jobs: int,
-    seconds: float,
+    ends: float,
 ) -> Iterator[tuple[Room, Mutant, bool | None]]:
     """(room, fault, whether it fell; None: not judged), as they end, `jobs` at a time."""
-    ends = time.monotonic() + seconds
     waiting = list(reversed(drawn))
     running: dict[int, tuple[int, float, Room, Mutant, int]] = {}
 
