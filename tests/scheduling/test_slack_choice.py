@@ -352,6 +352,28 @@ def test_a_replica_that_takes_fewer_rows_gets_fewer(lab) -> None:
     assert len(ids(scheduler.propose(small, now=0.0))) == 3
 
 
+@pytest.mark.parametrize(("ahead", "chosen"), [(3, [3]), (4, [0])])
+def test_behind_four_that_do_not_fit_in_a_row_it_looks_no_further(
+    lab, ahead: int, chosen: list[int]
+) -> None:
+    scheduler = slack(lab)
+    for id in range(ahead + 1):
+        request = lab.request(id, 1.0, rows=2 if id < ahead else 1)
+        scheduler.admit_moved(request, now=0.0)
+    single = Replica(id=1, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=1)
+    assert ids(scheduler.propose(single, now=0.0)) == chosen
+
+
+def test_the_costliest_are_looked_for_beyond_those_that_are_late(lab) -> None:
+    scheduler = slack(lab)
+    for id in range(9):  # One more than are looked at for a batch of one.
+        scheduler.admit_moved(lab.request(id, 0.001, penalty=4.0), now=0.0)
+    scheduler.admit_moved(lab.request(9, 0.1), now=0.0)
+    scheduler.admit_moved(lab.request(10, 0.2, penalty=4.0), now=0.0)
+    single = Replica(id=1, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=1)
+    assert ids(scheduler.propose(single, now=0.0)) == [10]
+
+
 class TestBestEffort:
     """Spare room, idle lane, floor."""
 
@@ -377,6 +399,13 @@ class TestBestEffort:
         for id in range(12):
             scheduler.admit_moved(lab.request(id, 50.03), now=50.0)
         assert sorted(ids(scheduler.propose(lab.REPLICA, now=50.0))) == list(range(12))
+
+    def test_it_makes_no_batch_too_long_for_its_first_deadline(self, lab) -> None:
+        scheduler = slack(lab, sigma=0.02, best_effort_share=0.0)
+        for id in range(1, 12):
+            scheduler.add(lab.request(id, 10.0, best_effort=True), now=0.0)
+        scheduler.admit_moved(lab.request(0, 30.0105), now=30.0)
+        assert ids(scheduler.propose(lab.REPLICA, now=30.0)) == [0]
 
     def test_overdue_it_leads_but_only_for_its_share_of_the_lane(self, lab) -> None:
         scheduler = slack(lab, sigma=0.02, best_effort_share=0.1)

@@ -100,6 +100,23 @@ class TestClasses:
             scheduler.admit_moved(lab.request(id, 30.2, application="a"), now=30.0)
         assert ids(scheduler.propose(lab.REPLICA, now=30.0)) == [0, 1, 9]
 
+    def test_best_effort_joins_up_to_the_longest_class_in_the_batch(self, lab) -> None:
+        times = Learning(certain({"a": 0.010, "b": 0.020, "c": 0.080}, c0=0.4))
+        options = SlackOptions(best_effort_share=0.0)
+        scheduler = Slack(options, max_batch=LIMIT, times=times, view=lab.LaneView())
+        for id, name in ((7, "c"), (8, "b"), (9, "a")):
+            scheduler.add(lab.request(id, 10.0, best_effort=True, application=name), now=0.0)
+        for id, name in enumerate("ab"):
+            scheduler.admit_moved(lab.request(id, 31.0, application=name), now=30.0)
+        assert ids(scheduler.propose(lab.REPLICA, now=30.0)) == [0, 1, 8, 9]
+
+    def test_best_effort_makes_no_batch_too_long_for_its_first_deadline(self, lab) -> None:
+        scheduler, _ = self.make(lab, best_effort_share=0.0)
+        for id in range(1, 8):
+            scheduler.add(lab.request(id, 10.0, best_effort=True, application="a"), now=0.0)
+        scheduler.admit_moved(lab.request(0, 30.0052, application="a"), now=30.0)
+        assert ids(scheduler.propose(lab.REPLICA, now=30.0)) == [0]
+
     def test_a_replica_that_takes_fewer_rows_gets_fewer(self, lab) -> None:
         scheduler, _ = self.make(lab)
         for id in range(6):
@@ -107,6 +124,27 @@ class TestClasses:
         small = replace(lab.REPLICA, max_batch=2)
         assert len(ids(scheduler.propose(small, now=0.0))) == 2
         assert len(ids(scheduler.propose(lab.REPLICA, now=0.0))) == 6
+
+    def test_the_costliest_are_looked_for_beyond_those_that_are_late(self, lab) -> None:
+        scheduler, _ = self.make(lab)
+        for id in range(9):  # One more than are looked at for a batch of one.
+            late = lab.request(id, 0.001, penalty=4.0, application="a")
+            scheduler.admit_moved(late, now=0.0)
+        scheduler.admit_moved(lab.request(9, 0.1, application="a"), now=0.0)
+        scheduler.admit_moved(lab.request(10, 0.2, penalty=4.0, application="a"), now=0.0)
+        single = replace(lab.REPLICA, max_batch=1)
+        assert ids(scheduler.propose(single, now=0.0)) == [10]
+
+    @pytest.mark.parametrize(("ahead", "chosen"), [(3, [3]), (4, [0])])
+    def test_behind_four_that_do_not_fit_in_a_row_it_looks_no_further(
+        self, lab, ahead: int, chosen: list[int]
+    ) -> None:
+        scheduler, _ = self.make(lab)
+        for id in range(ahead + 1):
+            rows = 2 if id < ahead else 1
+            scheduler.admit_moved(lab.request(id, 0.2, rows=rows, application="a"), now=0.0)
+        single = replace(lab.REPLICA, max_batch=1)
+        assert ids(scheduler.propose(single, now=0.0)) == chosen
 
     def test_the_door_asks_for_the_time_of_the_class(self, lab) -> None:
         scheduler, _ = self.make(lab)

@@ -7,7 +7,7 @@ from math import exp, prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Notice, Request
@@ -230,6 +230,15 @@ drawn = st.lists(
         ),
         max_size=5,
     ),
+)
+@example(  # A batch of two saves next to nothing per row, larger ones do.
+    shapes=[[0.2, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8]],
+    latency=BatchLatency(c0=0.015, c1=1.0),
+    drawn=[(0.3, 1.0, (), 2, "a")] * 3,
+    single=False,
+    plain=True,
+    setting={},
+    best_effort=[],
 )
 @settings(max_examples=150)
 def test_the_chosen_batch_is_the_first_of_the_best(
