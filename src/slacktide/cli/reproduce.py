@@ -13,14 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slacktide.cli.output import (
-    FELL_SHORT,
-    console,
-    fail,
-    print_json,
-    progress_bar,
-    require_plots,
-)
+from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
 
 if TYPE_CHECKING:
     from slacktide.reproduce.harness.run import Reproduction
@@ -168,6 +161,7 @@ def _reproduce(
 
     paper = import_module(f"slacktide.reproduce.{name}.paper").PAPER
     _check_files(json, csv, html)
+    jobs = jobs or len(os.sched_getaffinity(0))
     scope = paper.quick if quick else paper.scope
     if setting is not None:
         scope = replace(scope, settings=setting.names)
@@ -180,13 +174,7 @@ def _reproduce(
         results = Results(state or _default_state(name), fingerprint(paper.code), fresh=fresh)
         with progress_bar() as move:
             result = run(
-                paper,
-                experiments,
-                scope,
-                results,
-                provenance=gather(),
-                jobs=jobs or len(os.sched_getaffinity(0)),
-                moved=move,
+                paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move
             )
     except ReproduceError as error:
         fail(str(error))

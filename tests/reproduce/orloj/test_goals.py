@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from slacktide.reproduce.harness.experiments import Goal, Point
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
 from slacktide.reproduce.orloj.experiments import (
     EXPERIMENTS,
     FAIR,
@@ -16,9 +15,11 @@ from slacktide.reproduce.orloj.experiments import (
     ORLOJ,
     ORLOJ_TEXT,
     SLACK,
+    OrlojCell,
     OrlojScope,
 )
 from slacktide.reproduce.orloj.goals import goals_of
+from slacktide.reproduce.orloj.play import Finish
 from slacktide.reproduce.orloj.published import printed_finish
 from slacktide.reproduce.orloj.rows import row_of
 
@@ -28,17 +29,17 @@ def points(*names: str, **fields: object) -> list[Point[OrlojCell]]:
     return [point for name in names for point in EXPERIMENTS[name].points(scope)]
 
 
+Measured = list[tuple[Point[OrlojCell], list[Finish]]]
+
+
 def finishes(
     found: list[Point[OrlojCell]], rate: Callable[[Point[OrlojCell], OrlojCell], float]
-) -> dict[OrlojCell, Finish]:
-    return {
-        cell: Finish(
-            {"short": 500, "long": 500},
-            {"short": round(1000 * rate(point, cell)) - 250, "long": 250},
-        )
-        for point in found
-        for cell in point.cells
-    }
+) -> Measured:
+    def finish(point: Point[OrlojCell], cell: OrlojCell) -> Finish:
+        short = round(1000 * rate(point, cell)) - 250
+        return Finish({"short": 500, "long": 500}, {"short": short, "long": 250})
+
+    return [(point, [finish(point, cell) for cell in point.cells]) for point in found]
 
 
 def goal(goals: list[Goal], start: str) -> Goal:
@@ -66,7 +67,7 @@ def test_a_scope_of_all_has_every_row_of_the_paper():
 def test_a_row_is_a_mean_with_its_error_beside_the_print():
     found = points("table-3", cases=("two-modal",), slos=(2.0,))
     known = finishes(found, lambda point, cell: 0.5 + 0.1 * cell.seed)
-    rows = [row_of(point, known) for point in found]
+    rows = [row_of(point, runs) for point, runs in known]
     row = next(row for row in rows if row.scheduler == "orloj")
     assert (row.case, row.slo_x_p99, row.seeds, row.at) == ("two-modal", 2.0, 2, None)
     assert row.published == 0.75
@@ -89,7 +90,7 @@ def test_gains_are_means_over_rows_with_an_error_over_seeds():
         }
         return 0.6 + gain.get(point.contender, 0.0) - (0.3 if point.contender is ORACLE else 0.0)
 
-    goals = goals_of(found, finishes(found, rate))
+    goals = goals_of(finishes(found, rate))
     shown = goal(goals, "slack over orloj at 2 ×")
     assert (shown.measured, shown.wanted, shown.met) == ("+9.0 ± 0.5", "–", True)
     two = goal(goals, "slack over orloj, by class at 2 ×")
@@ -115,12 +116,12 @@ def test_orloj_must_be_the_best_and_close_to_the_print():
             printed_finish(point.case, point.first.slo, point.contender.label) or 0.6
         ),
     )
-    goals = goals_of(found, exact)
+    goals = goals_of(exact)
     best = goal(goals, "orloj is the best")
     assert (best.measured, best.met) == ("5 of 5 rows (100%)", True)
     error = goal(goals, "mean absolute error of orloj against")
     assert (error.measured, error.met) == ("0.000", True)
-    worse = goals_of(found, finishes(found, by_contender({"orloj": 0.31, "nexus": 0.32})))
+    worse = goals_of(finishes(found, by_contender({"orloj": 0.31, "nexus": 0.32})))
     assert goal(worse, "orloj is the best").measured == "0 of 5 rows (0%)"
     assert not goal(worse, "orloj is the best").met
     assert not goal(worse, "mean absolute error of orloj against").met
@@ -134,25 +135,21 @@ def test_one_row_below_orloj_is_found():
         lower = point.contender is SLACK and point.case == "std-2"
         return 0.48 if lower else 0.5
 
-    worst = goal(goals_of(found, finishes(found, rate)), "slack over orloj, by class, worst row")
+    worst = goal(goals_of(finishes(found, rate)), "slack over orloj, by class, worst row")
     assert (worst.measured, worst.met) == ("-2.0 (std-2 at 2 ×)", False)
 
 
 def test_the_long_class_is_compared_in_the_one_row_it_was_measured_in():
     found = points("table-3", slos=(2.0,))
-    rows = finishes(found, lambda point, cell: 0.6)
-    for point in found:
-        if point.contender is FAIR:
-            rows.update(
-                {
-                    cell: Finish({"short": 5, "long": 100}, {"short": 5, "long": 39})
-                    for cell in point.cells
-                }
-            )
-    long = goal(goals_of(found, rows), "long class")
+    poor = Finish({"short": 5, "long": 100}, {"short": 5, "long": 39})
+    known = [
+        (point, [poor] * len(runs) if point.contender is FAIR else runs)
+        for point, runs in finishes(found, lambda point, cell: 0.6)
+    ]
+    long = goal(goals_of(known), "long class")
     assert (long.measured, long.wanted, long.met) == ("11.0", "≤ 10", False)
 
 
-def test_there_are_no_goals_where_nothing_was_measured():
-    assert goals_of(points("table-5"), {}) == []
-    assert goals_of([], {}) == []
+def test_there_are_no_goals_without_tables_2_and_3():
+    assert goals_of(finishes(points("table-5"), lambda point, cell: 0.6)) == []
+    assert goals_of([]) == []

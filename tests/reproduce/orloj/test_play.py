@@ -8,7 +8,6 @@ import pytest
 
 from slacktide.reproduce.harness.experiments import identity
 from slacktide.reproduce.orloj import play as room
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell, OrlojContender
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
     NOTICED,
@@ -16,8 +15,10 @@ from slacktide.reproduce.orloj.experiments import (
     ORLOJ_TEXT,
     PUBLISHED,
     SLACK,
+    OrlojCell,
+    OrlojContender,
 )
-from slacktide.reproduce.orloj.play import play
+from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.scheduling import PolicyError
 
 CELL = OrlojCell(setting="P", contender=SLACK, seed=1, case="two-modal", slo=2.0, requests=300)

@@ -16,12 +16,10 @@ from slacktide.load.report import Provenance
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.harness.state import ReproduceError, Results
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
-from slacktide.reproduce.orloj.experiments import EXPERIMENTS, OrlojScope
-from slacktide.reproduce.orloj.paper import PAPER
-from slacktide.reproduce.orloj.play import play
+from slacktide.reproduce.orloj.experiments import EXPERIMENTS, OrlojCell, OrlojScope
+from slacktide.reproduce.orloj.paper import PAPER, azure_counts
+from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.reproduce.orloj.show import Result
-from slacktide.reproduce.orloj.traces import azure_counts
 
 TINY = OrlojScope(("P",), seeds=2, requests=120, cases=("two-modal", "static"), slos=(2.0,))
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")

@@ -17,8 +17,14 @@ from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.reproduce.sponge import experiments as room
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
-from slacktide.reproduce.sponge.cell import SpongeCell
-from slacktide.reproduce.sponge.experiments import FA2, KNOWING, UNANNOUNCED, VERTICAL, static
+from slacktide.reproduce.sponge.experiments import (
+    FA2,
+    KNOWING,
+    UNANNOUNCED,
+    VERTICAL,
+    SpongeCell,
+    static,
+)
 from slacktide.reproduce.sponge.paper import PAPER
 from slacktide.reproduce.sponge.play import play
 from slacktide.reproduce.sponge.setting import FIT, SETTINGS, draw, unavoidable

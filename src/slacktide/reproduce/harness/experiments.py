@@ -78,13 +78,9 @@ class Scope(Protocol):
     def seeds(self) -> int: ...
 
     @property
-    def size(self) -> str:
-        """What one run is: `5000 requests`."""
-        ...
+    def size(self) -> str: ...  # what one run is: `5000 requests`
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values, members of the whole document."""
-        ...
+    def to_dict(self) -> dict[str, Any]: ...  # members of the whole JSON document
 
 
 SomeScope = TypeVar("SomeScope", bound=Scope)

@@ -63,10 +63,10 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """Made of the fields that `asdict` gave."""
     row: type[SomeRow]
     conclude: Callable[
-        [Sequence[str], SomeScope, Sequence[Point[SomeCell]], Mapping[SomeCell, Outcome]],
+        [Sequence[str], SomeScope, Sequence[tuple[Point[SomeCell], list[Outcome]]]],
         tuple[Sequence[SomeRow], Sequence[Goal], Extras],
     ]
-    """(experiments, scope, points, outcomes) → rows, goals, and what is not simulated."""
+    """(experiments, scope, points with an outcome for each cell) → rows, goals, and the rest."""
     extras: Callable[[Extras], Mapping[str, Any]]
     """Members of the JSON document."""
     assumptions: Callable[[Sequence[str], SomeScope], Sequence[str]]
@@ -101,8 +101,8 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     paper: Publication[SomeScope, Any, Any, SomeRow, Extras]
     experiments: tuple[str, ...]
     scope: SomeScope
-    rows: tuple[SomeRow, ...]
-    goals: tuple[Goal, ...]
+    rows: Sequence[SomeRow]
+    goals: Sequence[Goal]
     extras: Extras
     provenance: Provenance
     cells: int
@@ -113,6 +113,10 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     @property
     def assumptions(self) -> Sequence[str]:
         return self.paper.assumptions(self.experiments, self.scope)
+
+    @property
+    def goals_title(self) -> str:
+        return self.paper.goals_title(self.experiments, self.scope)
 
     def heading(self, name: str) -> str:
         """`Table 2. Two modes, …`."""
@@ -192,18 +196,10 @@ def reproduce(
         for cell, key in wanted.items()
         if (result := results.get(key)) is not None
     }
-    rows, goals, extras = paper.conclude(experiments, scope, points, outcomes)
-    return Reproduction(
-        paper,
-        tuple(experiments),
-        scope,
-        tuple(rows),
-        tuple(goals),
-        extras,
-        provenance,
-        len(wanted),
-        known,
-    )
+    measured = [(point, [outcomes[cell] for cell in point.cells]) for point in points]
+    rows, goals, extras = paper.conclude(experiments, scope, measured)
+    names = tuple(experiments)
+    return Reproduction(paper, names, scope, rows, goals, extras, provenance, len(wanted), known)
 
 
 def _played(play: Callable[[SomeCell], Any], cell: SomeCell) -> dict[str, Any]:

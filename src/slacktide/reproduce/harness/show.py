@@ -63,21 +63,22 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
     )
 
 
-def _goals_title(result: Reproduction[Any, Any, Any]) -> str:
-    return result.paper.goals_title(result.experiments, result.scope)
-
-
 def _goals(result: Reproduction[Any, Any, Any]) -> RichTable:
-    over = any(goal.basis for goal in result.goals)
-    table = _empty(_goals_title(result), narrow=result.paper.narrow)
-    for name in ("", "", "what"):
-        table.add_column(name)
-    for name in ("measured", "wanted", "over")[: 3 if over else 2]:
-        table.add_column(name, justify="right")
+    over = slice(None if any(goal.basis for goal in result.goals) else -1)
+    table = _empty(result.goals_title, narrow=result.paper.narrow)
+    for number, name in enumerate(("", "", "what", "measured", "wanted", "over")[over]):
+        table.add_column(name, justify="left" if number < 3 else "right")
     for goal in result.goals:
-        cells = (goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)
         mark = Text(goal.mark, style=_STYLES.get(goal.mark, ""))
-        table.add_row(mark, *(cells if over else cells[:-1]))
+        cells: list[Text | str] = [
+            mark,
+            goal.setting,
+            goal.what,
+            goal.measured,
+            goal.wanted,
+            goal.basis,
+        ]
+        table.add_row(*cells[over])
     return table
 
 
@@ -104,15 +105,14 @@ def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:
     yield f"<h2>{_TAKEN}</h2>"
     yield html_list("notes", result.assumptions)
     if result.goals:
-        over = any(goal.basis for goal in result.goals)
+        over = slice(None if any(goal.basis for goal in result.goals) else -1)
         headings = ("what", "setting", "measured", "wanted", "", "over")
-        lines = [
-            (goal.what, goal.setting, goal.measured, goal.wanted, goal.mark, goal.basis)
+        lines = (
+            (goal.what, goal.setting, goal.measured, goal.wanted, goal.mark, goal.basis)[over]
             for goal in result.goals
-        ]
-        shown = slice(None if over else -1)
-        yield f"<h2>{escape(_goals_title(result))}</h2>"
-        yield html_table(headings[shown], [line[shown] for line in lines])
+        )
+        yield f"<h2>{escape(result.goals_title)}</h2>"
+        yield html_table(headings[over], lines)
     yield from result.paper.sections(result)
     rows = ([_text(getattr(row, name), result) for name in result.columns] for row in result.rows)
     every = html_table(result.columns, rows)

@@ -11,11 +11,44 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from slacktide.reproduce.harness.experiments import Experiment, Point
+from slacktide.reproduce.harness.experiments import Cell, Contender, Experiment, Point
 from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
-from slacktide.reproduce.orloj.cell import REQUESTS, OrlojCell, OrlojContender
-from slacktide.reproduce.orloj.play import YARDSTICK
 from slacktide.reproduce.orloj.published import DELAY_RATES_PER_MS, SLOS, cases
+
+REQUESTS = 5_000
+"""Requests of a full run."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrlojContender(Contender):
+    """A scheduler as it takes part."""
+
+    notice: float = 0.0
+    """How long before its arrival a request is announced, as a share of the time alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrlojCell(Cell):
+    """One contender on one case, at one SLO, with one seed."""
+
+    contender: OrlojContender
+    case: str
+    slo: float
+    """Deadline after the arrival, as a multiple of the P99 of the time alone."""
+    requests: int = REQUESTS
+    p99_ms: float | None = None
+    """P99 of the time alone in milliseconds; None: as the case has it."""
+    overhead_ms: float = 0.0
+    """What every batch takes beyond its run time, unknown to the scheduler."""
+    trace: tuple[float, ...] = ()
+    """Rates, in any unit, of the windows that arrivals follow; empty: those of the setting."""
+
+    def __str__(self) -> str:
+        return f"{self.setting} {self.case} {self.contender.label}"
+
+
+YARDSTICK = "oracle_slack"
+"""Not a policy that can be named elsewhere: it is told the length of every request."""
 
 CLIPPER = OrlojContender("clipper", "clipper")
 NEXUS = OrlojContender("nexus", "nexus")
@@ -93,28 +126,14 @@ QUICK = OrlojScope(
 def _point(
     experiment: str,
     scope: OrlojScope,
-    setting: str,
     case: str,
-    slo: float,
-    contender: OrlojContender,
     seeds: Iterable[int],
     at: float | None = None,
-    **fields: float,
+    **fields: Any,
 ) -> Point[OrlojCell]:
-    cells = tuple(
-        OrlojCell(
-            setting=setting,
-            contender=contender,
-            seed=seed,
-            case=workload_of(case),
-            slo=slo,
-            requests=scope.requests,
-            trace=scope.trace,
-            **fields,
-        )
-        for seed in seeds
-    )
-    return Point(experiment, cells, case, at)
+    """`fields` are what else there is in an `OrlojCell`."""
+    fields |= {"case": workload_of(case), "requests": scope.requests, "trace": scope.trace}
+    return Point(experiment, tuple(OrlojCell(seed=seed, **fields) for seed in seeds), case, at)
 
 
 def _table(
@@ -131,7 +150,8 @@ def _table(
                     fair = case == FAIR_CASE and slo == FAIR_SLO
                     for contender in (*contenders, *((FAIR,) if fair else ())):
                         seeds = scope.seeds_of(setting, contender)
-                        yield _point(name, scope, setting, case, slo, contender, seeds)
+                        cell = {"setting": setting, "slo": slo, "contender": contender}
+                        yield _point(name, scope, case, seeds, **cell)
 
     return points
 
@@ -148,9 +168,8 @@ def _figure(name: str, places: _Places) -> Callable[[OrlojScope], Iterator[Point
             seeds = scope.seeds_of(setting)[:FEW_SEEDS]
             for slo in scope.slos:
                 for contender, at, fields in places:
-                    yield _point(
-                        name, scope, setting, SWEEP_CASE, slo, contender, seeds, at, **fields
-                    )
+                    cell = {"setting": setting, "slo": slo, "contender": contender, **fields}
+                    yield _point(name, scope, SWEEP_CASE, seeds, at, **cell)
 
     return points
 

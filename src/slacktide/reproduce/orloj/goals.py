@@ -11,7 +11,6 @@ from statistics import fmean
 
 from slacktide.reproduce.harness.experiments import Contender, Goal, Point
 from slacktide.reproduce.orloj.cases import GAIN_CASES
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
     FAIR_CASE,
@@ -23,7 +22,9 @@ from slacktide.reproduce.orloj.experiments import (
     ORLOJ_TEXT,
     PUBLISHED,
     SLACK,
+    OrlojCell,
 )
+from slacktide.reproduce.orloj.play import Finish
 from slacktide.reproduce.orloj.published import SLOS, printed_finish
 from slacktide.reproduce.orloj.rows import standard_error
 
@@ -50,46 +51,39 @@ LONG_CLASS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """The cells of one case at one SLO, of every contender."""
+    """The outcomes of one case at one SLO, of every contender, by seed."""
 
     case: str
     slo: float
-    cells: dict[Contender, tuple[OrlojCell, ...]] = field(default_factory=dict)
+    runs: dict[Contender, dict[int, Finish]] = field(default_factory=dict)
+
+    def mean(self, contender: Contender) -> float:
+        return fmean(run.rate for run in self.runs[contender].values())
 
 
-def goals_of(
-    points: Iterable[Point[OrlojCell]], finishes: Mapping[OrlojCell, Finish]
-) -> list[Goal]:
+def goals_of(measured: Iterable[tuple[Point[OrlojCell], list[Finish]]]) -> list[Goal]:
     """Every goal that the points of Tables 2 and 3 can speak of."""
-    found: list[Goal] = []
     by_setting: dict[str, dict[tuple[str, float], _Row]] = {}
-    for point in points:
+    for point, finishes in measured:
         if point.case in GAIN_CASES and point.experiment in ("table-2", "table-3"):
             rows = by_setting.setdefault(point.setting, {})
             key = point.case, point.first.slo
-            rows.setdefault(key, _Row(*key)).cells[point.contender] = point.cells
-    for setting, rows in by_setting.items():
-        view = _View(setting, list(rows.values()), finishes)
-        found += (goal for make in _GOALS[setting] for goal in make(view))
-    return found
+            runs = {cell.seed: run for cell, run in zip(point.cells, finishes, strict=True)}
+            rows.setdefault(key, _Row(*key)).runs[point.contender] = runs
+    return [
+        goal
+        for setting, rows in by_setting.items()
+        for make in _GOALS[setting]
+        for goal in make(_View(setting, list(rows.values())))
+    ]
 
 
+@dataclass(frozen=True, slots=True)
 class _View:
     """What was measured under one setting."""
 
-    def __init__(
-        self, setting: str, rows: list[_Row], finishes: Mapping[OrlojCell, Finish]
-    ) -> None:
-        self.setting = setting
-        self.rows = rows
-        self._finishes = finishes
-
-    def mean(self, row: _Row, contender: Contender) -> float:
-        return fmean(self._finishes[cell].rate for cell in row.cells[contender])
-
-    def mean_of(self, row: _Row, contender: Contender, application: str) -> float:
-        cells = row.cells[contender]
-        return fmean(self._finishes[cell].rate_of(application) for cell in cells)
+    setting: str
+    rows: list[_Row]
 
     def with_all(self, *contenders: Contender, slos: Iterable[float] = SLOS) -> list[_Row]:
         """Rows that all of `contenders` were measured in."""
@@ -97,18 +91,17 @@ class _View:
         return [
             row
             for row in self.rows
-            if row.slo in wanted and all(one in row.cells for one in contenders)
+            if row.slo in wanted and all(one in row.runs for one in contenders)
         ]
 
     def gains(self, rows: list[_Row], one: Contender, other: Contender) -> list[float]:
         """Points of `one` over `other`, a mean over `rows` for each seed that both have."""
         by_seed: dict[int, list[float]] = {}
         for row in rows:
-            base = {cell.seed: self._finishes[cell].rate for cell in row.cells[other]}
-            for cell in row.cells[one]:
-                if cell.seed in base:
-                    gain = 100.0 * (self._finishes[cell].rate - base[cell.seed])
-                    by_seed.setdefault(cell.seed, []).append(gain)
+            base = row.runs[other]
+            for seed, run in row.runs[one].items():
+                if seed in base:
+                    by_seed.setdefault(seed, []).append(100.0 * (run.rate - base[seed].rate))
         return [fmean(gains) for gains in by_seed.values()]
 
     def goal(self, what: str, measured: str, wanted: str, met: bool, rows: int) -> Goal:
@@ -137,9 +130,7 @@ class _View:
 def _best_of_four(view: _View) -> Iterator[Goal]:
     rows = view.with_all(*PUBLISHED)
     if rows:
-        best = sum(
-            view.mean(row, ORLOJ) >= max(view.mean(row, one) for one in PUBLISHED) for row in rows
-        )
+        best = sum(row.mean(ORLOJ) >= max(row.mean(one) for one in PUBLISHED) for row in rows)
         share = best / len(rows)
         what = "orloj is the best of the four published systems"
         measured = f"{best} of {len(rows)} rows ({share:.0%})"
@@ -151,7 +142,7 @@ def _close_to_print(view: _View) -> Iterator[Goal]:
     for contender in (ORLOJ, ORLOJ_BY_CLASS, ORLOJ_TEXT, *PUBLISHED[:-1]):
         column = contender.policy.removesuffix("_text")
         errors = [
-            abs(view.mean(row, contender) - printed)
+            abs(row.mean(contender) - printed)
             for row in view.with_all(contender)
             if (printed := printed_finish(row.case, row.slo, column)) is not None
         ]
@@ -200,8 +191,7 @@ def _behind_oracle(view: _View) -> Iterator[Goal]:
     if rows:
         behind = -fmean(view.gains(rows, SLACK, ORACLE))
         beaten = sum(
-            max(view.mean(row, one) for one in row.cells if one is not NOTICED)
-            > view.mean(row, ORACLE)
+            max(row.mean(one) for one in row.runs if one is not NOTICED) > row.mean(ORACLE)
             for row in rows
         )
         judged = view.setting == "P"
@@ -215,7 +205,11 @@ def _behind_oracle(view: _View) -> Iterator[Goal]:
 def _long_class(view: _View) -> Iterator[Goal]:
     for row in view.with_all(FAIR, ORLOJ, slos=(FAIR_SLO,)):
         if row.case == FAIR_CASE:
-            behind = 100.0 * (view.mean_of(row, ORLOJ, "long") - view.mean_of(row, FAIR, "long"))
+            orloj, fair = (
+                fmean(run.rate_of("long") for run in row.runs[one].values())
+                for one in (ORLOJ, FAIR)
+            )
+            behind = 100.0 * (orloj - fair)
             what = f"long class with θ = 2 behind orloj, {FAIR_CASE} at {FAIR_SLO:g} × P99"
             met = behind <= LONG_CLASS
             yield view.goal(what, f"{behind:.1f}", f"≤ {LONG_CLASS:.0f}", met, 1)

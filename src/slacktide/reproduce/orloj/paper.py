@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from slacktide.load.traces import read_trace
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
+from slacktide.reproduce.harness.state import ReproduceError, found_below
 from slacktide.reproduce.orloj.assumptions import assumptions
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
-from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, OrlojScope
+from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, OrlojCell, OrlojScope
 from slacktide.reproduce.orloj.goals import goals_of
-from slacktide.reproduce.orloj.play import play
+from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.reproduce.orloj.queue_times import QueueTime, queue_times
 from slacktide.reproduce.orloj.rows import FinishRow, row_of
 from slacktide.reproduce.orloj.show import goals_title, sections, tables
-from slacktide.reproduce.orloj.traces import azure_counts
+from slacktide.workloads import WindowCounts, WorkloadError
+
+PATTERN = "azure_functions_2019*.csv"
+"""Azure Functions 2019, invocations per minute: its own format, or one row for each window."""
+
+
+def azure_counts(folder: Path) -> tuple[float, ...]:
+    """Counts by window, of the first file under `folder` that matches PATTERN.
+
+    Raises ReproduceError if there is none, or if it cannot be read.
+    """
+    path = found_below(folder, PATTERN)
+    try:
+        arrivals = read_trace(str(path))
+    except WorkloadError as error:
+        raise ReproduceError(f"--data: {error}") from None
+    if not isinstance(arrivals, WindowCounts):
+        raise ReproduceError(f"--data: {path.name} has no counts by window")
+    if not arrivals.counts.any():
+        raise ReproduceError(f"--data: {path.name} has no invocations")
+    return tuple(map(float, arrivals.counts))
 
 
 def _conclude(
     experiments: Sequence[str],
     scope: OrlojScope,
-    points: Sequence[Point[OrlojCell]],
-    finishes: Mapping[OrlojCell, Finish],
+    measured: Sequence[tuple[Point[OrlojCell], list[Finish]]],
 ) -> tuple[list[FinishRow], list[Goal], tuple[QueueTime, ...]]:
-    rows = [row_of(point, finishes) for point in points]
-    return rows, goals_of(points, finishes), queue_times() if QUEUE in experiments else ()
+    rows = [row_of(point, finishes) for point, finishes in measured]
+    return rows, goals_of(measured), queue_times() if QUEUE in experiments else ()
 
 
 PAPER = Publication(

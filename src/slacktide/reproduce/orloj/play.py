@@ -8,7 +8,8 @@ sees only in the time of its batch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from operator import mul
 
 from slacktide.domain import (
@@ -25,18 +26,32 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
+from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
 from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
 from slacktide.scheduling import SlackOptions, make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
 from slacktide.simulation.yardsticks import KAPPAS, OracleSlack
 
-YARDSTICK = "oracle_slack"
-"""Not a policy that can be named elsewhere: it is told the length of every request."""
-
 _MODEL = "model"
 _POOL = PoolId(_MODEL, "1")
 _LANE = LaneSpec("lane", (0,))
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How many requests were submitted and finished in time, by application."""
+
+    submitted: Mapping[str, int]
+    on_time: Mapping[str, int]
+
+    @property
+    def rate(self) -> float:
+        """The finish rate: on time ÷ submitted."""
+        return sum(self.on_time.values()) / sum(self.submitted.values())
+
+    def rate_of(self, application: str) -> float:
+        """The finish rate of one application that submitted something."""
+        return self.on_time[application] / self.submitted[application]
 
 
 class _Slower:

@@ -186,12 +186,6 @@ lines are plotted, not printed: the same five SLOs, the three-modal case."""
 QUEUE_LENGTHS = (10, 100, 1_000, 10_000)
 """Figure 12, x axis: requests in the queue (§5.5: from 10 to 10,000, means of 100 samples)."""
 
-INSERTION_LIMIT_MS = 0.5
-"""§5: an insertion among thousands takes less than this. Figure 12 plots it, without numbers."""
-
-DEGRADES_BELOW_P99_MS = 20.0
-"""Figure 14 and §5.7: finish rates are stable until the P99 of the time alone nears this."""
-
 
 def _read(text: str) -> dict[tuple[str, float, str], float]:
     return {

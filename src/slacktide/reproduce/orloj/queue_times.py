@@ -13,11 +13,10 @@ from time import perf_counter
 import numpy as np
 
 from slacktide.domain import PoolId, Replica, Request
-from slacktide.engine import Scheduler
 from slacktide.profiles import FixedTimes, classes_of_samples
 from slacktide.reproduce.orloj.experiments import SWEEP_CASE
 from slacktide.reproduce.orloj.published import QUEUE_LENGTHS
-from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
+from slacktide.reproduce.orloj.setting import SETTINGS, sample
 from slacktide.scheduling import make_scheduler
 
 POLICIES = ("orloj", "slack")
@@ -55,7 +54,10 @@ def queue_times(lengths: tuple[int, ...] = QUEUE_LENGTHS) -> tuple[QueueTime, ..
 
 def _timed(policy: str, pending: int) -> QueueTime:
     requests = sample(SETTINGS["P"], SWEEP_CASE, seed=1, requests=pending + REPEATS)
-    scheduler = _scheduler(policy, requests)
+    classes = classes_of_samples(requests.training, requests.latency, shares=requests.shares)
+    most = requests.latency.sizes[-1]
+    times, view = FixedTimes(classes), _FreeLane()
+    scheduler = make_scheduler(policy, {}, max_batch=most, times=times, view=view)
     # Deadlines within what the paper's loosest SLO leaves, so that all of them can be met.
     rng = np.random.default_rng(1)
     slack = requests.p99_alone * (2.0 + 3.0 * rng.random(pending + REPEATS))
@@ -73,7 +75,7 @@ def _timed(policy: str, pending: int) -> QueueTime:
         scheduler.admit_moved(request, now=0.0)
         insertions.append(perf_counter() - start)
         scheduler.remove(request.id)
-    replica = Replica(0, PoolId("model", "1"), "lane", (0,), requests.latency.sizes[-1])
+    replica = Replica(0, PoolId("model", "1"), "lane", (0,), most)
     queries = []
     extra = iter(made[pending:])
     for _ in range(REPEATS):
@@ -85,10 +87,3 @@ def _timed(policy: str, pending: int) -> QueueTime:
         queries.append(perf_counter() - start)
         scheduler.remove(newcomer.id)
     return QueueTime(policy, pending, median(insertions) * 1e6, median(queries) * 1e6)
-
-
-def _scheduler(policy: str, requests: Sample) -> Scheduler:
-    classes = classes_of_samples(requests.training, requests.latency, shares=requests.shares)
-    most = requests.latency.sizes[-1]
-    times = FixedTimes(classes)
-    return make_scheduler(policy, {}, max_batch=most, times=times, view=_FreeLane())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
 
 from slacktide.reproduce.harness.experiments import Point, Row
-from slacktide.reproduce.orloj.cell import Finish, OrlojCell
+from slacktide.reproduce.orloj.experiments import OrlojCell
+from slacktide.reproduce.orloj.play import Finish
 from slacktide.reproduce.orloj.published import printed_finish
 
 
@@ -31,10 +32,9 @@ class FinishRow(Row):
     """Mean finish rate by application, shortest first."""
 
 
-def row_of(point: Point[OrlojCell], finishes: Mapping[OrlojCell, Finish]) -> FinishRow:
-    """The row of a point."""
-    found = [finishes[cell] for cell in point.cells]
-    rates = [finish.rate for finish in found]
+def row_of(point: Point[OrlojCell], finishes: Sequence[Finish]) -> FinishRow:
+    """The row of a point, from one outcome for each seed."""
+    rates = [finish.rate for finish in finishes]
     slo, label = point.first.slo, point.contender.label
     in_table = point.experiment.startswith("table")
     return FinishRow(
@@ -49,8 +49,8 @@ def row_of(point: Point[OrlojCell], finishes: Mapping[OrlojCell, Finish]) -> Fin
         len(rates),
         point.at,
         {
-            name: fmean(finish.rate_of(name) for finish in found if finish.submitted.get(name))
-            for name in found[0].submitted
+            name: fmean(finish.rate_of(name) for finish in finishes if finish.submitted.get(name))
+            for name in finishes[0].submitted
         },
     )
 

@@ -32,7 +32,6 @@ class Bandwidths:
     five_g: BandwidthTrace
     five_g_start: float = 0.0
     """Seconds into it at which a run begins."""
-    recorded: bool = False
 
     def of(self, name: str) -> tuple[BandwidthTrace, float]:
         """(trace, where to begin) of `4g` or `5g`."""
@@ -63,7 +62,6 @@ def bandwidths(folder: Path | None) -> Bandwidths:
             read_bandwidths(str(four_g), None, None),
             read_bandwidths(str(five_g), IRISH_RUN, None),
             IRISH_START,
-            recorded=True,
         )
     except WorkloadError as error:
         raise ReproduceError(f"--data: {error}") from None

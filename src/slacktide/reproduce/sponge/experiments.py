@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from slacktide.profiles.amdahl import Timed
-from slacktide.reproduce.harness.experiments import Experiment, Point
-from slacktide.reproduce.sponge.cell import SpongeCell, SpongeContender
-from slacktide.reproduce.sponge.play import CLAIRVOYANT
+from slacktide.reproduce.harness.experiments import Cell, Contender, Experiment, Point
 from slacktide.reproduce.sponge.setting import (
     CORES,
     DURATION,
@@ -21,6 +19,35 @@ from slacktide.reproduce.sponge.setting import (
     VARIED,
     Setting,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SpongeContender(Contender):
+    """A planner as it takes part: with its limits."""
+
+    cores: tuple[int, int] | None = None
+    """Least and most of one instance; None: 1 to 16."""
+    replicas: bool = False
+    """Whether it may have several instances."""
+    notice: bool = True
+    """Whether requests are announced at their first byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpongeCell(Cell):
+    """One contender in one setting, with one seed."""
+
+    contender: SpongeContender
+    duration: int = DURATION
+    """Seconds."""
+    folder: Path | None = field(default=None, compare=False)
+    """Where the recorded bandwidths are; None: drawn."""
+    digest: str = ""
+    """Of the recorded bandwidths: what the result depends on, wherever they lie."""
+
+
+CLAIRVOYANT = "clairvoyant"
+"""Not a planner: it knows what comes (clairvoyant.py). Under `cores` its sizes, each second."""
 
 VERTICAL = SpongeContender("vertical", "vertical")
 UNANNOUNCED = SpongeContender("vertical, no notice", "vertical", notice=False)

@@ -29,10 +29,8 @@ _Judged: TypeAlias = tuple[str, str, str, bool]
 """(what, measured, wanted, met)"""
 
 
-def fit_goals(fit: AmdahlFit | None) -> list[Goal]:
+def fit_goals(fit: AmdahlFit) -> list[Goal]:
     """Figure 3."""
-    if fit is None:
-        return []
     return [
         Goal("figure-3", what, f"{100 * error:.1f} %", f"≤ {100 * most:g} %", error <= most)
         for what, error, most in (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +11,10 @@ from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.sponge.assumptions import assumptions
 from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
-from slacktide.reproduce.sponge.budgets import budgets, megabytes
-from slacktide.reproduce.sponge.cell import Played, SpongeCell
-from slacktide.reproduce.sponge.choices import choices, instances
-from slacktide.reproduce.sponge.experiments import EXPERIMENTS, QUICK, SpongeScope
+from slacktide.reproduce.sponge.experiments import EXPERIMENTS, QUICK, SpongeCell, SpongeScope
+from slacktide.reproduce.sponge.figures import budgets, choices, instances, megabytes
 from slacktide.reproduce.sponge.goals import fit_goals, goals_of
-from slacktide.reproduce.sponge.play import play
+from slacktide.reproduce.sponge.play import Played, play
 from slacktide.reproduce.sponge.rows import CoresRow, rows_of
 from slacktide.reproduce.sponge.show import Figures, goals_title, sections, tables
 
@@ -31,21 +29,21 @@ def _recorded(scope: SpongeScope, folder: Path, experiments: Sequence[str]) -> S
 def _conclude(
     experiments: Sequence[str],
     scope: SpongeScope,
-    points: Sequence[Point[SpongeCell]],
-    played: Mapping[SpongeCell, Played],
+    measured: Sequence[tuple[Point[SpongeCell], list[Played]]],
 ) -> tuple[list[CoresRow], list[Goal], Figures]:
     data = bandwidths(scope.folder)
     fit = fit_amdahl(scope.points) if scope.points is not None else None
-    rows = rows_of(points, played)
+    rows = rows_of(measured)
     figures = Figures(
-        {(point.setting, point.contender.label): played[point.first] for point in points},
+        {(point.setting, point.contender.label): runs[0] for point, runs in measured},
         megabytes(data) if "figure-1" in experiments else (),
         budgets(data) if "figure-1" in experiments else (),
         instances() if "table-1" in experiments else (),
         choices() if "table-1" in experiments else (),
         fit,
     )
-    return rows, [*fit_goals(fit), *goals_of(rows)], figures
+    goals = goals_of(rows)
+    return rows, goals if fit is None else fit_goals(fit) + goals, figures
 
 
 PAPER = Publication(

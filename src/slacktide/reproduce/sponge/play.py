@@ -8,6 +8,7 @@ are there at once.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from heapq import merge
 
 import numpy as np
@@ -29,8 +30,8 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.sponge.bandwidths import bandwidths
-from slacktide.reproduce.sponge.cell import Played, SpongeCell, SpongeContender
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
+from slacktide.reproduce.sponge.experiments import CLAIRVOYANT, SpongeCell, SpongeContender
 from slacktide.reproduce.sponge.setting import (
     BATCH,
     CORES,
@@ -46,8 +47,6 @@ from slacktide.scaling import Autoscaler, ScaledModel, ScalingLimits
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import Expected, Item, Simulation, Upload
 
-CLAIRVOYANT = "clairvoyant"
-"""Not a planner: it knows what comes (clairvoyant.py). Under `cores` its sizes, each second."""
 WARM_S = 30.0
 """Seconds of traffic before time 0, from which on everything counts."""
 QUEUE = "slack"
@@ -55,6 +54,39 @@ QUEUE = "slack"
 RESIZE_S = 0.02
 """From the wish for other cores until they are there: what live resizes are held to."""
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a run. Requests are those sent within the time that counts."""
+
+    requests: int
+    violations: int
+    """Requests that were not answered by their deadline, whatever became of them."""
+    unavoidable: int
+    """Those of them that not even all cores could have answered, alone."""
+    p99_ms: float
+    """From sending to the answer, of those answered; 0 if none was."""
+    cores: Sequence[float]
+    """Mean cores allocated, by second, of all instances of all models."""
+    late: Sequence[int]
+    """Violations by the second of sending."""
+    replicas: int
+    """Most instances of one model at a time."""
+    needed: int
+    """Instances that the planner said the load needs; 0: it does not say."""
+
+    @property
+    def mean_cores(self) -> float:
+        return sum(self.cores) / len(self.cores)
+
+    @property
+    def violation_rate(self) -> float:
+        return self.violations / self.requests
+
+    @property
+    def unavoidable_rate(self) -> float:
+        return self.unavoidable / self.requests
 
 
 def play(cell: SpongeCell) -> Played:

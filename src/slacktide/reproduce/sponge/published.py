@@ -35,9 +35,6 @@ TABLE_1 = (
     Printed(8, 8, 62.0, 128.0, 1),
 )
 
-BANDWIDTH_MB_S = (0.5, 7.0)
-"""Least and most of Figure 1."""
-
 FIGURE_4: Mapping[str, str] = MappingProxyType(
     {
         "fa2": "≈ 5 %",

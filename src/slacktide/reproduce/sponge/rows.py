@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from slacktide.reproduce.harness.experiments import Point, Row
-from slacktide.reproduce.sponge.cell import Played, SpongeCell
-from slacktide.reproduce.sponge.experiments import KNOWING, STEADY
-from slacktide.reproduce.sponge.play import CLAIRVOYANT
+from slacktide.reproduce.sponge.experiments import CLAIRVOYANT, KNOWING, STEADY, SpongeCell
+from slacktide.reproduce.sponge.play import Played
 from slacktide.reproduce.sponge.published import FIGURE_4, FIGURE_4_CORES
 
 
@@ -42,11 +41,8 @@ class CoresRow(Row):
     published_cores: str
 
 
-def rows_of(
-    points: Iterable[Point[SpongeCell]], played: Mapping[SpongeCell, Played]
-) -> list[CoresRow]:
-    """The row of every point."""
-    measured = [(point, [played[cell] for cell in point.cells]) for point in points]
+def rows_of(measured: Sequence[tuple[Point[SpongeCell], list[Played]]]) -> list[CoresRow]:
+    """The row of every point, from one outcome for each seed."""
     known = {
         (point.setting, point.contender.label): fmean(run.mean_cores for run in runs)
         for point, runs in measured

@@ -11,10 +11,9 @@ from typing import Any, TypeAlias
 from slacktide.profiles.amdahl import AmdahlFit
 from slacktide.reports import Curve, curves, html_table
 from slacktide.reproduce.harness.run import Reproduction, Table
-from slacktide.reproduce.sponge.budgets import Budgets
-from slacktide.reproduce.sponge.cell import Played
-from slacktide.reproduce.sponge.choices import Choice, Instance
 from slacktide.reproduce.sponge.experiments import SpongeScope
+from slacktide.reproduce.sponge.figures import Budgets, Choice, Instance
+from slacktide.reproduce.sponge.play import Played
 from slacktide.reproduce.sponge.rows import CoresRow
 from slacktide.reproduce.sponge.setting import DURATION, SETTINGS
 
@@ -114,9 +113,7 @@ def _left_over(budgets: Iterable[Budgets]) -> Grid:
     return ["size", "least", "mean", "most (ms)", "nothing left"], [
         (
             f"{each.size_kb} KB",
-            f"{each.least:.0f}",
-            f"{each.mean:.0f}",
-            f"{each.most:.0f}",
+            *(f"{left:.0f}" for left in (each.least, each.mean, each.most)),
             f"{each.gone:.1%} of seconds",
         )
         for each in budgets
@@ -143,9 +140,7 @@ def _choices(choices: Iterable[Choice]) -> Grid:
         (
             f"{each.delay_ms:.0f} ms",
             each.planner,
-            str(each.replicas),
-            str(each.cores),
-            str(each.batch),
+            *map(str, (each.replicas, each.cores, each.batch)),
             "" if each.holds else "not enough",
         )
         for each in choices
@@ -203,13 +198,11 @@ def _figure_3(fit: AmdahlFit) -> Iterator[str]:
     yield html_table(*_fit(fit))
     drawn: list[Curve] = []
     for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
-        mine = sorted(
-            (point for point in fit.points if point.batch == batch), key=lambda point: point.cores
-        )
+        mine = sorted((one for one in fit.points if one.batch == batch), key=lambda one: one.cores)
         cores = tuple(float(point.cores) for point in mine)
         measured = tuple(1e3 * point.measured for point in mine)
-        drawn.append(Curve(f"batch {batch}", cores, measured, colour))
         predicted = tuple(1e3 * point.predicted for point in mine)
+        drawn.append(Curve(f"batch {batch}", cores, measured, colour))
         drawn.append(Curve(f"batch {batch}, fit", cores, predicted, colour, dashed=True))
     yield curves(drawn, x_label="cores", y_label="ms", log="xy")
 
@@ -223,10 +216,8 @@ def _courses(figures: Figures, setting: str) -> Iterator[str]:
         if played is None:
             continue
         if played.late:
-            counts = _binned(played.late)
-            late.append(Curve(policy, _middles(len(counts)), counts, colour, dashed=True))
-        sizes = tuple(total / BIN_S for total in _binned(played.cores))
-        cores.append(Curve(policy, _middles(len(sizes)), sizes, colour, dashed=True))
+            late.append(_course(policy, played.late, colour))
+        cores.append(_course(policy, played.cores, colour, BIN_S))
     if late:
         label = f"violations in {BIN_S} s"
         yield curves(late, x_label="second of sending", y_label=label, size=(8.0, 2.6))
@@ -234,27 +225,22 @@ def _courses(figures: Figures, setting: str) -> Iterator[str]:
         yield curves(cores, x_label=_TIME, y_label="cores", size=(8.0, 2.6))
 
 
-def _binned(values: Sequence[float]) -> tuple[float, ...]:
-    whole = len(values) - len(values) % BIN_S
-    return tuple(float(sum(values[at : at + BIN_S])) for at in range(0, whole, BIN_S))
-
-
-def _middles(count: int) -> tuple[float, ...]:
-    return tuple((number + 0.5) * BIN_S for number in range(count))
+def _course(policy: str, values: Sequence[float], colour: int, per: int = 1) -> Curve:
+    """A point for each whole bin, at its middle: the sum of its seconds ÷ `per`."""
+    bins = range(0, len(values) - len(values) % BIN_S, BIN_S)
+    y = tuple(float(sum(values[at : at + BIN_S])) / per for at in bins)
+    return Curve(policy, tuple(at + 0.5 * BIN_S for at in bins), y, colour, dashed=True)
 
 
 def _fit_dict(fit: AmdahlFit) -> dict[str, Any]:
-    return {
-        "model": asdict(fit.model),
-        "median_error": fit.median_error,
-        "worst_error": fit.worst_error,
-        "points": [
-            {
-                "batch": point.batch,
-                "cores": point.cores,
-                "measured_ms": 1e3 * point.measured,
-                "predicted_ms": 1e3 * point.predicted,
-            }
-            for point in fit.points
-        ],
-    }
+    points = [
+        {
+            "batch": point.batch,
+            "cores": point.cores,
+            "measured_ms": 1e3 * point.measured,
+            "predicted_ms": 1e3 * point.predicted,
+        }
+        for point in fit.points
+    ]
+    errors = {"median_error": fit.median_error, "worst_error": fit.worst_error}
+    return {"model": asdict(fit.model), **errors, "points": points}
