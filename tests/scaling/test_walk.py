@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
@@ -172,6 +172,11 @@ def test_no_batch_starts_before_its_requests_are_there_on_whichever_replica(rows
     assert work_of(view).late([0.0, 0.0, 0.0], SECONDS, rows) == 0
 
 
+@example(
+    [Waiting(38.0, 49.5, 3), Waiting(38.0, 62.5, 2), Waiting(39.0, 61.5), Waiting(38.0, 61.5, 2)],
+    [0.0],
+    1,
+)
 @given(
     st.lists(of_several_rows, max_size=7),
     st.lists(st.integers(0, 20).map(float), min_size=1, max_size=3),
@@ -186,7 +191,7 @@ def late_by_hand(waiting, free, batch):
     """EDF, one step at a time: the most rows that end before the earliest deadline, as they fit."""
     alone = [w for w in waiting if max(w.ready_at, 0.0) + SECONDS[w.rows] <= w.deadline]
     late, clocks = len(waiting) - len(alone), sorted(free)
-    left = sorted(alone, key=lambda w: (w.deadline, w.ready_at, w.rows))
+    left = sorted(alone, key=lambda w: w.deadline)  # equal ones as they were seen, as in a view
     clock = clocks[0]
     while left:
         ready = [w for w in left if w.ready_at <= clock]
