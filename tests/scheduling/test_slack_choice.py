@@ -311,10 +311,13 @@ def test_a_costlier_deadline_is_worth_more(lab) -> None:
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [1]
 
 
-def test_hopeless_requests_are_dropped_at_the_drop_level(lab) -> None:
-    scheduler = slack(lab, sigma=0.1, drop=0.2)
+@pytest.mark.parametrize(("options", "level"), [({"drop": 0.2}, 0.2), ({"guarantee": "p99"}, 0.99)])
+def test_hopeless_requests_are_dropped_at_the_drop_level_or_what_is_guaranteed(
+    lab, options: dict[str, object], level: float
+) -> None:
+    scheduler = slack(lab, sigma=0.1, **options)
     times = lab.LogNormalTimes(lab.weight_bound, 0.1)
-    latest = 1.0 - times.quantile(0.2, 1, 1)
+    latest = 1.0 - times.quantile(level, 1, 1)
     scheduler.add(lab.request(0, 1.0), now=0.0)
     assert scheduler.next_expiry() == pytest.approx(latest)
     assert scheduler.expire(now=latest - 1e-6) == []
