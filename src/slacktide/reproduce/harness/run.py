@@ -32,7 +32,7 @@ Outcome = TypeVar("Outcome")
 """What comes of a cell: a dataclass of plain data."""
 SomeRow = TypeVar("SomeRow", bound=Row)
 Extras = TypeVar("Extras")
-"""What a paper shows beside its rows: a dataclass whose `document` is members of the JSON."""
+"""What a paper shows beside its rows."""
 
 Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """(title, headings, lines)"""

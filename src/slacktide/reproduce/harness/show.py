@@ -70,15 +70,8 @@ def _goals(result: Reproduction[Any, Any, Any]) -> RichTable:
         table.add_column(name, justify="left" if number < 3 else "right")
     for goal in result.goals:
         mark = Text(goal.mark, style=_STYLES.get(goal.mark, ""))
-        cells: list[Text | str] = [
-            mark,
-            goal.setting,
-            goal.what,
-            goal.measured,
-            goal.wanted,
-            goal.basis,
-        ]
-        table.add_row(*cells[over])
+        cells = (goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)
+        table.add_row(mark, *cells[over])
     return table
 
 

@@ -184,6 +184,7 @@ _SHORT_TIMES: _Places = tuple(
     for p99 in P99_MS
 )
 """The same requests, all times scaled down."""
+
 _ALL = (*PUBLISHED, *OURS)
 
 EXPERIMENTS: Mapping[str, Experiment[OrlojScope, OrlojCell]] = MappingProxyType(
