@@ -35,11 +35,15 @@ def invoke(*words: str, **env: str) -> Any:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1", **env})
 
 
+def _name_of(command: Any) -> str:
+    return str(command.name or command.callback.__name__)
+
+
 def test_the_verbs_are_these():
-    found = {(command.callback.__name__,) for command in app.registered_commands}
+    found = {(_name_of(command),) for command in app.registered_commands}
     for group in app.registered_groups:
         for command in group.typer_instance.registered_commands:
-            found.add((group.typer_instance.info.name, command.callback.__name__))
+            found.add((group.typer_instance.info.name, _name_of(command)))
     assert found == set(VERBS)
 
 
