@@ -273,11 +273,15 @@ class DeadlineQueue:
 
     def next_expiry(self, lead: TimeByRows) -> float | None:
         """The earliest latest start (see `expire`); None if the queue is empty."""
+        parts = self.kinds.parts
+        if len(parts) == 1:  # the usual case; cheaper than to see whether anything has changed
+            for (rows, _), part in parts.items():
+                return part[0][0] - lead[rows]
         # Asked after every event, and most events leave this queue as it is.
         state = (self.removals, len(self.order))
         if state != self._timed_at or lead is not self._timed_by:
             self._timed_at, self._timed_by = state, lead
-            starts = [part[0][0] - lead[rows] for (rows, _), part in self.kinds.parts.items()]
+            starts = [part[0][0] - lead[rows] for (rows, _), part in parts.items()]
             self._expiry = min(starts, default=None)
         return self._expiry
 

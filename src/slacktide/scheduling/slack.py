@@ -124,7 +124,9 @@ class Slack(DeadlinePolicy):
     def next_expiry(self) -> float | None:
         """The earliest latest start of a request with a deadline, or when one lost its place."""
         due = self._promises.due
-        return due if due is not None else super().next_expiry()
+        if due is not None or not self._timed.order:
+            return due
+        return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         """The batch worth most per second of lane time, or whom to wait for. Changes nothing."""
@@ -218,7 +220,9 @@ class Slack(DeadlinePolicy):
         return of, waiting.rows * least_share(tables, of)
 
     def _lead_by_kind(self) -> TimeByRows:
-        return self._by_class.lead if self._by_class.refresh() else super()._lead_by_kind()
+        # Asked after every event: without going through the policy that this one is made of.
+        by_class = self._by_class
+        return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
         if not self._by_class.refresh():
