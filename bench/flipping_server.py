@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.cli.main import main as serve
-from slacktide.scaling import planners
-from slacktide.scaling.view import ModelView, Wish
+from slacktide.planning.scaling import planners
+from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)

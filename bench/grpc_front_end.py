@@ -38,8 +38,8 @@ from bench.machine import ROOT, cores, pin, pinned
 from bench.measurement import Figure, Options, Result, Table, at_least, format_number
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.server.grpc import GrpcServer
-from slacktide.server.ports import ControlPlane, DataPlane
+from slacktide.frontends.grpc import GrpcServer
+from slacktide.frontends.ports import ControlPlane, DataPlane
 from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, OutputValue
 from slacktide.wire.grpc_messages import encode_call, encode_reply
 from slacktide.wire.proto.messages import (

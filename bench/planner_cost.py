@@ -17,8 +17,7 @@ import numpy as np
 
 from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_most
-from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.scaling import (
+from slacktide.planning.scaling import (
     BatchSeconds,
     ModelView,
     ReplicaView,
@@ -26,8 +25,9 @@ from slacktide.scaling import (
     VariantView,
     Waiting,
 )
-from slacktide.scaling.joint import Joint, JointOptions
-from slacktide.scaling.vertical import Vertical, VerticalOptions
+from slacktide.planning.scaling.joint import Joint, JointOptions
+from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
+from slacktide.profiles import CorrectedTimes, LatencyTable
 
 QUEUED = 500
 CORES, BATCH = 16, 16

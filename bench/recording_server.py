@@ -12,8 +12,8 @@ import os
 
 from slacktide.cli.main import main as serve
 from slacktide.domain import Batch, BatchTiming
+from slacktide.models.launching import Launching
 from slacktide.server import app
-from slacktide.server.launching import Launching
 
 
 class RecordingLaunching(Launching):

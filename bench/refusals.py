@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.measurement import Figure, Options, Result, Table, at_least
 from slacktide.domain import Notice, Outcome, OutcomeKind, Request
-from slacktide.repository.yaml_text import parse_yaml
+from slacktide.models.repository.yaml_text import parse_yaml
 from slacktide.simulation.scenario import Cell
 from slacktide.simulation.scenario.building import build
 from slacktide.simulation.scenario.places import Places

@@ -74,7 +74,7 @@ EXPORTS = {
         html_list html_table merge page percentiles profile_page render
         render_comparison render_sweep score summary sweep_page timeline
     """,
-    "slacktide.repository": """
+    "slacktide.models.repository": """
         Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
         ProfileStore Repository RepositoryError Severity StagedModel Staging StoredProfile
         UploadLimits check_interface check_repository config_json format_bytes
@@ -87,23 +87,23 @@ EXPORTS = {
         OrlojOptions OrlojText Policy PolicyError PoolRecipe Slack SlackOptions make_scheduler
         option_defaults policy_options
     """,
-    "slacktide.server.grpc": """
+    "slacktide.frontends.grpc": """
         AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem
     """,
-    "slacktide.server.http": """
+    "slacktide.frontends.http": """
         Access AccessLog Authorize Denial Group HttpServer HttpSettings Request Response
         Route inference_routes metrics_routes
     """,
-    "slacktide.server.metrics": """
+    "slacktide.observability.metrics": """
         CONTENT_TYPE Metrics metrics_routes
     """,
-    "slacktide.scaling": """
+    "slacktide.planning.scaling": """
         PLANNERS Autoscaler AutoscalerSettings BatchSeconds ModelView PlannerError
         PlannerKind ReplicaView ScaledModel ScalingLimits ScalingPlanner Standing
         VariantView Waiting Watchful Wish make_planner planner_defaults
         planner_options
     """,
-    "slacktide.scaling.baselines": """
+    "slacktide.planning.scaling.baselines": """
         Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
     """,
     "slacktide.simulation": """

@@ -15,20 +15,23 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("workloads", "profiles"),
     ("engine",),
     ("scheduling",),
-    ("scaling",),
+    ("planning",),
     ("recording",),
-    ("repository",),
+    ("runtime",),
     ("executors",),
     ("cluster",),
     ("wire",),
-    ("server", "load"),
+    ("models",),
+    ("frontends", "load"),
+    ("observability",),
+    ("server",),
     ("simulation",),
     ("reports",),
     ("reproduce",),
     ("examples",),
     ("cli",),
 )
-PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "scaling")
+PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "planning")
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",

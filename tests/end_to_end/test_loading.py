@@ -19,7 +19,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from slacktide.executors import available_cores
-from slacktide.server.ports import ControlError
+from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 
 

@@ -30,10 +30,11 @@ from typer.testing import CliRunner
 import slacktide
 from slacktide.cli.main import app as command_line
 from slacktide.domain import PoolId
-from slacktide.server import security
-from slacktide.server.pools import Pools
-from slacktide.server.ports import ControlError, Group
-from slacktide.server.security import OPEN_GROUPS, SecurityError, TlsFiles
+from slacktide.frontends import security
+from slacktide.frontends.ports import Group
+from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
+from slacktide.models.pools import Pools
+from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 
 TOKEN = "correct-horse-battery-staple"

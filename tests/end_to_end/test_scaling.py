@@ -23,13 +23,13 @@ from tritonclient.utils import InferenceServerException
 from slacktide.domain import PlanChanged
 from slacktide.engine import EngineSettings
 from slacktide.executors import available_cores
+from slacktide.models.repository import ProfileStore, Repository
+from slacktide.models.repository.onnx_file import OnnxFile
+from slacktide.models.resizing import ResizeOutcome
+from slacktide.models.shelf import ProfileShelf
 from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.recording import Call, Recording, replay
-from slacktide.repository import ProfileStore, Repository
-from slacktide.repository.onnx_file import OnnxFile
-from slacktide.server.ports import ControlError
-from slacktide.server.resizing import ResizeOutcome
-from slacktide.server.shelf import ProfileShelf
+from slacktide.wire.errors import ControlError
 
 SECONDS = 2.0
 TIGHT = round(0.7e6 * SECONDS)

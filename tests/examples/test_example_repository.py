@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from slacktide.examples import MODELS, ExamplesError, Samples, make_inputs, make_repository
-from slacktide.repository.repository import Repository
+from slacktide.models.repository.repository import Repository
 
 SMALL = ("mlp", "text")
 """Models quick to write, for tests of everything but the models."""

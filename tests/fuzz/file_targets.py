@@ -35,10 +35,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import EngineSettings
 from slacktide.executors.model_file import inspect
 from slacktide.executors.providers import ModelError
-from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
-from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
-from slacktide.recording.records import Call
-from slacktide.repository import (
+from slacktide.models.repository import (
     ModelDefinition,
     ProfileKey,
     ProfileStore,
@@ -46,15 +43,18 @@ from slacktide.repository import (
     RepositoryError,
     check_interface,
 )
-from slacktide.repository.errors import ModelConfigError, SettingsError
-from slacktide.repository.merge import merge
-from slacktide.repository.onnx_file import OnnxFile
-from slacktide.repository.settings_file import parse_settings, validate_settings
-from slacktide.repository.triton.messages import parse_json, parse_text, to_text
-from slacktide.repository.triton.translate import translate
-from slacktide.repository.yaml_text import YamlError, parse_yaml
+from slacktide.models.repository.errors import ModelConfigError, SettingsError
+from slacktide.models.repository.merge import merge
+from slacktide.models.repository.onnx_file import OnnxFile
+from slacktide.models.repository.settings_file import parse_settings, validate_settings
+from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
+from slacktide.models.repository.triton.translate import translate
+from slacktide.models.repository.yaml_text import YamlError, parse_yaml
+from slacktide.models.shelf import ProfileShelf
+from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
+from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
+from slacktide.recording.records import Call
 from slacktide.scheduling import PoolRecipe
-from slacktide.server.shelf import ProfileShelf
 
 # ── settings ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,10 +16,10 @@ from slacktide.domain import (
     Reason,
 )
 from slacktide.domain.tensors import Datatype
-from slacktide.server.http import HttpSettings
-from slacktide.server.http.hub import Hub
-from slacktide.server.http.reader import RequestReader
-from slacktide.server.http.router import Router
+from slacktide.frontends.http import HttpSettings
+from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.reader import RequestReader
+from slacktide.frontends.http.router import Router
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_codec import GrpcCodec

@@ -79,7 +79,7 @@ LIVE = ("tests/end_to_end", "-m", "not slow and not network")
 ROOMS = (
     Room("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),
     Room("scheduling", ("scheduling/*.py",), (("tests/scheduling",), ABOVE)),
-    Room("planners", ("scaling/*.py",), (("tests/scaling",), ABOVE)),
+    Room("planners", ("planning/scaling/*.py",), (("tests/planning/scaling",), ABOVE)),
     Room("times", ("profiles/*times*.py", "profiles/correction.py"), (("tests/profiles",), ABOVE)),
     Room(
         "call path",
@@ -90,9 +90,9 @@ ROOMS = (
             "server/open_requests.py",
             "server/deadlines.py",
             "server/driver.py",
-            "server/http/admission.py",
-            "server/http/protocol.py",
-            "server/http/infer.py",
+            "frontends/http/admission.py",
+            "frontends/http/protocol.py",
+            "frontends/http/infer.py",
         ),
         (("tests/server", "-m", "not slow"), LIVE),
     ),

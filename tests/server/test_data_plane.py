@@ -13,17 +13,17 @@ import pytest
 from slacktide.domain import Outcome, PoolId, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
+from slacktide.models.inputs import InputCheck
+from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.tally import Tally
+from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.profiles import ClassedTimes, LatencyTable
-from slacktide.repository.definition import ModelDefinition
-from slacktide.repository.settings import ModelSettings
 from slacktide.server import infer_ticket
 from slacktide.server.data_plane import ServerDataPlane
 from slacktide.server.infer_ticket import InferTicket
-from slacktide.server.inputs import InputCheck
-from slacktide.server.observers import AnsweredRequest, Observers
-from slacktide.server.tally import Tally
 from slacktide.server.upload import ServerUpload
-from slacktide.server.versions import Catalog, LoadedVersion
 from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, Parameter
 
 NOTHING: Any = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.repository.settings import ModelSettings
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.server.deadlines import Due, due, due_at_the_latest
 from slacktide.wire.parameters import CallOptions
 

@@ -44,15 +44,15 @@ from slacktide.executors.ports import (
     Resized,
     TensorRef,
 )
+from slacktide.planning.scaling.autoscaler import ScaledModel
+from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.scaling.autoscaler import ScaledModel
-from slacktide.scaling.view import ScalingLimits
+from slacktide.runtime.scaling import Scaling
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
 from slacktide.server.open_requests import Outputs
-from slacktide.server.ports import ControlError
-from slacktide.server.scaling import Scaling
+from slacktide.wire.errors import ControlError
 
 POOL = PoolId("m", "1")
 SPEC = TensorSpec("x", Datatype.FP32, (-1, 1))

@@ -11,9 +11,9 @@ import pytest
 from slacktide.domain import LaneSpec, PlanChanged, Reason, ResizeLane
 from slacktide.engine import Engine, EngineSettings
 from slacktide.load.report import Provenance
+from slacktide.planning.scaling import PLANNERS, Autoscaler
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder, Recording, export_times, replay
-from slacktide.scaling import PLANNERS, Autoscaler
 from slacktide.simulation import Happening, Simulation, predict
 from slacktide.simulation.recorded import outside
 from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell

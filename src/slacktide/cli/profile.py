@@ -16,7 +16,7 @@ from slacktide.cli.output import (
     progress_bar,
     require_plots,
 )
-from slacktide.repository.units import parse_seconds
+from slacktide.models.repository.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,12 +59,17 @@ def profile(
     """
     from slacktide.executors import ProcessExecutor, available_cores
     from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.models.lanes import lay_out
+    from slacktide.models.launching import source_of
+    from slacktide.models.repository import (
+        ModelDefinition,
+        ProfileStore,
+        Repository,
+        RepositoryError,
+    )
+    from slacktide.models.shelf import KnownModel, ProfileShelf
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import ReportError, profile_page
-    from slacktide.repository import ModelDefinition, ProfileStore, Repository, RepositoryError
-    from slacktide.server.lanes import lay_out
-    from slacktide.server.launching import source_of
-    from slacktide.server.shelf import KnownModel, ProfileShelf
 
     try:
         seconds = parse_seconds(budget)

@@ -14,9 +14,9 @@ from typer.models import OptionInfo
 
 from slacktide.cli.output import fail, option, print_json
 from slacktide.cli.serving import run
-from slacktide.repository.units import parse_bytes, parse_percent, parse_seconds
-from slacktide.server.logs import LogFormat, configure
-from slacktide.server.security import TlsFiles
+from slacktide.frontends.security import TlsFiles
+from slacktide.models.repository.units import parse_bytes, parse_percent, parse_seconds
+from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings
 
 

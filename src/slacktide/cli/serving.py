@@ -13,11 +13,11 @@ from pathlib import Path
 
 from slacktide.cli.output import FELL_SHORT, fail
 from slacktide.cluster import PodError
+from slacktide.frontends.security import SecurityError
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.observability.tracing import TracingUnavailable
 from slacktide.recording import RecordingError
-from slacktide.repository.errors import RepositoryError
-from slacktide.server.security import SecurityError
 from slacktide.server.settings import ServerSettings
-from slacktide.server.tracing import TracingUnavailable
 
 log = logging.getLogger("slacktide.server")
 

@@ -27,25 +27,25 @@ from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor
 from slacktide.executors.quota import choose_allocator
+from slacktide.frontends.security import Credentials
+from slacktide.models.fleet import Fleet, FleetSettings
+from slacktide.models.launching import Launching
+from slacktide.models.pools import Pools
+from slacktide.models.repository import ProfileStore, Repository, Staging
+from slacktide.models.shelf import ProfileShelf
+from slacktide.models.versions import Catalog
+from slacktide.observability.access import AccessLogger
+from slacktide.observability.metrics import Metrics
+from slacktide.observability.observers import Observers
+from slacktide.observability.tracing import RequestTracer, open_tracer
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
-from slacktide.repository import ProfileStore, Repository, Staging
-from slacktide.server.access import AccessLogger
+from slacktide.runtime.scaling import Scaling
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.server.data_plane import ServerDataPlane
 from slacktide.server.driver import Driver
-from slacktide.server.fleet import Fleet, FleetSettings
 from slacktide.server.front_ends import FrontEnds
-from slacktide.server.launching import Launching
-from slacktide.server.metrics import Metrics
-from slacktide.server.observers import Observers
-from slacktide.server.pools import Pools
-from slacktide.server.scaling import Scaling
-from slacktide.server.security import Credentials
 from slacktide.server.settings import ServerSettings
-from slacktide.server.shelf import ProfileShelf
-from slacktide.server.tracing import RequestTracer, open_tracer
-from slacktide.server.versions import Catalog
 
 log = logging.getLogger("slacktide.server")
 

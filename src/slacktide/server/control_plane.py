@@ -9,7 +9,9 @@ from typing import Any
 
 from slacktide._version import __version__
 from slacktide.domain.tensors import ModelInterface, TensorSpec
-from slacktide.repository import (
+from slacktide.frontends.ports import ModelDescription
+from slacktide.models.fleet import Fleet
+from slacktide.models.repository import (
     Repository,
     RepositoryError,
     Staging,
@@ -17,12 +19,11 @@ from slacktide.repository import (
     metadata_shape,
     split_parameters,
 )
-from slacktide.repository.triton.translate import PLATFORM
-from slacktide.server.fleet import Fleet
-from slacktide.server.ports import ControlError, ModelDescription
-from slacktide.server.tally import Duration, Tally
-from slacktide.server.versions import Catalog, LoadedVersion, VersionState
+from slacktide.models.repository.triton.translate import PLATFORM
+from slacktide.models.tally import Duration, Tally
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.wire.calls import Buffer, Parameter
+from slacktide.wire.errors import ControlError
 
 EXTENSIONS = (
     "model_repository",

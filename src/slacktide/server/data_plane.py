@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
 from slacktide.executors.budget import MemoryLimitExceeded
+from slacktide.models.versions import Catalog
+from slacktide.observability.observers import Observers
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.driver import Driver
 from slacktide.server.infer_ticket import InferTicket, Reply, TicketOffice, memory_reason, nobody
-from slacktide.server.observers import Observers
 from slacktide.server.payloads import write_payload
 from slacktide.server.upload import ServerUpload
-from slacktide.server.versions import Catalog
 from slacktide.wire.calls import CallContext, InferCall, InferReply, Parameter
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import parse_parameters
 
 if TYPE_CHECKING:
-    from slacktide.server.ports import Ticket, Upload
+    from slacktide.frontends.ports import Ticket, Upload
 
 _HEADER_ALLOWANCE = 64 * 1024
 """Bytes of JSON that may come on top of a request's tensors."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slacktide.repository.settings import ModelSettings
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.parameters import CallOptions
 
 

@@ -40,12 +40,12 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
+from slacktide.runtime.scaling import Scaling
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 from slacktide.server.open_requests import Done, OpenRequests
-from slacktide.server.ports import ControlError
 from slacktide.server.replicas import Launcher, Replicas
-from slacktide.server.scaling import Scaling
+from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.driver")
 

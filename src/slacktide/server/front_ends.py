@@ -8,17 +8,17 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from slacktide.executors.budget import MemoryBudget
-from slacktide.server.access import AccessLogger
-from slacktide.server.grpc import GrpcServer, GrpcSettings
-from slacktide.server.grpc import rpc as grpc_rpc
-from slacktide.server.grpc.settings import TlsPem
-from slacktide.server.http import AccessLog, HttpServer, HttpSettings, Route, inference_routes
-from slacktide.server.http import hub as http_hub
-from slacktide.server.metrics import Metrics, metrics_routes
-from slacktide.server.ports import ControlPlane, DataPlane, Group
-from slacktide.server.security import ASKED, Credentials, Gate, PortRules, Verdict
+from slacktide.frontends.grpc import GrpcServer, GrpcSettings
+from slacktide.frontends.grpc import rpc as grpc_rpc
+from slacktide.frontends.grpc.settings import TlsPem
+from slacktide.frontends.http import AccessLog, HttpServer, HttpSettings, Route, inference_routes
+from slacktide.frontends.http import hub as http_hub
+from slacktide.frontends.ports import ControlPlane, DataPlane, Group
+from slacktide.frontends.security import ASKED, Credentials, Gate, PortRules, Verdict
+from slacktide.frontends.unpacking import Unpacker
+from slacktide.observability.access import AccessLogger
+from slacktide.observability.metrics import Metrics, metrics_routes
 from slacktide.server.settings import ServerSettings
-from slacktide.server.unpacking import Unpacker
 from slacktide.wire.status import WireStatus
 
 

@@ -19,13 +19,13 @@ from slacktide.domain import (
 from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.executors.ports import Payload
-from slacktide.server.convictions import FRESH_S
+from slacktide.models.convictions import FRESH_S
+from slacktide.models.inputs import CheckedInputs
+from slacktide.models.versions import LoadedVersion
+from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.server.deadlines import due, due_at_the_latest
 from slacktide.server.driver import Driver
-from slacktide.server.inputs import CheckedInputs
-from slacktide.server.observers import AnsweredRequest, Observers
 from slacktide.server.open_requests import Outputs
-from slacktide.server.versions import LoadedVersion
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.parameters import CallOptions
 

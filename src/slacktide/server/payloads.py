@@ -6,7 +6,7 @@ import numpy as np
 
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.ports import Payload, TensorRef
-from slacktide.server.inputs import CheckedInputs
+from slacktide.models.inputs import CheckedInputs
 from slacktide.wire.calls import Buffer
 
 

@@ -37,7 +37,7 @@ from slacktide.executors.ports import (
     Report,
     Resized,
 )
-from slacktide.server.resizing import Resizing
+from slacktide.models.resizing import Resizing
 
 log = logging.getLogger("slacktide.driver")
 

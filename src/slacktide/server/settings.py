@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
-from slacktide.scheduling import PolicyError, policy_options
-from slacktide.server.security import (
+from slacktide.frontends.security import (
     PortRules,
     TlsFiles,
     checked_origin,
     host_name,
     is_loopback,
 )
-from slacktide.server.sizes import MIB
+from slacktide.frontends.sizes import MIB
+from slacktide.scheduling import PolicyError, policy_options
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 

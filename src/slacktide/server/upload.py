@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from slacktide.domain import Reason
 from slacktide.executors.arena import Slot
 from slacktide.executors.budget import MemoryLimitExceeded
+from slacktide.models.versions import LoadedVersion
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.infer_ticket import InferTicket, Reply, TicketOffice, memory_reason, nobody
 from slacktide.server.payloads import refer_payload, write_payload
-from slacktide.server.versions import LoadedVersion
 from slacktide.wire.calls import InferCall
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import parse_parameters
 
 if TYPE_CHECKING:
-    from slacktide.server.ports import Ticket
+    from slacktide.frontends.ports import Ticket
 
 
 class ServerUpload:

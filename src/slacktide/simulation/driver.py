@@ -43,7 +43,7 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.engine import Engine, check_invariants
-from slacktide.scaling import Autoscaler
+from slacktide.planning.scaling import Autoscaler
 from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
 from slacktide.simulation.hardware import Hardware, Report

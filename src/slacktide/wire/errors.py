@@ -1,7 +1,8 @@
-"""What a front end raises when a client's message is wrong.
+"""What a front end answers with when a client's message is wrong, or a control call cannot be done.
 
     WireError               carries the Reason that picks the status code (wire/status.py)
     └── BadField            names the field, what was expected and what came
+    ControlError            a control call that cannot be done; its kind picks the status
 
 Messages go to the client as they are: they quote the client's own words (shortened), never a
 path, a trace or an internal name.
@@ -36,6 +37,15 @@ class BadField(WireError):  # noqa: N818  # reads as what it names: a bad field
         super().__init__(reason, f"{_shorten(field)}: expected {expected}, got {quote(got)}")
         self.field = field
         self.expected = expected
+
+
+class ControlError(Exception):
+    """A control call that cannot be done. `kind` picks the status; `str()` is for the client."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """`not_found`, `bad_input`, `unavailable`, `unsupported`, `forbidden` or `internal`."""
 
 
 def quote(value: object) -> str:

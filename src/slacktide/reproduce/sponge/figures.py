@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
 from slacktide.reproduce.sponge.bandwidths import Bandwidths
 from slacktide.reproduce.sponge.published import TABLE_1, TABLE_1_RATE
 from slacktide.reproduce.sponge.setting import BATCH, CORES, DURATION, FIT, KILOBYTE, SLO
-from slacktide.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
 from slacktide.workloads import TraceLink
 
 SIZES_KB = (100, 200, 500)

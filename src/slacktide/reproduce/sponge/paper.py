@@ -48,7 +48,13 @@ def _conclude(
 
 PAPER = Publication(
     title="Sponge: Inference Serving with Dynamic SLOs Using In-Place Vertical Scaling (2024)",
-    code=(*SIMULATED, "scaling", "server/bandwidth.py", *(f"reproduce/sponge/{x}" for x in _CODE)),
+    code=(
+        *SIMULATED,
+        "planning",
+        "runtime",
+        "server/bandwidth.py",
+        *(f"reproduce/sponge/{x}" for x in _CODE),
+    ),
     experiments=EXPERIMENTS,
     scope=SpongeScope(),
     quick=QUICK,

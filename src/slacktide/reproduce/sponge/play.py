@@ -28,6 +28,7 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.planning.scaling import Autoscaler, ScaledModel, ScalingLimits
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.sponge.bandwidths import bandwidths
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
@@ -43,7 +44,6 @@ from slacktide.reproduce.sponge.setting import (
     table,
     unavoidable,
 )
-from slacktide.scaling import Autoscaler, ScaledModel, ScalingLimits
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import Expected, Item, Simulation, Upload
 

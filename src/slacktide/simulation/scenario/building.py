@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from slacktide.domain import Deployment, Plan, PoolId, Route
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
+from slacktide.models.lanes import LaneError, lay_out
+from slacktide.models.repository import ModelDefinition, ModelSettings, RepositoryError
+from slacktide.models.repository.complaints import Path as Place
+from slacktide.models.repository.schedulers import Section
+from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
-from slacktide.repository import ModelDefinition, ModelSettings, RepositoryError
-from slacktide.repository.complaints import Path as Place
-from slacktide.repository.schedulers import Section
-from slacktide.scaling import ScaledModel
 from slacktide.scheduling import PoolRecipe
-from slacktide.server.lanes import LaneError, lay_out
 from slacktide.simulation.scenario.journeys import Way
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
@@ -142,8 +142,8 @@ class _Builder:
 
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
         """The profile stored in a model's folder, and what the folder says of the model."""
-        from slacktide.repository import ProfileStore, Repository
-        from slacktide.server.shelf import ProfileShelf
+        from slacktide.models.repository import ProfileStore, Repository
+        from slacktide.models.shelf import ProfileShelf
 
         definition = Repository(folder.parent).read(folder.name)[-1]
         known = ProfileShelf(ProfileStore()).find(definition, cores)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slacktide.repository.complaints import Complaint, Path, dotted
-from slacktide.repository.yaml_text import Lines
+from slacktide.models.repository.complaints import Complaint, Path, dotted
+from slacktide.models.repository.yaml_text import Lines
 from slacktide.simulation.errors import SimulationError
 
 

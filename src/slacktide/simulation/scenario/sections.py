@@ -18,8 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from slacktide.repository.nearest import shown, suggestion
-from slacktide.repository.scaling import (
+from slacktide.models.repository.nearest import shown, suggestion
+from slacktide.models.repository.scaling import (
     Cores,
     ReplicaCount,
     Scaling,
@@ -27,14 +27,14 @@ from slacktide.repository.scaling import (
     number_to_cores,
     number_to_replicas,
 )
-from slacktide.repository.schedulers import (
+from slacktide.models.repository.schedulers import (
     SchedulerSettings,
     Section,
     SlackSettings,
     name_to_section,
 )
-from slacktide.repository.settings import Count, Duration, Name, Size
-from slacktide.repository.units import Seconds
+from slacktide.models.repository.settings import Count, Duration, Name, Size
+from slacktide.models.repository.units import Seconds
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.repository import ModelSettings
-from slacktide.scaling import Autoscaler, ScaledModel
+from slacktide.models.repository import ModelSettings
+from slacktide.planning.scaling import Autoscaler, ScaledModel
 from slacktide.scheduling import PoolRecipe, SlackOptions
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution

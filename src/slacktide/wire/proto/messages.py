@@ -1,25 +1,20 @@
 """The message classes of both services, made from the committed descriptor set.
 
-They live in a private pool (see `slacktide.repository.triton.private_pool`), so that `tritonclient`
+They live in a private pool (see `slacktide.wire.proto.private_pool`), so that `tritonclient`
 and the stock health package can be imported into the same process. The `.pyi` beside this file
 gives type checkers their fields.
 """
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 from google.protobuf.message import Message
 
-from slacktide.repository.triton.private_pool import PrivatePool, model_config_descriptors
+from slacktide.wire.proto.private_pool import private_pool
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
-_pool = PrivatePool(
-    model_config_descriptors(),
-    files(__package__).joinpath("services.binpb").read_bytes(),
-)
+_pool = private_pool()
 
 
 def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]:

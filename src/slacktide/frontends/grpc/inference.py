@@ -1,0 +1,194 @@
+"""ModelInfer: one message in, one answer out.
+
+A client may announce its message before sending it: metadata `slacktide-bytes`
+(length of the serialized message), `slacktide-model` and, if wanted, `slacktide-model-version`
+(gRPC itself names the model only inside the message). The call is then known, and may be refused,
+before its body is read. Without these the call is known when its message is complete; its deadline
+runs from its metadata either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slacktide.domain import Reason
+from slacktide.frontends.grpc.rpc import Refusal, Rpc, retry_metadata
+from slacktide.frontends.ports import DataPlane, Ticket, Upload
+from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
+from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
+from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.grpc_codec import GrpcCodec
+from slacktide.wire.grpc_messages import model_of
+from slacktide.wire.parameters import (
+    BYTES_HEADER,
+    MODEL_KEY,
+    PARAMETER_HEADERS,
+    TIMEOUT_HEADERS,
+    VERSION_KEY,
+    parse_length,
+    read_headers,
+)
+from slacktide.wire.status import status_of
+
+REASON_KEY = "slacktide-reason"
+"""Trailing metadata of a refusal: the label of its reason."""
+
+_STEERING = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
+
+
+def door(rpc: Rpc) -> tuple[CallContext, dict[str, Parameter]]:
+    """What the metadata of a call says. Raises BadField naming the metadata key."""
+    metadata = rpc.metadata
+    budget = rpc.budget_s()
+    parameters: dict[str, Parameter] = {}
+    if not _STEERING.isdisjoint(metadata):
+        headers = read_headers(metadata.items())
+        parameters = headers.parameters
+        if headers.budget_s is not None and (budget is None or headers.budget_s < budget):
+            budget = headers.budget_s
+    context = CallContext(
+        rpc.first_byte,
+        rpc.client,
+        "grpc",
+        budget,
+        metadata.get("x-request-id", ""),
+        metadata.get("traceparent"),
+        rpc.connection,
+    )
+    return context, parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfer:
+    """The handler of ModelInfer."""
+
+    data: DataPlane
+    codec: GrpcCodec
+    max_message_bytes: int
+    triton_strict: bool
+    unpacker: Unpacker
+
+    async def __call__(self, rpc: Rpc) -> bytes:
+        context, parameters = door(rpc)
+        answered: asyncio.Future[InferReply] = asyncio.get_running_loop().create_future()
+        if BYTES_HEADER in rpc.metadata and MODEL_KEY in rpc.metadata:
+            upload = self._announce(rpc, context, parameters)
+            try:
+                message = await rpc.message()
+            except BaseException:  # also where the client cancelled: no body will come
+                upload.cancel(Reason.NO_BODY)
+                raise
+            ticket, wanted = await self._complete(upload, message, rpc, parameters, answered)
+        else:
+            message = await rpc.message()
+            if len(message) > DIRECT_BYTES:
+                message = await self._raw_form(message, rpc, context)
+            ticket, wanted = self._submit(message, rpc, context, parameters, answered)
+        del message  # the data plane has copied the tensors
+        try:
+            reply = await answered
+        except asyncio.CancelledError:
+            ticket.cancel(Reason.CLIENT_CANCELLED)
+            raise
+        if reply.outputs is None:
+            raise refusal_of(reply, triton_strict=self.triton_strict)
+        return self.codec.encode_reply(reply, wanted)
+
+    async def _raw_form(self, message: bytes, rpc: Rpc, context: CallContext) -> bytes:
+        try:
+            return await self.unpacker.raw_form(message, rpc.client)
+        except WireError as error:
+            rpc.model = model_of(message)
+            self.data.body_refused(rpc.model, None, error.reason, error.message, context)
+            raise
+
+    def _submit(
+        self,
+        message: bytes,
+        rpc: Rpc,
+        context: CallContext,
+        parameters: dict[str, Parameter],
+        answered: asyncio.Future[InferReply],
+    ) -> tuple[Ticket, list[str]]:
+        request = self.codec.read(message)
+        rpc.model, rpc.request_id = request.model, request.id or rpc.request_id
+        try:
+            call = request.call(parameters)
+        except WireError as error:
+            if request.model:
+                self.data.body_refused(
+                    request.model, request.version, error.reason, error.message, context
+                )
+            raise
+        return self.data.infer(call, context, _settle(answered)), call.outputs
+
+    def _announce(self, rpc: Rpc, context: CallContext, parameters: dict[str, Parameter]) -> Upload:
+        model = rpc.model = rpc.metadata[MODEL_KEY]
+        version = rpc.metadata.get(VERSION_KEY) or None
+        try:
+            length = parse_length(BYTES_HEADER, rpc.metadata[BYTES_HEADER])
+            if length > self.max_message_bytes:
+                expected = f"at most {self.max_message_bytes} bytes"
+                raise BadField(BYTES_HEADER, expected, length, Reason.TOO_LARGE)
+        except WireError as error:
+            self.data.body_refused(model, version, error.reason, error.message, context)
+            raise
+        answer = self.data.announce(model, version, length, parameters, context)
+        if isinstance(answer, InferReply):
+            raise refusal_of(answer, triton_strict=self.triton_strict)
+        return answer
+
+    async def _complete(
+        self,
+        upload: Upload,
+        message: bytes,
+        rpc: Rpc,
+        parameters: dict[str, Parameter],
+        answered: asyncio.Future[InferReply],
+    ) -> tuple[Ticket, list[str]]:
+        try:
+            body = upload.body()
+            if len(message) > len(body):
+                raise BadField(BYTES_HEADER, f"the message's {len(message)} bytes", len(body))
+            body = body[: len(message)]
+            body[:] = message
+            form: Buffer = body
+            if len(message) > DIRECT_BYTES:
+                unpacked = await self.unpacker.raw_form(message, rpc.client)
+                form = body if unpacked is message else unpacked
+            request = self.codec.read(form)
+            rpc.request_id = request.id or rpc.request_id
+            version = rpc.metadata.get(VERSION_KEY) or None
+            if (request.model, request.version) != (rpc.model, version):
+                raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)
+            call = request.call(parameters)
+            return upload.complete(call, _settle(answered)), call.outputs
+        except WireError as error:
+            upload.refuse(error.reason, error.message)
+            raise
+        except asyncio.CancelledError:
+            upload.cancel(Reason.CLIENT_CANCELLED)
+            raise
+        except BaseException:
+            upload.cancel(Reason.RUNTIME_ERROR)
+            raise
+
+
+def refusal_of(reply: InferReply, *, triton_strict: bool) -> Refusal:
+    """What ends a call that got this reply, which has no outputs."""
+    reason = reply.outcome.reason
+    status = status_of(reason, has_result=False, triton_strict=triton_strict)
+    trailing = ((REASON_KEY, reason.label), *retry_metadata(reply.retry_after_s))
+    return Refusal(status, reply.message or reason.label.replace("_", " "), trailing)
+
+
+def _settle(answered: asyncio.Future[InferReply]) -> Callable[[InferReply], None]:
+    """The reply callback of a unary call."""
+
+    def settle(reply: InferReply) -> None:
+        if not answered.done():  # a cancelled call may have been answered in the same turn
+            answered.set_result(reply)
+
+    return settle

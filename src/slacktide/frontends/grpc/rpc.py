@@ -1,0 +1,275 @@
+"""One gRPC call as our handlers see it, and the frame that every handler runs in.
+
+Theory of operation. On the wire a unary call is a stream with one message each way, and grpc.aio
+lets a server treat it so. A *unary* handler of grpc.aio starts only when the whole message is
+here; a *streaming* one starts at the metadata and reads the message when it likes. All our methods
+are therefore registered as streaming, which costs nothing measurable
+(docs/decisions/0004-grpc-stack.md) and buys: the clock starts at the first byte; the gate and
+announced lengths are judged before the body is read; a cancellation is seen at any time.
+
+Messages stay bytes at this level: a handler parses them itself, so that a malformed one is
+INVALID_ARGUMENT with a sentence (grpc.aio would answer UNKNOWN with a Python exception's text).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import TypeAlias, cast
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+from slacktide.domain import Reason
+from slacktide.frontends.ports import Group
+from slacktide.wire.errors import ControlError, WireError
+from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
+
+Metadata: TypeAlias = Mapping[str, str]
+"""A call's metadata, names in lower case; of a name that comes twice, the last value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """The gate's no. `status` is UNAUTHENTICATED or PERMISSION_DENIED."""
+
+    status: WireStatus
+    message: str
+
+
+Authorize = Callable[[Group, Metadata], Denial | None]
+"""Asked once per call, before anything of it is read but its metadata. None lets it pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessEntry:
+    """One line of the access log."""
+
+    method: str
+    """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    client: str
+    status: str
+    """Name of the gRPC status; CANCELLED if the client withdrew."""
+    seconds: float
+    """From metadata to answer."""
+    model: str
+    request_id: str
+
+
+AccessLog = Callable[[AccessEntry], None]
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+LEAST_PUSHBACK_MS = 100
+"""Shortest wait asked of clients that retry by themselves, which all do so at once."""
+
+NEVER_S = 365 * 86400.0
+"""A gRPC deadline further off than this is none: some clients send the largest number they have,
+which grpc-core shortens to three years on the way."""
+
+_log = logging.getLogger(__name__)
+
+
+class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
+    """Ends the call with a status other than OK."""
+
+    def __init__(
+        self, status: WireStatus, message: str, trailing: tuple[tuple[str, str], ...] = ()
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.trailing = trailing
+
+
+@dataclass(slots=True)
+class Rpc:
+    """A call in progress. Handlers fill in `model` and `request_id` for the log."""
+
+    context: Context
+    first_byte: float
+    """Monotonic seconds when its metadata arrived."""
+    metadata: Metadata
+    client: str
+    bodies: Bodies
+    connection: str = ""
+    model: str = ""
+    request_id: str = ""
+
+    async def message(self) -> bytes:
+        """The one message of a unary call. Raises Refusal if it does not come."""
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        bodies = self.bodies
+        bodies.expect(task, self.first_byte)
+        try:
+            received: object = await self.context.read()
+        except BaseException:
+            if bodies.came(task):
+                raise
+            task.uncancel()
+            raise Refusal(status_of(Reason.NO_BODY), "the message did not come in time") from None
+        bodies.came(task)
+        if received is grpc.aio.EOF:
+            raise Refusal(status_of(Reason.BAD_INPUT), "the call has no message")
+        return cast(bytes, received)
+
+    async def next_message(self) -> bytes | None:
+        """The next message of a stream; None after the last one."""
+        received: object = await self.context.read()
+        return None if received is grpc.aio.EOF else cast(bytes, received)
+
+    def budget_s(self) -> float | None:
+        """Seconds left of the client's gRPC deadline; None if it has none."""
+        remaining = cast("float | None", self.context.time_remaining())
+        return None if remaining is None or remaining > NEVER_S else remaining
+
+
+Behaviour = Callable[[Rpc], Awaitable[bytes | None]]
+"""A handler: returns the serialized answer of a unary method; one that streams answers writes them
+itself. Raises Refusal, WireError or ControlError for anything but OK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the service table."""
+
+    group: Group
+    behaviour: Behaviour
+    streams: bool = False
+    """Whether there may be more than one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What surrounds every handler: the gate, errors to statuses, the access log."""
+
+    authorize: Authorize | None
+    access_log: AccessLog | None
+    clock: Callable[[], float]
+    bodies: Bodies
+    triton_strict: bool
+
+    def handler(self, name: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """`method` as grpc.aio wants it; `name` is its full name."""
+        behaviour = method.behaviour
+
+        async def run(_messages: object, context: Context) -> bytes | None:
+            pairs = cast("tuple[tuple[str, str], ...]", context.invocation_metadata() or ())
+            peer = context.peer()
+            client = peer_host(peer)
+            # Without a port all connections have one name.
+            connection = peer if peer.startswith("ip") else ""
+            rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies, connection)
+            rpc.request_id = rpc.metadata.get("x-request-id", "")
+            status = "CANCELLED"  # unless something better is known below
+            try:
+                self._admit(method.group, rpc)
+                answer = await behaviour(rpc)
+                status = "OK"
+                return answer
+            except grpc.aio.BaseError:
+                raise  # the call is over, and grpc.aio knows
+            except Exception as error:
+                refusal = self._refusal(name, error)
+                status = refusal.status.grpc
+                return await context.abort(
+                    grpc.StatusCode[status], refusal.message, refusal.trailing
+                )
+            finally:
+                if self.access_log is not None:
+                    self.access_log(_entry(name, rpc, status, self.clock()))
+
+        if method.streams:
+            return grpc.stream_stream_rpc_method_handler(run)
+        return grpc.stream_unary_rpc_method_handler(run)
+
+    def _admit(self, group: Group, rpc: Rpc) -> None:
+        denial = self.authorize(group, rpc.metadata) if self.authorize else None
+        if denial is not None:
+            raise Refusal(denial.status, denial.message)
+
+    def _refusal(self, name: str, error: Exception) -> Refusal:
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, WireError):
+            return Refusal(status_of(error.reason, triton_strict=self.triton_strict), error.message)
+        if isinstance(error, ControlError):
+            return Refusal(CONTROL_STATUS[error.kind], str(error))
+        _log.error("%s failed", name, exc_info=error)
+        return Refusal(CONTROL_STATUS["internal"], "internal error")
+
+
+def retry_metadata(seconds: float | None) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata that says when to try again: for people's code, and for gRPC's retries.
+
+    A place may be free within a millisecond, but not for all that were refused: never at once.
+    """
+    if seconds is None:
+        return ()
+    return (
+        ("retry-after", str(max(1, ceil(seconds)))),
+        ("grpc-retry-pushback-ms", str(max(LEAST_PUSHBACK_MS, ceil(seconds * 1e3)))),
+    )
+
+
+@lru_cache(maxsize=4096)
+def peer_host(peer: str) -> str:
+    """The address in grpc-core's name of a peer, without the port.
+
+    `ipv4:127.0.0.1:5000`, `ipv6:%5B::1%5D:5000`, `unix:…` (all clients of a socket are one).
+    """
+    scheme, _, rest = unquote(peer).partition(":")
+    if scheme not in ("ipv4", "ipv6"):
+        return scheme
+    return rest.rpartition(":")[0].strip("[]")
+
+
+def _entry(name: str, rpc: Rpc, status: str, now: float) -> AccessEntry:
+    return AccessEntry(name, rpc.client, status, now - rpc.first_byte, rpc.model, rpc.request_id)
+
+
+_LOOKS_PER_TIMEOUT = 4
+
+
+class Bodies:
+    """Tasks that wait for a message; those whose message does not come are cancelled.
+
+    A timer for each call would cost a tenth of what the call may cost in all, and nearly every one
+    would be cancelled at once. So there is one for all: calls are kept in the order they came, and
+    a look every quarter of the limit finds those that are overdue. `expect` and `came` are called
+    by the task itself.
+    """
+
+    def __init__(self, timeout_s: float, clock: Callable[[], float]) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._since: dict[asyncio.Task[object], float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def expect(self, task: asyncio.Task[object], now: float) -> None:
+        """From now on, cancel `task` if it does not say `came` within the limit."""
+        self._since[task] = now
+        if self._timer is None:
+            self._arm()
+
+    def came(self, task: asyncio.Task[object]) -> bool:
+        """The wait of `task` is over. False if it had been given up, and `task` cancelled."""
+        return self._since.pop(task, None) is not None
+
+    def _arm(self) -> None:
+        delay = self._timeout_s / _LOOKS_PER_TIMEOUT
+        self._timer = asyncio.get_running_loop().call_later(delay, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        latest = self._clock() - self._timeout_s
+        for task in [task for task, since in self._since.items() if since <= latest]:
+            del self._since[task]
+            task.cancel()
+        if self._since:
+            self._arm()

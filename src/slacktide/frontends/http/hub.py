@@ -1,0 +1,153 @@
+"""What all connections of one HTTP server share: settings, routes, the gate, counters."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slacktide.frontends.http.messages import Request, Response, failure_response
+from slacktide.frontends.http.router import Router
+from slacktide.frontends.http.settings import HttpSettings
+from slacktide.frontends.ports import Group
+from slacktide.frontends.turns import Turns
+from slacktide.frontends.unpacking import Unpacker
+
+if TYPE_CHECKING:
+    from slacktide.frontends.http.protocol import Connection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """Why the gate keeps a request out: 401 if a token would help; else 403 or 415."""
+
+    message: str
+    status: int = 401
+
+
+Authorize = Callable[[Group, Mapping[bytes, bytes]], Denial | None]
+"""Sees the group and the headers (lower-case names) of a request before any handler does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One line of the access log. Status 499: the client left before its answer."""
+
+    method: str
+    path: str
+    status: int
+    bytes_sent: int
+    """Length of the answer's body."""
+    seconds: float
+    """From the first byte of the request to the end of its answer's making."""
+    request_id: str
+    """Printable: a client cannot forge lines of a log with it."""
+    client: str
+
+
+AccessLog = Callable[[Access], None]
+
+
+class Hub:
+    """The shared side of connections. Bounds what no single connection can see."""
+
+    def __init__(
+        self,
+        router: Router,
+        settings: HttpSettings,
+        authorize: Authorize | None,
+        access_log: AccessLog | None,
+        clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
+    ) -> None:
+        self.unpacker = Unpacker() if unpacker is None else unpacker
+        self.router = router
+        self.settings = settings
+        self.authorize = authorize
+        self.access_log = access_log
+        self.clock = clock
+        self.connections: set[Connection] = set()
+        self.emptied = asyncio.Event()
+        """Set when the last connection has gone."""
+        self.draining = False
+        self.buffered = 0
+        """Bytes of bodies held outside shared memory."""
+        self._buffered_by: Counter[str] = Counter()
+        """The same by client."""
+        self.scratch = memoryview(bytearray(settings.receive_bytes))
+        """Where every connection receives: filled and read out within one callback of the loop."""
+        self.turns = Turns()
+        self._tasks: set[asyncio.Future[Response]] = set()
+
+    def joined(self, connection: Connection) -> None:
+        self.connections.add(connection)
+        self.emptied.clear()
+
+    def left(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.emptied.set()
+
+    def charge(self, size: int, client: str) -> bool:
+        """Take `size` bytes of the common buffer; False (and nothing taken) if there are none, or
+        this client has its part."""
+        settings = self.settings
+        if (
+            self.buffered + size > settings.max_buffered_bytes
+            or self._buffered_by[client] + size > settings.max_buffered_per_client
+        ):
+            return False
+        self.buffered += size
+        self._buffered_by[client] += size
+        return True
+
+    def release(self, size: int, client: str) -> None:
+        """Give back what `charge` took."""
+        self.buffered -= size
+        self._buffered_by[client] -= size
+        if not self._buffered_by[client]:
+            del self._buffered_by[client]
+
+    def later(self, answer: Awaitable[Response], respond: Callable[[Response], None]) -> None:
+        """Respond with what a coroutine returns. It runs to its end even if the client leaves."""
+        task = asyncio.ensure_future(answer)
+        self._tasks.add(task)
+
+        def done(task: asyncio.Future[Response]) -> None:
+            self._tasks.discard(task)
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                respond(task.result())
+            elif isinstance(error, Exception):
+                respond(failure_response(error, triton_strict=self.settings.triton_strict))
+
+        task.add_done_callback(done)
+
+    def record(self, request: Request, status: int, bytes_sent: int) -> None:
+        """Tell the access log. It cannot hurt: what it raises is logged."""
+        if self.access_log is None:
+            return
+        request_id = request.request_id
+        if not request_id:
+            request_id = request.headers.get(b"x-request-id", b"").decode("latin-1")
+        access = Access(
+            request.method,
+            request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
+            status,
+            bytes_sent,
+            self.clock() - request.first_byte,
+            request_id if request_id.isprintable() else ascii(request_id),
+            request.client,
+        )
+        try:
+            self.access_log(access)
+        except Exception:
+            log.exception("the access log failed")

@@ -1,0 +1,133 @@
+"""`Request` as handlers see it, `Response` as they make it, and its bytes on the wire."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import orjson
+
+from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import ControlError, WireError
+from slacktide.wire.status import CONTROL_STATUS, status_of
+
+log = logging.getLogger(__name__)
+
+JSON = b"application/json"
+OCTETS = b"application/octet-stream"
+
+
+class Request:
+    """One request. `headers` has lower-case names; `params` are the decoded parts of the path."""
+
+    __slots__ = (
+        "body",
+        "client",
+        "connection",
+        "first_byte",
+        "headers",
+        "method",
+        "params",
+        "request_id",
+        "state",
+        "target",
+    )
+
+    def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
+        self.first_byte = first_byte
+        """Monotonic seconds."""
+        self.client = client
+        """Peer address without port."""
+        self.connection = connection
+        """Peer address with port."""
+        self.method = ""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.params: Mapping[str, str] = {}
+        self.body: Buffer = b""
+        self.request_id = ""
+        """For the access log, where the body holds one; else `X-Request-Id` is told."""
+        self.state: Any = None
+        """Belongs to the route's handler."""
+
+
+class Response(NamedTuple):
+    """One answer. `body` is sent as it is, piece by piece; `extra` are whole header lines."""
+
+    status: int = 200
+    body: Sequence[bytes] = ()
+    content_type: bytes = JSON
+    extra: bytes = b""
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.body))
+
+
+def json_response(document: object, status: int = 200) -> Response:
+    return Response(status, (orjson.dumps(document),))
+
+
+def error_response(status: int, message: str, *, extra: bytes = b"") -> Response:
+    """Every error has this one form; stock clients read `error`."""
+    return Response(status, (orjson.dumps({"error": message}),), JSON, extra)
+
+
+def failure_response(error: Exception, *, triton_strict: bool = False) -> Response:
+    """The answer to a request whose handling raised. Of a bug, only the log learns more."""
+    if isinstance(error, WireError):
+        status = status_of(error.reason, triton_strict=triton_strict).http
+        return error_response(status, error.message, extra=retry_after(status, None))
+    if isinstance(error, ControlError):
+        status = CONTROL_STATUS.get(error.kind, CONTROL_STATUS["internal"]).http
+        return error_response(status, str(error))
+    log.error("a request handler failed", exc_info=error)
+    return error_response(500, "internal error")
+
+
+def retry_after(status: int, seconds: float | None) -> bytes:
+    """The Retry-After line that goes with 429, and with 503 where the wait is known."""
+    if status == 429 or (status == 503 and seconds is not None):
+        return b"Retry-After: %d\r\n" % max(1, math.ceil(seconds or 1.0))
+    return b""
+
+
+def cors_lines(headers: Mapping[bytes, bytes], allowed: frozenset[bytes]) -> bytes:
+    """What lets a page of a listed origin read an answer, and send what its browser asks about
+    first; nothing for all others."""
+    origin = headers.get(b"origin", b"").lower()
+    if origin not in allowed:
+        return b""
+    lines = b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\n" % origin
+    if b"access-control-request-method" in headers:
+        lines += (
+            b"Access-Control-Allow-Methods: GET, POST\r\nAccess-Control-Allow-Headers: %b\r\n"
+            % (headers.get(b"access-control-request-headers", b""))
+        )
+    return lines
+
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+
+
+def render_head(response: Response, length: int, *, close: bool, keep_alive_1_0: bool) -> bytes:
+    """Status line and headers. `length` is that of the body as sent."""
+    connection = b""
+    if close:
+        connection = b"Connection: close\r\n"
+    elif keep_alive_1_0:
+        connection = b"Connection: keep-alive\r\n"
+    kind = b"Content-Type: %b\r\n" % response.content_type if length else b""
+    return b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+        _STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status,
+        kind,
+        response.extra,
+        connection,
+        length,
+    )

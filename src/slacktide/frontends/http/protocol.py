@@ -1,0 +1,450 @@
+"""One HTTP/1.1 connection: bytes in, requests out; answers in, bytes out, in order.
+
+How a request goes through. The reader gathers headers and, if it is already here, the body. From
+`reader.ready`, `_pump` takes whole requests to their handlers, in order, at most `max_pipelined`
+at a time, and writes answers in the order of requests. A body with a length that is not whole goes
+past the reader: its handler says where it belongs (a shared-memory slot, if it is an inference
+request), and the kernel copies straight into it (`get_buffer`). Chunked bodies stay with the
+reader.
+
+Refusals. What is refused before its body has come is answered at once. If little is missing it is
+skipped; otherwise the connection closes, and lingers: it goes on reading for a moment, because a
+close with unread bytes makes the kernel send a reset that may overtake the answer.
+
+Half-closed clients are taken as gone: with HTTP the end of the stream is the only sign there is of
+a client that no longer waits, and its request gives its place to others (Go's server and nginx
+take it so, too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import cast
+
+from slacktide.domain import Reason
+from slacktide.frontends.http.admission import open_exchange, place_for
+from slacktide.frontends.http.compression import chosen_encoding, compressed
+from slacktide.frontends.http.exchange import Exchange
+from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.messages import (
+    Response,
+    cors_lines,
+    error_response,
+    failure_response,
+    render_head,
+    retry_after,
+)
+from slacktide.frontends.http.reader import RequestReader
+from slacktide.wire.calls import Buffer
+
+log = logging.getLogger(__name__)
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_JOIN_BYTES = 64 * 1024
+"""Answers up to this length are joined into one write; longer ones go as a vector."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol of one client connection. All methods run on the event loop."""
+
+    __slots__ = (
+        "_clogged_since",
+        "_close_by",
+        "_hub",
+        "_now",
+        "_pumping",
+        "_queued",
+        "_reader",
+        "_reading",
+        "_reading_since",
+        "_sink",
+        "_skip",
+        "_transport",
+        "_waiting",
+        "client",
+    )
+
+    _transport: asyncio.Transport
+    _reader: RequestReader
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._now = hub.clock()
+        """When the last bytes came."""
+        self._waiting: deque[Exchange] = deque()
+        """Requests with their handlers, or answered but not yet written."""
+        self._sink: memoryview | None = None
+        """What is left to fill of the current body, if it goes past the parser."""
+        self._skip = 0
+        """Bytes of a refused body still to pass over."""
+        self._pumping = False
+        self._queued = False
+        """Waits for a turn of the loop, with bytes that the reader holds."""
+        self._reading = True
+        self._reading_since = self._now
+        self._clogged_since: float | None = None
+        """Since when the client has not read its answers."""
+        self._close_by: float | None = None
+        """When a closing connection is cut."""
+        self.client = "local"
+
+    # ---------------------------------------------------------------- the transport's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.client = str(peer[0]).removeprefix("::ffff:")
+        self._reader = RequestReader(self._hub, self.client, str(peer or ""))
+        # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
+        self._transport.set_write_buffer_limits(high=self._hub.settings.write_high_bytes)
+        self._hub.joined(self)
+        if len(self._hub.connections) > self._hub.settings.max_connections:
+            self._fail(503, Reason.CLIENT_LIMIT, "too many connections")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._sink is not None:
+            return self._sink
+        if self._skip:
+            return self._hub.scratch[: self._skip]
+        return self._hub.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._now = self._hub.clock()
+        if self._sink is not None:
+            self._filled(nbytes)
+        elif self._skip:
+            self._skip -= nbytes
+            if self._hub.draining:
+                self.start_drain()
+        elif not self._reader.ended:
+            data, turns = self._hub.scratch[:nbytes], self._hub.turns
+            if turns.open_to(self.client):
+                since = turns.clock()
+                self._feed(data)
+                turns.spent(self.client, since)
+            elif self._reader.held:
+                self._reader.hold(data)
+                self._update_reading()
+            else:  # most clients send no more before their answer: not worth two system calls
+                self._reader.hold(data)
+                self._wait_for_turn()
+
+    def eof_received(self) -> None:
+        self._leave()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hub.left(self)
+        self._leave()
+
+    def pause_writing(self) -> None:
+        self._clogged_since = self._hub.clock()
+        self._update_reading()
+
+    def resume_writing(self) -> None:
+        self._clogged_since = None
+        self._pump()
+
+    # ---------------------------------------------------------------- the server's calls
+
+    def start_drain(self) -> None:
+        """Close when idle; else answer what is here and close with the last answer."""
+        if self._is_idle():
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """Look at the clock: enforce every time-out of this connection."""
+        settings = self._hub.settings
+        current = self._reader.current
+        if self._close_by is not None:
+            if now >= self._close_by:
+                self._transport.abort()
+        elif self._clogged_since is not None:
+            if now - self._clogged_since >= settings.write_timeout_s:
+                self._transport.abort()
+        elif not self._reading:
+            pass  # it is we who wait, for answers of our own
+        elif current is not None and not current.headers_done:
+            since = max(current.first_byte, self._reading_since)
+            if now - since >= settings.header_timeout_s:
+                self._fail(408, Reason.BAD_INPUT, "the headers took too long")
+        elif current is not None and current.body_since is not None:
+            allowed = settings.body_timeout_s + current.filled / settings.min_body_rate
+            if now - max(current.body_since, self._reading_since) >= allowed:
+                current.abandoned(Reason.NO_BODY)
+                current.receiver = None
+                self._fail(408, Reason.NO_BODY, "the body took too long")
+        elif self._skip:
+            if now - self._now >= settings.body_timeout_s:
+                self._transport.abort()
+        elif self._is_idle() and now - self._now >= settings.idle_timeout_s:
+            self._transport.close()
+
+    # ---------------------------------------------------------------- receiving
+
+    def go_on(self) -> None:
+        """It is our turn: take in a piece of what the reader holds."""
+        self._queued = False
+        if self._may_go_on():
+            self._feed(b"")
+        else:
+            self._update_reading()
+
+    def _wait_for_turn(self) -> None:
+        if self._may_go_on() and not self._queued:
+            self._queued = True
+            self._hub.turns.wait(self.client, self.go_on)
+
+    def _may_go_on(self) -> bool:
+        """Whether the reader holds bytes and nothing else is to be done before them."""
+        reader = self._reader
+        return reader.held > 0 and not reader.ready and self._clogged_since is None
+
+    def _feed(self, data: Buffer) -> None:
+        """Take bytes that begin outside a directly received body."""
+        refusal = self._reader.feed(data, self._now)
+        if refusal is not None:
+            self._fail(*refusal)
+            return
+        self._pump()
+        current = self._reader.current
+        if current is not None and current.headers_done and current.body_since is None:
+            self._await_body(current)
+
+    def _await_body(self, current: Exchange) -> None:
+        """The headers of `current` are here, its body is not: choose where it goes."""
+        current.body_since = self._now
+        open_exchange(self._hub, current)
+        if current.response is None and not current.chunked:
+            sink = place_for(self._hub, current)
+            if sink is not None:
+                piece = b"".join(current.pieces)
+                sink[: len(piece)] = piece
+                self._sink = sink[len(piece) :]
+                self._reader.bypass()
+        if current.response is not None:
+            self._refuse_body(current)
+        elif current.headers.get(b"expect"):
+            current.awaits_continue = True
+        self._pump()
+
+    def _refuse_body(self, current: Exchange) -> None:
+        """Queue an answer that comes before its body; pass over the body if it is short."""
+        missing = current.length - current.filled
+        if (
+            current.chunked
+            or current.awaits_continue
+            or b"expect" in current.headers
+            or missing > self._hub.settings.skip_bytes
+        ):
+            current.keep_alive = False
+            current.linger = True
+        else:
+            self._skip = missing
+            self._reader.bypass()
+        self._reader.complete(current)
+
+    def _filled(self, nbytes: int) -> None:
+        current, sink = self._reader.current, self._sink
+        assert current is not None
+        assert sink is not None
+        current.filled += nbytes
+        if nbytes < len(sink):
+            self._sink = sink[nbytes:]
+            return
+        self._sink = None
+        current.pieces.clear()
+        self._reader.complete(current)
+        self._pump()
+
+    def _fail(self, status: int, reason: Reason, message: str) -> None:
+        """The connection itself refuses what it is receiving, and closes after the answer."""
+        current = self._reader.current or Exchange(self._now, self.client)
+        if current.response is None:
+            current.refused(reason, message)
+            current.response = error_response(status, message, extra=retry_after(status, None))
+        current.keep_alive = False
+        current.linger = True
+        self._sink = None
+        self._reader.complete(current)
+        self._pump()
+
+    # ---------------------------------------------------------------- handling and answering
+
+    def _pump(self) -> None:
+        """Hand on what may be handed on, write what may be written. Never enters itself."""
+        if self._pumping:
+            return
+        self._pumping = True
+        waiting, backlog = self._waiting, self._reader.ready
+        try:
+            while True:
+                if waiting and waiting[0].response is not None:
+                    self._write(waiting.popleft())
+                elif (
+                    backlog
+                    and len(waiting) < self._hub.settings.max_pipelined
+                    and self._clogged_since is None
+                ):
+                    exchange = backlog.popleft()
+                    waiting.append(exchange)
+                    self._handle(exchange)
+                else:
+                    break
+        finally:
+            self._pumping = False
+        current = self._reader.current
+        if current is not None and current.awaits_continue and not waiting and not backlog:
+            # In order: an interim answer must not overtake the answers of earlier requests.
+            current.awaits_continue = False
+            self._transport.write(_CONTINUE)
+        self._update_reading()
+
+    def _handle(self, exchange: Exchange) -> None:
+        """Take a whole request to its handler."""
+        if not exchange.opened and exchange.response is None:
+            open_exchange(self._hub, exchange)
+        if exchange.response is not None:
+            return
+
+        def settle(response: Response) -> None:
+            if exchange.response is None:
+                exchange.response = response
+                self._pump()
+
+        def respond(response: Response) -> None:
+            encoding = self._encoding_of(exchange, response)
+            if encoding:
+                smaller = partial(compressed, response, encoding)
+                self._hub.later(self._hub.unpacker.beside(self.client, smaller), settle)
+            else:
+                settle(response)
+
+        if exchange.pieces:
+            pieces = exchange.pieces
+            exchange.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            exchange.pieces = []
+        try:
+            if exchange.receiver is not None:
+                exchange.receiver.submit(exchange, respond)
+                return
+            route = exchange.route
+            assert route is not None
+            assert callable(route.handler)
+            answer = route.handler(exchange)
+            if isinstance(answer, Response):
+                respond(answer)
+            else:
+                self._hub.later(answer, respond)
+        except Exception as error:
+            exchange.abandoned(Reason.RUNTIME_ERROR)
+            respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
+
+    def _encoding_of(self, exchange: Exchange, response: Response) -> bytes:
+        """The coding to send an answer under; b"": as it is."""
+        settings = self._hub.settings
+        accept = exchange.headers.get(b"accept-encoding")
+        if accept and settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
+            return chosen_encoding(accept)
+        return b""
+
+    def _write(self, exchange: Exchange) -> None:
+        response = exchange.response
+        assert response is not None
+        length = response.length
+        last = self._hub.draining and not (
+            self._waiting or self._reader.ready or self._reader.current or self._reader.held
+        )
+        close = last or not exchange.keep_alive
+        origins = self._hub.settings.allowed_origins
+        if origins:
+            lines = cors_lines(exchange.headers, origins)
+            response = response._replace(extra=response.extra + lines)
+        head = render_head(response, length, close=close, keep_alive_1_0=exchange.old)
+        if not self._transport.is_closing():
+            if exchange.method == "HEAD":
+                self._transport.write(head)
+            elif length <= _JOIN_BYTES:
+                self._transport.write(b"".join((head, *response.body)))
+            else:
+                self._transport.writelines((head, *response.body))
+        self._finished(exchange, response.status, length)
+        if close:
+            self._close(linger=exchange.linger or self._skip > 0)
+
+    def _finished(self, exchange: Exchange, status: int, length: int) -> None:
+        hub = self._hub
+        if exchange.charged:
+            hub.release(exchange.charged, self.client)
+            exchange.charged = 0
+        if hub.access_log is not None:
+            hub.record(exchange, status, length)
+
+    def _close(self, *, linger: bool) -> None:
+        """The last answer is written: end, as soon as the client can have read it."""
+        self._skip = 0
+        settings = self._hub.settings
+        if linger and not self._transport.is_closing():
+            self._close_by = self._hub.clock() + settings.linger_s
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        else:
+            self._close_by = self._hub.clock() + settings.write_timeout_s
+            self._transport.close()
+        # Requests behind a last answer are not answered: their client has been told so.
+        self._abandon_all()
+
+    def _leave(self) -> None:
+        """The client is gone."""
+        self._abandon_all()
+
+    def _abandon_all(self) -> None:
+        # What an upload's memory is used for after its end is not ours to know.
+        self._sink = None
+        self._reader.close()
+        left = [*self._waiting, *self._reader.ready]
+        if self._reader.current is not None:
+            left.append(self._reader.current)
+        self._reader.current = None
+        self._waiting.clear()
+        self._reader.ready.clear()
+        for exchange in left:
+            try:
+                exchange.abandoned(Reason.DISCONNECTED)
+            except Exception:
+                log.exception("cancelling a request failed")
+            # A late answer finds its place taken and goes nowhere.
+            exchange.response = exchange.response or error_response(499, "")
+            if exchange.headers_done:
+                self._finished(exchange, 499, 0)
+
+    # ---------------------------------------------------------------- small things
+
+    def _is_idle(self) -> bool:
+        return (
+            self._reader.current is None
+            and not self._waiting
+            and not self._reader.ready
+            and not self._reader.held
+            and not self._skip
+        )
+
+    def _update_reading(self) -> None:
+        """Read only while the client reads its answers and its requests find a place."""
+        wanted = self._clogged_since is None and not self._reader.ready
+        if self._reader.held:
+            wanted = False
+            self._wait_for_turn()
+        if wanted is not self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._reading_since = self._hub.clock()
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()

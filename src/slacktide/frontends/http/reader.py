@@ -1,0 +1,348 @@
+"""`RequestReader`: bytes in, requests out. Owns the parser (httptools), knows no socket.
+
+A head is gathered until its blank line has come, which nothing but `\\r\\n\\r\\n` can be, and only
+then parsed: so every byte of it is counted, searched and copied once, however it was cut. The body
+behind it is cut out by its length, decoded by `ChunkedBody`, or received past the reader, which is
+announced with `bypass` and ended with `complete`. Whole requests are put in `ready`, in order;
+`current` is the one whose end has not come.
+
+A call of `feed` does so much work and no more: what it does not get to is `held`, for a later turn
+of the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+import httptools
+
+from slacktide.domain import Reason
+from slacktide.frontends.http.chunked import ChunkedBody, Refusal
+from slacktide.frontends.http.exchange import Exchange
+from slacktide.frontends.http.hub import Hub
+from slacktide.wire.calls import Buffer
+from slacktide.wire.status import status_of
+
+log = logging.getLogger(__name__)
+
+_ONCE = frozenset(
+    (
+        b"authorization",
+        b"content-encoding",
+        b"content-length",
+        b"host",
+        b"inference-header-content-length",
+        b"transfer-encoding",
+    )
+)
+"""Headers that mean trouble if they come twice."""
+
+HEADS_AT_ONCE = 16
+LINES_AT_ONCE = 1024
+"""Requests and lines of chunked bodies that one call of `feed` takes: about a millisecond each."""
+_END_OF_HEAD = b"\r\n\r\n"
+_MOST_BLANKS = 64
+"""Line ends before a request line that are passed over (RFC 9112 §2.2 asks for one)."""
+
+
+class _StopParsingError(Exception):
+    """Raised in a parser's callback to end the parse; `RequestReader._refusal` says why."""
+
+
+class _Probe:
+    """Hears a parser out and says nothing."""
+
+
+class RequestReader:
+    """The receiving half of a connection."""
+
+    __slots__ = (
+        "_blanks",
+        "_chunked",
+        "_client",
+        "_connection",
+        "_head",
+        "_held",
+        "_hub",
+        "_max_header_bytes",
+        "_max_headers",
+        "_now",
+        "_parser",
+        "_refusal",
+        "current",
+        "ended",
+        "ready",
+    )
+
+    def __init__(self, hub: Hub, client: str, connection: str = "") -> None:
+        self._hub = hub
+        self._client = client
+        self._connection = connection
+        self._max_header_bytes = hub.settings.max_header_bytes
+        self._max_headers = hub.settings.max_headers
+        self._parser: httptools.HttpRequestParser | None = None
+        """None: it has not seen the end of the last request, and another is needed."""
+        self._now = 0.0
+        self._blanks = 0
+        self._head = bytearray()
+        """The beginning of a head whose end has not come."""
+        self._chunked: ChunkedBody | None = None
+        self._held = b""
+        self._refusal: Refusal | None = None
+        self.current: Exchange | None = None
+        self.ready: deque[Exchange] = deque()
+        self.ended = False
+        """Nothing more is taken: the last request has been read, or reading has failed."""
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the next call of `feed`."""
+        return len(self._held)
+
+    @property
+    def gathered(self) -> int:
+        """Bytes kept of a head, or of a line of a chunked body, that is not whole."""
+        return len(self._head) + (0 if self._chunked is None else len(self._chunked.line))
+
+    def hold(self, data: Buffer) -> None:
+        """Keep `data` for the next call of `feed`."""
+        self._held += data
+
+    def feed(self, data: Buffer, now: float) -> Refusal | None:
+        """Take the next bytes, behind those that are held. A refusal ends the connection."""
+        self._now = now
+        raw = bytes(data)
+        if self._held:
+            raw, self._held = self._held + raw, b""
+        at, end, heads, lines = 0, len(raw), HEADS_AT_ONCE, LINES_AT_ONCE
+        while at < end and not self.ended:
+            if self._chunked is not None:
+                at, lines = self._take_chunks(self._chunked, raw, at, lines)
+                if lines == 0:
+                    self._held = raw[at:]
+            elif heads == 0:
+                self._held = raw[at:]
+            else:
+                heads -= 1
+                at = self._take_head(raw, at)
+            if self._refusal is not None:
+                self._held = b""
+                return self._refusal
+            if self._held:
+                break
+        return None
+
+    def bypass(self) -> None:
+        """The rest of the current body does not come through here; what follows it will."""
+        self._parser = None
+
+    def complete(self, exchange: Exchange) -> None:
+        """All of this request that will be read has been read."""
+        self.current = None
+        self.ready.append(exchange)
+        if not exchange.keep_alive:
+            self.ended = True
+
+    def close(self) -> None:
+        """Part from the parser, which refers back to this object."""
+        self.ended = True
+        self._parser = None
+        self._held = b""
+
+    # ---------------------------------------------------------------- heads
+
+    def _take_head(self, raw: bytes, at: int) -> int:
+        """Take a head, or the part of it that is here, and what is here of a body with a length.
+        Returns where that ends."""
+        current = self.current
+        if current is None:
+            if raw[at] <= 13:
+                at = self._pass_blanks(raw, at)
+                if at == len(raw) or self._refusal is not None:
+                    return at
+            self.current = current = Exchange(self._now, self._client, self._connection)
+            stop = raw.find(_END_OF_HEAD, at) + 4
+            if stop < 4:
+                self._head += raw[at : at + self._max_header_bytes + 1]
+                self._probe(self._head)
+                return self._unfinished(raw)
+            head = raw[at:stop]
+        else:
+            gathered = self._head
+            before = len(gathered)
+            gathered += raw[at : at + self._max_header_bytes + 1]
+            whole = gathered.find(_END_OF_HEAD, max(0, before - 3)) + 4
+            if whole < 4:
+                return self._unfinished(raw)
+            head = bytes(gathered[:whole])
+            stop = at + whole - before
+            gathered.clear()
+        if len(head) > self._max_header_bytes:
+            self._too_long(head)
+        elif head.count(b" ", 0, head.find(b"\r")) > 2:
+            self._refuse(400, "malformed HTTP: expected one blank between the parts of a request")
+        elif self._parse(head):
+            return self._begin_body(current, raw, stop)
+        return stop
+
+    def _pass_blanks(self, raw: bytes, at: int) -> int:
+        """Pass over line ends before a request line."""
+        begin = at
+        while at < len(raw) and raw[at] in b"\r\n":
+            at += 1
+        self._blanks = self._blanks + at - begin if at == len(raw) else 0
+        if max(self._blanks, at - begin) > _MOST_BLANKS:
+            self._refuse(400, "malformed HTTP: expected a request line")
+        return at
+
+    def _unfinished(self, raw: bytes) -> int:
+        """The head has not ended with `raw`."""
+        if len(self._head) > self._max_header_bytes:
+            self._too_long(self._head)
+        return len(raw)
+
+    def _parse(self, head: bytes) -> bool:
+        """Have the parser read a whole head. False: it has been refused."""
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = httptools.HttpRequestParser(self)
+        try:
+            parser.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            self._parser = None  # offered, as curl and Java do for HTTP/2: it has stopped there
+        except httptools.HttpParserError as error:
+            if self._refusal is None:
+                self._malformed(error)
+        else:
+            if self.current is not None and not self.current.headers_done:
+                self._refuse(400, "malformed HTTP: expected one request")
+        return self._refusal is None
+
+    def _probe(self, beginning: bytearray) -> None:
+        """Refuse at once what cannot become a request, though its head is not whole."""
+        try:
+            httptools.HttpRequestParser(_Probe()).feed_data(beginning)
+        except httptools.HttpParserError as error:
+            self._malformed(error)
+
+    def _malformed(self, error: httptools.HttpParserError) -> None:
+        if isinstance(error, httptools.HttpParserCallbackError):
+            log.error("reading a request failed", exc_info=error)
+            self._refuse(500, "internal error", Reason.RUNTIME_ERROR)
+        else:
+            self._refuse(400, f"malformed HTTP: {error}")
+
+    def _too_long(self, head: bytes | bytearray) -> None:
+        if b"\n" in head:
+            self._refuse(431, "too many headers")
+        else:
+            self._refuse(414, "the request target is too long")
+
+    # ---------------------------------------------------------------- bodies
+
+    def _begin_body(self, current: Exchange, raw: bytes, at: int) -> int:
+        """Behind the head of `current`. Returns the end of what is here of a body with a length."""
+        if current.chunked:
+            settings = self._hub.settings
+            self._chunked = ChunkedBody(
+                max_framing=self._max_header_bytes, max_chunks=settings.max_chunks
+            )
+            self._parser = None
+            return at
+        if current.length:
+            piece = raw[at : at + current.length]
+            if piece:
+                current.pieces.append(piece)
+                current.filled = len(piece)
+            if current.filled < current.length:
+                return len(raw)
+            if self._parser is not None:
+                self._parser.feed_data(piece)  # cheaper than another parser
+        self.complete(current)
+        return at + current.filled
+
+    def _take_chunks(self, body: ChunkedBody, raw: bytes, at: int, lines: int) -> tuple[int, int]:
+        current = self.current
+        assert current is not None
+        limit = current.limit or self._hub.settings.max_body_bytes
+        at, lines = body.take(raw, at, limit=limit, lines=lines)
+        if body.data:
+            self._keep(current, b"".join(body.data))
+            body.data.clear()
+        if body.refusal is not None and self._refusal is None:
+            self._refusal = body.refusal
+        if body.done and self._refusal is None:
+            self._chunked = None
+            self.complete(current)
+        return at, lines
+
+    def _keep(self, current: Exchange, data: bytes) -> None:
+        """Keep what has been decoded of a chunked body, in private memory that is counted."""
+        current.filled += len(data)
+        if not self._hub.charge(len(data), self._client):
+            status = status_of(
+                Reason.MEMORY_LIMIT, triton_strict=self._hub.settings.triton_strict
+            ).http
+            self._refuse(status, "too many bodies are on their way", Reason.MEMORY_LIMIT)
+            return
+        current.charged += len(data)
+        # One growing buffer: a list of tiny pieces would take forty times their size.
+        if isinstance(current.body, bytearray):
+            current.body += data
+        else:
+            current.body = bytearray(data)
+
+    # ---------------------------------------------------------------- the parser's callbacks
+
+    def on_url(self, url: bytes) -> None:
+        current = self.current
+        assert current is not None
+        current.target += url
+        if len(current.target) > self._hub.settings.max_target_bytes:
+            self._stop(414, "the request target is too long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        current = self.current
+        assert current is not None
+        current.header_count += 1
+        if current.header_count > self._max_headers:
+            self._stop(431, "too many headers")
+        name = name.lower()
+        headers = current.headers
+        if name in headers:
+            if name in _ONCE:
+                self._stop(400, f"header {name.decode('ascii', 'replace')} comes twice")
+            value = b"%b, %b" % (headers[name], value)
+        headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        current = self.current
+        assert current is not None
+        parser = self._parser
+        assert parser is not None
+        current.headers_done = True
+        current.method = parser.get_method().decode()
+        current.keep_alive = parser.should_keep_alive()
+        headers = current.headers
+        current.chunked = b"transfer-encoding" in headers
+        current.length = int(headers.get(b"content-length", 0))
+        version = parser.get_http_version()
+        if version != "1.1":
+            current.old = version == "1.0"
+            if not current.old:
+                self._stop(505, "this server speaks HTTP/1.1")
+        elif b"host" not in headers:
+            self._stop(400, "header host: expected in every HTTP/1.1 request")
+        if current.chunked:
+            if headers[b"transfer-encoding"].strip().lower() != b"chunked":
+                self._stop(501, "the only transfer coding taken is chunked")
+            if current.old or parser.should_upgrade():
+                self._stop(400, "a chunked body is not expected here")
+
+    def _stop(self, status: int, message: str) -> None:
+        self._refuse(status, message)
+        raise _StopParsingError
+
+    def _refuse(self, status: int, message: str, reason: Reason = Reason.BAD_INPUT) -> None:
+        self._refusal = Refusal(status, reason, message)

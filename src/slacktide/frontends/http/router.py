@@ -1,0 +1,168 @@
+"""Which handler a method and a path belong to. The table is data (routes.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote_to_bytes
+
+import httptools
+
+from slacktide.domain import Reason
+from slacktide.frontends.http.messages import Request, Response
+from slacktide.frontends.ports import Group
+from slacktide.wire.errors import BadField
+
+Handler = Callable[[Request], Response | Awaitable[Response]]
+"""Takes a whole request. May raise WireError or ControlError."""
+
+
+class Receiver(Protocol):
+    """A handler that hears of a request at its headers and says where its body goes.
+
+    Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
+    `refuse` or `abandon` may end it at any time after `open`.
+    """
+
+    def open(self, request: Request) -> Response | None:
+        """The headers are here. A response refuses the request. May raise WireError."""
+        ...
+
+    def announce(self, request: Request, length: int) -> memoryview | Response:
+        """`length` bytes are to come. Where to receive them, or the refusal."""
+        ...
+
+    def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
+        """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
+        at any time."""
+        ...
+
+    def refuse(self, request: Request, reason: Reason, message: str) -> None:
+        """The connection has refused the request itself; it is only to be counted."""
+        ...
+
+    def abandon(self, request: Request, reason: Reason) -> None:
+        """Nobody waits for the answer any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One endpoint. `pattern` has `{name}` where a path segment is a parameter."""
+
+    method: str
+    pattern: str
+    handler: Handler | Receiver
+    group: Group
+
+    @property
+    def receiver(self) -> Receiver | None:
+        return None if callable(self.handler) else self.handler
+
+
+class Match(NamedTuple):
+    """The routes of a path, by method, and the parameters in it."""
+
+    routes: Mapping[str, Route]
+    params: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Node:
+    literal: dict[str, _Node] = field(default_factory=dict)
+    parameter: _Node | None = None
+    name: str = ""
+    routes: dict[str, Route] = field(default_factory=dict)
+
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_CACHE_SIZE = 1024
+_MAX_SEGMENTS = 16
+
+
+class Router:
+    """Finds routes. A literal segment wins over a parameter: `/v2/models/stats` is no model.
+
+    Raises ValueError if two routes have the same method and path, or name a parameter twice.
+    """
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._root = _Node()
+        self._cache: dict[bytes, Match] = {}
+        for route in routes:
+            self._add(route)
+
+    def _add(self, route: Route) -> None:
+        node = self._root
+        for segment in route.pattern.strip("/").split("/"):
+            if segment.startswith("{"):
+                name = segment.strip("{}")
+                if node.parameter is None:
+                    node.parameter, node.name = _Node(), name
+                elif node.name != name:
+                    raise ValueError(f"{route.pattern}: {name!r} is called {node.name!r} elsewhere")
+                node = node.parameter
+            else:
+                node = node.literal.setdefault(segment, _Node())
+        if route.method in node.routes:
+            raise ValueError(f"two routes for {route.method} {route.pattern}")
+        node.routes[route.method] = route
+
+    def match(self, target: bytes) -> Match | None:
+        """The routes of a request target, its query ignored; None if the path is unknown.
+
+        Raises BadField if the path is not cleanly encoded.
+        """
+        found = self._cache.get(target)
+        if found is None:
+            found = self._search(_path_of(target))
+            if found is not None:
+                # Clients repeat few targets. Starting afresh bounds the memory of an adversary.
+                if len(self._cache) >= _CACHE_SIZE:
+                    self._cache.clear()
+                self._cache[target] = found
+        return found
+
+    def _search(self, path: bytes) -> Match | None:
+        segments = path[1:].split(b"/")
+        if len(segments) > _MAX_SEGMENTS:
+            return None
+        node = self._root
+        params: dict[str, str] = {}
+        for raw in segments:
+            segment = _decoded(raw)
+            following = node.literal.get(segment)
+            if following is None:
+                if node.parameter is None or not segment:
+                    return None
+                params[node.name] = segment
+                following = node.parameter
+            node = following
+        return Match(node.routes, params) if node.routes else None
+
+
+def _path_of(target: bytes) -> bytes:
+    if not target.startswith(b"/"):
+        # A proxy may send the absolute form; everything else (`*`, `host:port`) has no path.
+        try:
+            parsed: bytes | None = httptools.parse_url(target).path
+        except httptools.HttpParserInvalidURLError:
+            parsed = None
+        return parsed or b"/"
+    return target.partition(b"?")[0].partition(b"#")[0]
+
+
+def _decoded(segment: bytes) -> str:
+    if b"%" in segment:
+        if _BAD_ESCAPE.search(segment):
+            raise BadField("path", "two hexadecimal digits after each %", segment)
+        segment = unquote_to_bytes(segment)
+    try:
+        text = segment.decode()
+    except UnicodeDecodeError:
+        raise BadField("path", "UTF-8", segment) from None
+    if "/" in text or not text.isprintable():
+        raise BadField("path", "printable characters and no encoded slash", text)
+    return text

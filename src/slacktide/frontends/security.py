@@ -1,0 +1,283 @@
+"""The gate: who may call what, on every port (HTTP, gRPC, metrics, control)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import logging
+import re
+import ssl
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from ipaddress import ip_address
+from pathlib import Path
+
+from slacktide.frontends.ports import Group
+
+log = logging.getLogger("slacktide.server")
+
+LOOK_S = 2.0
+"""Seconds between looks at the files of `Credentials`."""
+MIN_TOKEN_CHARACTERS = 16
+OPEN_GROUPS = frozenset({Group.HEALTH})
+"""Probes carry no token and name any host. They learn whether the server lives and is ready, and of
+a model whose name they know, whether it is."""
+ASKED = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
+"""Headers that the gate looks at."""
+_PAGE_CONTENT = frozenset(
+    {b"text/plain", b"multipart/form-data", b"application/x-www-form-urlencoded"}
+)
+"""What a browser lets any page send anywhere without asking the receiver first."""
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*))(?::\d*)?")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@*\s,]+")
+
+
+class SecurityError(ValueError):
+    """A token or certificate file that cannot be used. The message names the setting."""
+
+
+class Verdict(Enum):
+    """What the gate says; `status` is HTTP's."""
+
+    PASS = "pass"
+    NO_TOKEN = "a bearer token is required"
+    WRONG_TOKEN = "the bearer token is not valid"
+    FOREIGN_PAGE = "the request comes from a web page of an origin that is not in --allowed-origins"
+    FOREIGN_HOST = "the Host header names neither this machine nor one of --allowed-hosts"
+    CONTROL_OFF = (
+        "loading and unloading is off here; start the server with --allow-control and "
+        "--token-file, or with --control-port and use that port"
+    )
+    PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
+
+    @property
+    def status(self) -> int:
+        if self in (Verdict.NO_TOKEN, Verdict.WRONG_TOKEN):
+            return 401
+        return 415 if self is Verdict.PAGE_CONTENT else 403
+
+
+@dataclass(frozen=True, slots=True)
+class PortRules:
+    """What differs from port to port."""
+
+    hosts: frozenset[str] | None = None
+    """Names that a Host header may have beside those of the loopback interface; None: any."""
+    origins: frozenset[bytes] = frozenset()
+    """Origins whose pages may use the port. No origin: no browser's page has asked."""
+    control: bool = False
+    """Whether models may be loaded and unloaded."""
+
+
+class Gate:
+    """Judges calls by their headers, before anything else of them is read.
+
+    A web page can make its visitor's browser send requests to this machine; the browser says so in
+    Origin or Sec-Fetch-Site. A page whose name was rebound to this machine's address is of its own
+    origin, as the browser sees it; then the Host header has the page's name.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        """`token`: what calls must carry; None: nothing. It may be replaced at any time."""
+        self.token = token
+
+    def judge(
+        self, group: Group, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
+    ) -> Verdict:
+        """`headers` by lower-case name, those of `ASKED` at least."""
+        origin = headers.get(b"origin")
+        if origin is not None:
+            if origin.lower() not in rules.origins:
+                return Verdict.FOREIGN_PAGE
+        elif b"cross-site" in headers.get(b"sec-fetch-site", b"").lower():
+            return Verdict.FOREIGN_PAGE
+        if group in OPEN_GROUPS:
+            return Verdict.PASS
+        host = headers.get(b"host")
+        # Browsers always name a host: without one (HTTP/1.0, gRPC) no page is behind the request.
+        if not (rules.hosts is None or host is None or _names_us(host, rules.hosts)):
+            return Verdict.FOREIGN_HOST
+        verdict = self._judge_token(headers.get(b"authorization"))
+        if verdict is Verdict.PASS and group is Group.CONTROL:
+            if not rules.control:
+                return Verdict.CONTROL_OFF
+            kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+            if kind in _PAGE_CONTENT:
+                return Verdict.PAGE_CONTENT
+        return verdict
+
+    def _judge_token(self, authorization: bytes | None) -> Verdict:
+        if self.token is None:
+            return Verdict.PASS
+        scheme, _, token = (authorization or b"").strip().partition(b" ")
+        if scheme.lower() != b"bearer":
+            return Verdict.NO_TOKEN
+        # Takes the same time however much of the token is right.
+        right = hmac.compare_digest(token.strip(), self.token.encode())
+        return Verdict.PASS if right else Verdict.WRONG_TOKEN
+
+
+@lru_cache(maxsize=64)
+def _names_us(host: bytes, hosts: frozenset[str]) -> bool:
+    name = host_name(host.decode("latin-1"))
+    return name in hosts or is_loopback(name)
+
+
+def host_name(text: str) -> str:
+    """The name or address in a Host header: without port and final dot, in lower case. Empty if it
+    is malformed."""
+    found = _HOST.fullmatch(text.strip().lower()[:300])
+    if found is None:
+        return ""
+    name = found[1] or found[2].removesuffix(".")
+    with contextlib.suppress(ValueError):
+        return str(ip_address(name))
+    return "" if found[1] else name
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name (as `host_name` gives it) can only be this machine."""
+    if name == "localhost":
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def checked_origin(text: str) -> bytes:
+    """An origin as browsers write it, in lower case. Raises ValueError if it is none."""
+    origin = text.strip().lower().removesuffix("/")
+    if not _ORIGIN.fullmatch(origin):
+        raise ValueError(f"expected origins such as https://app.example:8080, got {text!r}")
+    return origin.encode()
+
+
+def read_token(path: Path) -> str:
+    """The token in a file: its first line. Raises SecurityError."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SecurityError(f"token-file: cannot be read: {_why(error)}") from None
+    token = lines[0].strip() if lines else ""
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
+        raise SecurityError(
+            f"token-file: expected one line of at least {MIN_TOKEN_CHARACTERS} printable "
+            f"characters without spaces"
+        )
+    return token
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of this server's certificate."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+    """If given, clients must show a certificate signed by it."""
+
+    def context(self) -> ssl.SSLContext:
+        """For asyncio's servers. Raises SecurityError."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+            if self.client_ca is not None:
+                context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+        except (OSError, ssl.SSLError) as error:
+            raise SecurityError(f"tls-cert, tls-key: cannot be used: {_why(error)}") from None
+        return context
+
+    def read(self) -> tuple[bytes, bytes, bytes | None]:
+        """Contents: certificate chain, key, client CA. Raises SecurityError."""
+        try:
+            ca = None if self.client_ca is None else self.client_ca.read_bytes()
+            return self.certificate.read_bytes(), self.key.read_bytes(), ca
+        except OSError as error:
+            raise SecurityError(f"tls-cert, tls-key: cannot be read: {_why(error)}") from None
+
+
+class Credentials:
+    """Token and certificate, read anew while the server runs.
+
+    What cannot be used is logged, and what was in force stays so. Connections keep the certificate
+    with which they began.
+    """
+
+    def __init__(self, token_file: Path | None, tls: TlsFiles | None) -> None:
+        """Raises SecurityError for files that cannot be used."""
+        self.gate = Gate(None)
+        self.pem: tuple[bytes, bytes, bytes | None] | None = None
+        """Contents of the TLS files; None: no TLS."""
+        self.context: ssl.SSLContext | None = None
+        """For asyncio's servers: stays the same, and serves the latest certificate."""
+        self._token_file, self._tls = token_file, tls
+        paths = (token_file, *((tls.certificate, tls.key, tls.client_ca) if tls else ()))
+        self.files = tuple(path for path in paths if path is not None)
+        self._taken = self._last = self._stamps()
+        self._take_token()
+        self._take_certificate()
+
+    def reload(self) -> None:
+        """Take what the files have now, as far as it can be used."""
+        for what, take, held in (
+            ("token", self._take_token, self.gate.token),
+            ("certificate", self._take_certificate, self.pem),
+        ):
+            try:
+                if take() != held:
+                    log.info("the %s was read anew", what)
+            except SecurityError as error:
+                log.error("%s; the %s in force stays", error, what)
+
+    async def watch(self) -> None:
+        """Reload whenever files have changed, once they have rested: a pair is written in two."""
+        while self.files:
+            await asyncio.sleep(LOOK_S)
+            now = await asyncio.to_thread(self._stamps)
+            if now == self._last != self._taken:
+                self._taken = now
+                await asyncio.to_thread(self.reload)
+            self._last = now
+
+    def _stamps(self) -> list[tuple[float, ...]]:
+        """What differs between two states of the files; empty for one that is not there."""
+        found = [path.stat() if path.exists() else None for path in self.files]
+        return [(s.st_ino, s.st_size, s.st_mtime_ns) if s else () for s in found]
+
+    def _take_token(self) -> object:
+        if self._token_file is not None:
+            self.gate.token = read_token(self._token_file)
+            _warn_if_open("token-file", self._token_file)
+        return self.gate.token
+
+    def _take_certificate(self) -> object:
+        if self._tls is not None:
+            pem, context = self._tls.read(), self._tls.context()
+            if self._tls.read() != pem:
+                raise SecurityError("tls-cert, tls-key: changed while they were read")
+            self.pem, self.context = pem, self.context or context
+            # OpenSSL asks for each handshake, also where the client names no server.
+            self.context.sni_callback = lambda connection, *_: setattr(
+                connection, "context", context
+            )
+            _warn_if_open("tls-key", self._tls.key)
+        return self.pem
+
+
+def _warn_if_open(setting: str, path: Path) -> None:
+    if path.stat().st_mode & stat.S_IROTH:
+        log.warning("%s: every user of this machine may read it (chmod 600 ends that)", setting)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)

@@ -1,0 +1,82 @@
+"""A process that reads long requests: `python -m slacktide.frontends.text_reader FD`.
+
+It gives back what it is given with its tensors in binary, or why it cannot, one after another,
+until the server's end of its socket closes. It is low in priority, light, and the first to go when
+memory is short. `unpacking.py` is its other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+import orjson
+
+from slacktide.domain import Reason
+from slacktide.wire.errors import WireError
+from slacktide.wire.oip_json import binary_form
+
+NICENESS = 10
+GRPC, ALL_JSON = -2, -1
+"""What is asked for where it is not the length of JSON before binary tensors."""
+REQUEST, ANSWER = struct.Struct("<qQ"), struct.Struct("<?qQ")
+"""What, and the body's length; whether it was read, the length of its JSON, the answer's length."""
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    """So many bytes. Raises ConnectionError at the end of the stream."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise ConnectionResetError("its socket has closed")
+        view = view[count:]
+    return bytes(data)
+
+
+def _serve(server: socket.socket) -> None:
+    """The other process: read, answer, until the server's end closes."""
+    while True:
+        kind, size = REQUEST.unpack(receive(server, REQUEST.size))
+        body = receive(server, size)
+        length = 0
+        try:
+            if kind == GRPC:
+                from slacktide.wire.grpc_messages import encode_call, read_request
+
+                answer = encode_call(read_request(body).call({}))
+            else:
+                answer, length = binary_form(body, None if kind == ALL_JSON else kind)
+            good = True
+        except WireError as error:
+            good, answer = False, orjson.dumps((error.reason.name, error.message))
+        except MemoryError:
+            message = "there is not enough memory to read it"
+            good, answer = False, orjson.dumps((Reason.MEMORY_LIMIT.name, message))
+        server.sendall(ANSWER.pack(good, length, len(answer)))
+        server.sendall(answer)
+        del body, answer
+        with contextlib.suppress(AttributeError, OSError):
+            ctypes.CDLL(None).malloc_trim(0)  # a long text must not be remembered by its size
+
+
+def main(arguments: list[str]) -> int:
+    for number in (signal.SIGINT, signal.SIGTERM):  # for the server, which ends its socket
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")
+    with contextlib.suppress(ConnectionError):
+        _serve(socket.socket(fileno=int(arguments[0])))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

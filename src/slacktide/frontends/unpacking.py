@@ -1,0 +1,229 @@
+"""`Unpacker`: what is too long for a turn of the loop, done beside it.
+
+A client's bytes can ask for much more work than they are: 64 KiB of gzip hold 64 MiB, eight of JSON
+take seconds and thirty times their size. Inflation goes in steps to a thread, since zlib lets go of
+the interpreter's lock. JSON and protobuf's typed contents hold it to the end, so long ones go to a
+process of low priority, which gives them back with their tensors in binary: the loop reads those by
+the same way as if the client had sent them so. What all of this may take is counted against the
+limits on memory before it begins.
+
+There are two such processes (`text_reader`), each started when first needed: long texts never delay
+middling ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import orjson
+
+from slacktide.domain import Reason
+from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.frontends.sizes import KIB, MIB
+from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
+from slacktide.frontends.turns import Line
+from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.grpc_messages import typed_bytes
+
+T = TypeVar("T")
+
+DIRECT_BYTES = 16 * KIB
+"""JSON and typed contents up to this length are read on the loop: less than a millisecond for
+numbers, a few for the worst nesting."""
+MIDDLING_BYTES = 128 * KIB
+MOST_TYPED = 8 * MIB
+"""Typed contents of a gRPC message, as with JSON."""
+STEP_BYTES = 256 * KIB
+"""Inflated at a time."""
+MEMORY_FACTOR = 40
+"""Bytes that parsing may take for each byte of text: `[]` is three with its comma, and takes 72 and
+its place in a list or two. Measured: 30 for the worst."""
+MOST_TIMES = 200
+"""The length of a body it may inflate to (Apache's limit); tensors of zeros alone go beyond."""
+FREE_BYTES = 1 << 20
+"""Inflated whatever the ratio."""
+_PIECE = 64 * 1024
+"""Of a body given to zlib at once: what it does not take it copies."""
+
+
+class Unpacker:
+    """One for all front ends of a server. Belongs to the loop."""
+
+    def __init__(self, budget: MemoryBudget | None = None) -> None:
+        """`budget`: of payloads, by client; None: a gigabyte of its own."""
+        self._budget = MemoryBudget(1024 * MIB) if budget is None else budget
+        self._zlib = Line("slacktide-zlib")
+        self._readers = (_Reader("slacktide-short"), _Reader("slacktide-long"))
+
+    async def inflate(self, inflation: Inflation, client: str) -> bytearray:
+        """The rest of an inflation, in steps. Raises WireError."""
+        charged = 0
+        try:
+            while True:
+                # Twice: what grows is copied.
+                self._charge(2 * STEP_BYTES, client)
+                charged += 2 * STEP_BYTES
+                if await self._zlib.ask(client, lambda: inflation.step(STEP_BYTES)):
+                    return inflation.data
+        finally:
+            self._budget.release(charged, client)
+
+    async def beside(self, client: str, work: Callable[[], T]) -> T:
+        """What `work` gives, which lets go of the interpreter's lock."""
+        return await self._zlib.ask(client, work)
+
+    async def binary_form(
+        self, body: Buffer, json_length: int | None, client: str
+    ) -> tuple[bytes, int]:
+        """See `oip_json.binary_form`; in another process. Raises WireError."""
+        size = len(body) if json_length is None else json_length
+        kind = ALL_JSON if json_length is None else json_length
+        length, form = await self._read(kind, body, size, client)
+        return form, length
+
+    async def raw_form(self, message: bytes, client: str) -> bytes:
+        """A ModelInferRequest with its typed contents as raw ones, if they are long: then in
+        another process; else `message` itself. Raises WireError."""
+        typed = typed_bytes(message)
+        if typed <= DIRECT_BYTES:
+            return message
+        if typed > MOST_TYPED:
+            expected = (
+                f"at most {MOST_TYPED} bytes of typed contents (raw_input_contents take more)"
+            )
+            raise BadField("message", expected, typed, Reason.TOO_LARGE)
+        return (await self._read(GRPC, message, typed, client))[1]
+
+    async def _read(self, kind: int, body: Buffer, size: int, client: str) -> tuple[int, bytes]:
+        reader = self._readers[size > MIDDLING_BYTES]
+        needed = self._holding(MEMORY_FACTOR * size, client)
+        good, length, answer = await reader.line.ask(client, lambda: reader.ask(kind, body), needed)
+        if good:
+            return length, answer
+        reason, message = orjson.loads(answer)
+        raise WireError(Reason[reason], message)
+
+    @contextlib.contextmanager
+    def _holding(self, nbytes: int, client: str) -> Iterator[None]:
+        self._charge(nbytes, client)
+        try:
+            yield
+        finally:
+            self._budget.release(nbytes, client)
+
+    def _charge(self, nbytes: int, client: str) -> None:
+        try:
+            self._budget.charge(nbytes, client)
+        except MemoryLimitExceeded as error:
+            mine = isinstance(error, OwnerLimitExceeded)
+            reason = Reason.CLIENT_LIMIT if mine else Reason.MEMORY_LIMIT
+            raise WireError(reason, f"unpacking the body: {error}") from None
+
+    def close(self) -> None:
+        """End the processes and begin nothing more."""
+        self._zlib.close()
+        for reader in self._readers:
+            reader.close()
+
+
+class Inflation:
+    """One body being inflated, step by step. May be stepped in a thread."""
+
+    def __init__(self, body: Buffer, encoding: bytes, limit: int) -> None:
+        """Never holds more than `limit` + 1 bytes of output; and beyond the first `FREE_BYTES` no
+        more than `MOST_TIMES` the length of `body`."""
+        self.data = bytearray()
+        """What has been inflated."""
+        self._body = memoryview(body)
+        self._encoding = encoding.decode()
+        self._limit = min(limit, max(FREE_BYTES, MOST_TIMES * len(body)))
+        self._stream = zlib.decompressobj(15 if encoding == b"deflate" else 31)
+        self._at = 0
+
+    def step(self, most: int) -> bool:
+        """Inflate at most `most` bytes more; True once it is whole.
+
+        Raises BadField for a broken, cut or padded stream, WireError (TOO_LARGE) beyond the limit.
+        """
+        stream, end = self._stream, len(self.data) + most
+        while not stream.eof and len(self.data) < end:
+            piece: Buffer = stream.unconsumed_tail
+            if not piece:
+                piece = self._body[self._at : self._at + _PIECE]
+                self._at += len(piece)
+            room = min(end, self._limit + 1) - len(self.data)
+            try:
+                inflated = stream.decompress(piece, room)
+            except zlib.error:
+                raise BadField("body", f"a valid {self._encoding} stream", "a broken one") from None
+            if not inflated and not piece and not stream.eof:
+                raise BadField("body", f"a whole {self._encoding} stream", "the beginning of one")
+            self.data += inflated
+            if len(self.data) > self._limit:
+                raise WireError(
+                    Reason.TOO_LARGE, f"body: more than {self._limit} bytes when inflated"
+                )
+        if stream.eof and (stream.unused_data or self._at < len(self._body)):
+            raise BadField("body", f"one {self._encoding} stream", "bytes after its end")
+        return stream.eof
+
+
+class _Reader:
+    """A process that reads texts, and the thread that talks to it."""
+
+    def __init__(self, name: str) -> None:
+        self.line = Line(name)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def ask(self, kind: int, body: Buffer) -> tuple[bool, int, bytes]:
+        """Whether it was read, and its form or why not. In the thread."""
+        try:
+            if self._socket is None:
+                self._start()
+            assert self._socket is not None
+            self._socket.sendall(REQUEST.pack(kind, len(body)))
+            self._socket.sendall(body)
+            good, length, size = ANSWER.unpack(receive(self._socket, ANSWER.size))
+            return good, length, receive(self._socket, size)
+        except OSError as error:
+            self._end()
+            message = f"the process that reads long requests has ended: {error}"
+            raise WireError(Reason.RUNTIME_ERROR, message) from None
+
+    def _start(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "slacktide.frontends.text_reader",
+                    str(theirs.fileno()),
+                ],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        self.line.close(self._end)

@@ -1,0 +1,345 @@
+"""Loads, reloads and unloads models without losing a request.
+
+Load before unload: the new version's replicas come up beside the old one's; then new requests go to
+the new one; the old one answers what it has, and goes. Requests stay with the very load of a
+version that they were checked against (`LoadedVersion.pin`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from slacktide.domain import Plan, PoolId
+from slacktide.executors.arena import Arena
+from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.ports import Executor
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.deployed import Deployed
+from slacktide.models.inputs import InputCheck
+from slacktide.models.lanes import LaneError, Layout
+from slacktide.models.launching import Launching, executor_for_measuring, source_of
+from slacktide.models.repository import (
+    ModelDefinition,
+    Repository,
+    RepositoryError,
+    check_interface,
+)
+from slacktide.models.repository.errors import NotFoundError
+from slacktide.models.shelf import ProfileShelf
+from slacktide.models.tally import Tally
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
+from slacktide.runtime.scaling import Scaling
+from slacktide.wire.errors import ControlError
+
+log = logging.getLogger("slacktide.models")
+
+_ARENA_LIMIT = 1 << 34
+"""Bytes of address space for each version's payloads; the memory budget is the real limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """How models are loaded."""
+
+    cores: tuple[int, ...]
+    """Processor numbers that lanes may use."""
+    allow_fewer_cores: bool = False
+    """Whether a model that wishes for more cores than there are is served with those."""
+    drain_s: float = 30.0
+    """Longest that an unloaded version may take to answer what it has, seconds."""
+    start_s: float = 330.0
+    """Longest that a version may take to come up on all of its lanes, seconds; a little more than
+    the engine gives one replica, so that its reason is the one that is told."""
+
+
+class PlanTarget(Protocol):
+    """Where plans go: the driver of this process."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def apply(self, plan: Plan) -> None:
+        """Put a plan in force, now. Raises ControlError if the engine cannot."""
+        ...
+
+
+class Fleet:
+    """Every model of one server."""
+
+    def __init__(
+        self,
+        settings: FleetSettings,
+        catalog: Catalog,
+        shelf: ProfileShelf,
+        executors: Mapping[str, Executor],
+        budget: MemoryBudget,
+        driver: PlanTarget,
+        launching: Launching,
+        scaling: Scaling,
+    ) -> None:
+        """`executors` by the name that a model's settings give."""
+        self._settings = settings
+        self._catalog = catalog
+        self._shelf = shelf
+        self._executors = executors
+        self._budget = budget
+        self._driver = driver
+        self._launching = launching
+        self._scaling = scaling
+        self._lock = asyncio.Lock()
+        self._generation = 0
+        self._deployed = Deployed(settings.cores, allow_fewer=settings.allow_fewer_cores)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ── load and unload ──────────────────────────────────────────────────────────────────────
+
+    async def load(
+        self,
+        repository: Repository,
+        name: str,
+        *,
+        config_override: str | None = None,
+        cleanup: Callable[[], None] | None = None,
+    ) -> None:
+        """Load a model's versions, or load them anew; the old ones serve until these are up.
+
+        `cleanup` (it may block, and be called twice) deletes what the load has come with: once the
+        versions are retired, or when they cannot be loaded. Raises ControlError; then what served
+        before still serves.
+        """
+
+        async def work() -> None:
+            async with self._lock:
+                try:
+                    await self._try(repository, name, config_override, cleanup)
+                except BaseException:
+                    if cleanup is not None:
+                        await asyncio.to_thread(cleanup)
+                    raise
+
+        await self._to_its_end(work())
+
+    async def load_all(self, repository: Repository) -> None:
+        """Load every model; one that cannot be loaded is unavailable, with the reason."""
+        async with self._lock:
+            models = await asyncio.to_thread(repository.scan)
+            self._catalog.expected = frozenset(listed.name for listed in models)
+            for listed in models:
+                if listed.problem is not None:
+                    if (cause := listed.problem.__cause__) is not None:  # nobody foresaw it
+                        log.error("reading %s", listed.name, exc_info=cause)
+                    self._failed(listed.name, str(listed.problem))
+                    continue
+                with contextlib.suppress(ControlError):  # logged, and in the index
+                    await self._try(repository, listed.name)
+
+    async def unload(self, name: str) -> None:
+        """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
+
+        async def work() -> None:
+            async with self._lock:
+                old = tuple(self._catalog.serving(name).values())
+                if not old:
+                    raise ControlError("not_found", f"model {name!r} is not loaded")
+                self._catalog.serve(name, {})
+                for version in old:
+                    version.state = VersionState.UNLOADING
+                    self._catalog.mark_absent(
+                        name, version.version, VersionState.UNAVAILABLE, "unloaded"
+                    )
+                await self._retire(old)
+
+        await self._to_its_end(work())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do all of it, even if whoever asked has gone: half a load would never be undone."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        await asyncio.shield(task)
+
+    async def _try(
+        self,
+        repository: Repository,
+        name: str,
+        config_override: str | None = None,
+        cleanup: Callable[[], None] | None = None,
+    ) -> None:
+        """Load, and log and index why if that fails. Raises ControlError, nothing else."""
+        definitions: Sequence[ModelDefinition] = ()
+        try:
+            definitions = await asyncio.to_thread(
+                repository.read, name, config_override=config_override
+            )
+            await self._load(name, definitions, cleanup)
+        except (RepositoryError, LaneError, MeasuringError) as error:
+            raise self._failed(name, str(error), definitions, kind=_kind_of(error)) from error
+        except ControlError as error:
+            raise self._failed(name, str(error), definitions, kind=error.kind) from error
+        except (OSError, MemoryError) as error:
+            raise self._failed(name, machine_reason(error), definitions) from error
+        except Exception as error:  # a fault of ours: the other models shall serve all the same
+            log.exception("loading %s", name)
+            reason = f"unexpected {type(error).__name__}; the log says more"
+            raise self._failed(name, reason, definitions) from error
+
+    async def _load(
+        self,
+        name: str,
+        definitions: Sequence[ModelDefinition],
+        cleanup: Callable[[], None] | None,
+    ) -> None:
+        begin = time.monotonic()
+        for warning in definitions[0].warnings:
+            log.warning("%s: %s", name, warning)
+        layout = self._deployed.layout_with(name, definitions[0].settings)
+        if name in layout.warnings:
+            log.warning("%s: %s; it gets those", name, layout.warnings[name])
+        new: list[LoadedVersion] = []
+        try:
+            for definition in definitions:
+                new.append(await self._prepare(definition, layout))
+        except BaseException:
+            for version in new:
+                version.arena.close()
+            raise
+        try:
+            await self._bring_up(new, layout)
+        except BaseException:
+            await self._retire(new)
+            raise
+        seconds = time.monotonic() - begin
+        old = tuple(self._catalog.serving(name).values())
+        for version in new:
+            version.state = VersionState.READY
+            version.tally.load_s = seconds
+            version.cleanup = cleanup
+        self._catalog.serve(name, {version.version: version for version in new})
+        versions = ", ".join(version.version for version in new)
+        log.info("%s is ready (version %s, %.2f s)", name, versions, seconds)
+        for version in old:
+            version.state = VersionState.UNLOADING
+        await self._retire(old)
+
+    async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
+        lane = layout.scaled_lane(definition.name)
+        source = source_of(definition, () if lane is None else lane.threads(definition.settings))
+        executor = executor_for_measuring(self._executors, definition)
+        core_sets = layout.core_sets(definition.name)
+        known = await self._shelf.known(definition, source, executor, core_sets)
+        for warning in check_interface(definition, known.interface):
+            log.warning("%s: %s", definition.name, warning)
+        self._generation += 1
+        pool = PoolId(definition.name, definition.version, generation=self._generation)
+        limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
+        try:
+            arena = Arena(limit, name=str(pool), budget=self._budget)
+        except OSError as error:
+            raise ControlError("unavailable", str(error.strerror)) from None
+        if arena.limit < limit:
+            log.warning(
+                "%s: address space is limited (ulimit -v): room for %d MiB of payloads, not %d",
+                *(definition.name, arena.limit >> 20, limit >> 20),
+            )
+        before = self._catalog.find(definition.name, definition.version)
+        return LoadedVersion(
+            pool,
+            definition,
+            source,
+            known.interface,
+            ClassedTimes(known.record.table, latency=partial(_latency, known.record)),
+            arena,
+            InputCheck(known.interface, definition.settings),
+            # Counters never fall: a version that is loaded again goes on where it was.
+            before.tally if before is not None else Tally(),
+            cores=len(core_sets[0]) or 1,
+        )
+
+    async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
+        """Deploy and wait. Raises ControlError if a version does not come up."""
+        for version in new:
+            self._catalog.add(version)
+        self._deployed.add(new, layout)
+        starting = [self._launching.await_up(version.pool) for version in new]
+        try:
+            self.apply()
+            async with asyncio.timeout(self._settings.start_s):
+                for waiting in starting:
+                    problem = await waiting
+                    if problem is not None:
+                        raise ControlError("unavailable", problem)
+        except TimeoutError:
+            reason = f"it was not up within {self._settings.start_s:g} s"
+            raise ControlError("unavailable", reason) from None
+        finally:
+            for version in new:
+                self._launching.await_no_more(version.pool)
+
+    async def _retire(self, old: Sequence[LoadedVersion]) -> None:
+        """Wait until `old` have answered what they have, then stop their replicas."""
+        if not old:
+            return
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                for version in old:
+                    await version.drained()
+        except TimeoutError:
+            log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
+        self._deployed.remove({version.pool for version in old})
+        self.apply()
+        for version in old:
+            self._catalog.forget(version)
+            # Running batches may still read the payloads; the mapping goes with its last view.
+            version.retire()
+        for cleanup in {version.cleanup for version in old if version.cleanup is not None}:
+            await asyncio.to_thread(cleanup)
+
+    def apply(self) -> None:
+        """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
+        base, scaled = self._deployed.plan(), self._deployed.scaled()
+        plan = self._scaling.rebase(base, scaled, now=self._driver.clock())
+        self._driver.apply(plan)
+
+    def _failed(
+        self,
+        name: str,
+        reason: str,
+        definitions: Sequence[ModelDefinition] = (),
+        *,
+        kind: str = "unavailable",
+    ) -> ControlError:
+        """Log and index why `name` could not be loaded; the error to raise."""
+        log.error("%s could not be loaded: %s", name, reason)
+        # A name that is no model's is not kept: clients may ask for any.
+        if not self._catalog.serving(name) and kind != "not_found":
+            # Versions are known once the settings could be read; else the first stands for all.
+            for version in [definition.version for definition in definitions] or ["1"]:
+                self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
+        return ControlError(kind, f"failed to load {name!r}: {reason}")
+
+
+def _latency(record: ProfileRecord, cores: int) -> BatchLatency:
+    """c0 and c1 of what was measured."""
+    return fit_latency(record.table, cores, record.lengths).latency
+
+
+def machine_reason(error: OSError | MemoryError) -> str:
+    """Why the machine is in the way, in a sentence without its paths."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "the server has no file descriptor left; raise the limit on open files (ulimit -n)"
+    return error.strerror or type(error).__name__
+
+
+def _kind_of(error: Exception) -> str:
+    return "not_found" if isinstance(error, NotFoundError) else "bad_input"

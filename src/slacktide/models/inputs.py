@@ -1,0 +1,188 @@
+"""Holds a call's inputs against what its model takes; a fault is named by field."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from slacktide.domain import Reason, Signature
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models.padded_inputs import LEFT_OUT, HintReader, PaddedInputs
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.wire.calls import InputTensor
+from slacktide.wire.errors import BadField
+from slacktide.wire.raw_tensors import check_raw
+
+
+class CheckedInputs(NamedTuple):
+    """Inputs that fit their model."""
+
+    tensors: tuple[InputTensor, ...]
+    """In the model's order."""
+    rows: int
+    signature: Signature
+    nbytes: int
+    work_hint: float | None = None
+    """What the run time grows with, as measured here; None: the model's owner declared nothing."""
+
+
+class InputCheck:
+    """The inputs that one loaded version takes."""
+
+    def __init__(self, interface: ModelInterface, settings: ModelSettings) -> None:
+        self._batches = interface.batches
+        self._specs = interface.inputs
+        self._names = [spec.name for spec in interface.inputs]
+        self._outputs = {spec.name: i for i, spec in enumerate(interface.outputs)}
+        self._most_rows = max(
+            1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
+        )
+        self._payload_limit = settings.limits.payload
+        self._finite = {name for name, one in settings.inputs.items() if one.finite}
+        self._tails = [self._tail(spec) for spec in interface.inputs]
+        self._hint = HintReader(settings.work_hint, self._names) if settings.work_hint else None
+        padding = None if settings.pads is None else settings.pads.fitting(interface)
+        self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
+        fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
+        self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
+
+    def _tail(self, spec: TensorSpec) -> tuple[int, ...]:
+        return spec.shape[1:] if self._batches else spec.shape
+
+    def check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
+        """`inputs` in the model's order, their rows and signature. Raises BadField."""
+        if len(inputs) == 1 and inputs[0].name == "":
+            inputs = [self._raw(inputs[0])]
+        ordered = self._in_order(inputs)
+        rows = None
+        nbytes = 0
+        for spec, tail, tensor in zip(self._specs, self._tails, ordered, strict=True):
+            rows = self._check_one(spec, tail, tensor, rows)
+            nbytes += len(tensor.data)
+        if self._payload_limit is not None and nbytes > self._payload_limit:
+            raise BadField(
+                "inputs", f"at most {self._payload_limit} bytes", nbytes, Reason.TOO_LARGE
+            )
+        signature = self._fixed_signature
+        if self._padded is not None:
+            signature = self._padded.signature(ordered, rows or 1, nbytes)
+        elif signature is None:
+            skip = 1 if self._batches else 0
+            signature = tuple([tensor.shape[skip:] for tensor in ordered])
+        hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
+        return CheckedInputs(tuple(ordered), rows or 1, signature, nbytes, hint)
+
+    def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Positions of the wanted outputs in the model's order; all if none is named.
+
+        Raises BadField."""
+        if not names:
+            return tuple(range(len(self._outputs)))
+        for i, name in enumerate(names):
+            if name not in self._outputs:
+                raise BadField(f"outputs[{i}].name", f"one of {_listed(self._outputs)}", name)
+        return tuple(self._outputs[name] for name in names)
+
+    def _in_order(self, inputs: Sequence[InputTensor]) -> Sequence[InputTensor]:
+        names = [tensor.name for tensor in inputs]
+        if names == self._names:
+            return inputs
+        by_name: Mapping[str, InputTensor] = {tensor.name: tensor for tensor in inputs}
+        for i, name in enumerate(names):
+            if name not in self._names:
+                raise BadField(f"inputs[{i}].name", f"one of {_listed(self._names)}", name)
+        if len(by_name) != len(inputs):
+            raise BadField("inputs", "every input once", names)
+        ordered = []
+        for spec in self._specs:
+            tensor = by_name.get(spec.name)
+            if tensor is None and self._padded is not None:
+                tensor = self._padded.left_out(spec, by_name)
+            if tensor is None:
+                raise BadField("inputs", f"the input {spec.name!r}", names)
+            ordered.append(tensor)
+        return ordered
+
+    def _check_one(
+        self, spec: TensorSpec, tail: tuple[int, ...], tensor: InputTensor, rows: int | None
+    ) -> int | None:
+        name, shape = spec.name, tensor.shape
+        if tensor.datatype is not spec.datatype:
+            raise BadField(
+                f"input {name!r} datatype", spec.datatype.wire_name, tensor.datatype.wire_name
+            )
+        own_tail = shape[1:] if self._batches else shape
+        if own_tail != tail and not _fits(own_tail, tail):
+            raise BadField(f"input {name!r} shape", _shape_text(spec.shape), list(shape))
+        if self._batches:
+            if not shape or len(shape) != len(spec.shape):
+                raise BadField(f"input {name!r} shape", _shape_text(spec.shape), list(shape))
+            if not 1 <= shape[0] <= self._most_rows:
+                raise BadField(f"input {name!r} shape[0]", f"1 to {self._most_rows} rows", shape[0])
+            if rows is not None and rows != shape[0]:
+                raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", shape[0])
+            rows = shape[0]
+        datatype = tensor.datatype
+        if datatype is Datatype.BYTES:
+            check_raw(tensor.data, datatype, shape, f"input {name!r}")
+        elif (
+            tensor.data is not LEFT_OUT and len(tensor.data) != math.prod(shape) * datatype.itemsize
+        ):
+            expected = f"{math.prod(shape) * datatype.itemsize} bytes for shape {list(shape)}"
+            raise BadField(f"input {name!r} data", expected, f"{len(tensor.data)} bytes")
+        if name in self._finite and datatype.is_float and tensor.data is not LEFT_OUT:
+            self._check_finite(name, tensor)
+        return rows
+
+    @staticmethod
+    def _check_finite(name: str, tensor: InputTensor) -> None:
+        values = np.frombuffer(tensor.data, tensor.datatype.dtype)
+        if tensor.datatype is Datatype.BF16:  # all exponent bits set: infinity or NaN
+            finite = bool(((values.view("<u2") & 0x7F80) != 0x7F80).all())
+        else:
+            finite = bool(np.isfinite(values).all())
+        if not finite:
+            raise BadField(f"input {name!r} data", "finite numbers", "NaN or infinity")
+
+    def _raw(self, tensor: InputTensor) -> InputTensor:
+        """The tensor of a raw binary request: the model's one input, batch 1."""
+        if len(self._specs) != 1:
+            raise BadField(
+                "Inference-Header-Content-Length",
+                f"a JSON header: the model has {len(self._specs)} inputs",
+                0,
+            )
+        spec, tail = self._specs[0], self._tails[0]
+        free = [i for i, size in enumerate(tail) if size < 0]
+        size = spec.datatype.itemsize
+        if len(free) > 1 or size == 0:
+            raise BadField(
+                "Inference-Header-Content-Length",
+                "a JSON header: the shape does not follow from the length",
+                0,
+            )
+        known = math.prod(n for n in tail if n >= 0) * size
+        if free:
+            shape = tuple(len(tensor.data) // (known or 1) if n < 0 else n for n in tail)
+        else:
+            shape = tail
+        return InputTensor(
+            spec.name, spec.datatype, (1, *shape) if self._batches else shape, tensor.data
+        )
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return len(shape) == len(wanted) and all(
+        w in (n, -1) for n, w in zip(shape, wanted, strict=True)
+    )
+
+
+def _shape_text(shape: tuple[int, ...]) -> str:
+    return f"{list(shape)} (-1 is free)" if -1 in shape else str(list(shape))
+
+
+def _listed(names: Sequence[str] | Mapping[str, int]) -> str:
+    return ", ".join(repr(name) for name in names)

@@ -1,0 +1,265 @@
+"""Which cores or device a model's replicas run on. Pure.
+
+- A device, such as `cuda:1`, is one lane, shared by all models on it: each has one replica there.
+- A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
+  must agree on its size.
+- Where cores or replicas have a range, the lane is *scaled*: it starts as small as it may be, and a
+  planner decides from then on. Scaled lanes compete for the cores set aside for them.
+- All others share what is left: what the scaled lanes could not use together, at least one core.
+  That is split into as many lanes as the model with the most replicas wants (never more than there
+  are cores); a model with r replicas sits on r of them, on those with the fewest replicas first.
+
+Core sets are disjoint, always.
+
+A lane is called what it is: `cuda:1`, `shared`, or the model or `lane` that it belongs to; one of
+several has a number, as `shared/0`. No name of a model holds a colon or a slash, so no two lanes
+share a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from slacktide.domain import LaneSpec
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.planning.scaling.view import ScalingLimits
+from slacktide.profiles import rungs
+
+SHARED = "shared"
+"""Name of the lane that models without cores of their own share; `shared/0` … if it is split."""
+
+
+class LaneError(ValueError):
+    """The models' wishes do not fit the machine. `model` is the one that does not fit."""
+
+    def __init__(self, model: str, message: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledLane:
+    """A lane, or several alike, whose size or number changes while it serves."""
+
+    name: str
+    models: tuple[str, ...]
+    """Those that sit on it; they agree on its limits."""
+    limits: ScalingLimits
+    """Its `batch_max` is 1: that is the models' own business."""
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The sizes for which a ladder has sessions."""
+        return rungs(self.limits.cores_min, self.limits.cores_max)
+
+    def threads(self, settings: ModelSettings) -> tuple[int, ...]:
+        """Threads of each session that a replica of a model with these settings has."""
+        return self.rungs if settings.sessions == "ladder" else self.rungs[-1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Lanes, and for every model the names of those it sits on."""
+
+    lanes: tuple[LaneSpec, ...]
+    """Scaled ones as few and as small as they may be."""
+    places: Mapping[str, tuple[str, ...]]
+    scaled: tuple[ScaledLane, ...] = ()
+    spare: tuple[int, ...] = ()
+    """Processor numbers that the scaled lanes share, those they have in `lanes` included."""
+    others: tuple[int, ...] = ()
+    """All other processor numbers."""
+    warnings: Mapping[str, str] = field(default_factory=dict)
+    """By model: what it wished for beyond the machine, where that is allowed."""
+
+    def scaled_lane(self, model: str) -> ScaledLane | None:
+        """The scaled lane that `model` sits on; None if its lanes stay as they are."""
+        return next((lane for lane in self.scaled if model in lane.models), None)
+
+    def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
+        """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
+        for which a ladder has a session, if need be with cores of others. Empty on an
+        accelerator."""
+        lane = self.scaled_lane(model)
+        if lane is None:
+            place = next(spec for spec in self.lanes if spec.name in self.places[model])
+            return (place.cores,)
+        cores = (*self.spare, *self.others)
+        return tuple(cores[:size] for size in lane.rungs)
+
+
+def lay_out(
+    models: Mapping[str, ModelSettings],
+    cores: Sequence[int],
+    *,
+    allow_fewer: bool = False,
+    remedy: str = "--allow-fewer-cores serves it with those",
+) -> Layout:
+    """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
+
+    `allow_fewer`: who wishes for more than the machine has gets what there is, and a warning;
+    otherwise an error that ends in `remedy`.
+    """
+    total = len(cores)
+    free = list(cores)
+    lanes: list[LaneSpec] = []
+    places: dict[str, tuple[str, ...]] = {}
+    warnings: dict[str, str] = {}
+    scaled: list[ScaledLane] = []
+    modest: list[ScaledLane] = []
+    for name in sorted(models):
+        if not models[name].on_cpu:
+            places[name] = (models[name].device,)
+    lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*places.values())}))
+    for label, names in _owners(models).items():
+        settings = models[names[0]]
+        limits, warning = _limits(names[0], settings, total)
+        if warning is not None and not allow_fewer:
+            raise LaneError(names[0], f"{warning}; {remedy}")
+        if warning is not None:
+            warnings.update(dict.fromkeys(names, warning))
+        lane = ScaledLane(label, names, limits)
+        if settings.cores is None:
+            modest.append(lane)
+        elif settings.scaled:
+            scaled.append(lane)
+        else:
+            places.update(_own_lanes(lane, free, total, lanes))
+    sharing = [name for name in sorted(models) if _shares(models[name])]
+    left = _left_by(scaled, len(free)) if modest or sharing else 0
+    rest, spare = free[:left], free[left:]
+    remaining = list(spare)
+    for lane in scaled:
+        places.update(_own_lanes(lane, remaining, total, lanes))
+    for lane in modest:
+        copies = lane.limits.replicas_min
+        each = max(1, len(rest) // copies)
+        whole = replace(lane, limits=ScalingLimits(each, each, copies, copies))
+        places.update(_own_lanes(whole, rest, total, lanes))
+    if sharing:
+        if not rest:
+            raise LaneError(
+                sharing[0], f"no core is left for it: all {total} are stated by other models"
+            )
+        places.update(_share(sharing, models, rest, lanes))
+    others = tuple(core for core in cores if core not in spare)
+    return Layout(tuple(lanes), places, tuple(scaled), tuple(spare), others, warnings)
+
+
+def _shares(settings: ModelSettings) -> bool:
+    """Whether the model sits on the lanes of those that state nothing."""
+    return settings.on_cpu and settings.cores is None and settings.lane is None
+
+
+def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
+    """The models of each lane that is somebody's own, by its name. Raises LaneError."""
+    owners: dict[str, tuple[str, ...]] = {}
+    for name in sorted(models):
+        settings = models[name]
+        if not settings.on_cpu or _shares(settings):
+            continue
+        label = settings.lane or name
+        others = owners.setdefault(label, ())
+        for other in others[:1]:
+            if _size(models[other]) != _size(settings):
+                raise LaneError(
+                    name,
+                    f"lane {label!r}: states other cores, replicas or scaling than model {other!r}",
+                )
+        owners[label] = (*others, name)
+    return owners
+
+
+def _size(settings: ModelSettings) -> object:
+    """What models on one lane must agree on."""
+    planner = settings.planner if settings.scaled else None
+    return settings.cores, settings.replicas, planner
+
+
+def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
+    """How large and how many the lanes of a model may be on `total` cores, and a warning, naming
+    the field, if that is less than it wishes for. Raises LaneError."""
+    copies = settings.replicas
+    if settings.cores is None:
+        return ScalingLimits(1, total, copies.min, copies.max), None
+    least, most = settings.cores.min, settings.cores.max or total
+    wish = None
+    if max(least, most) > total:
+        # The least is to blame first: a smaller most would not do.
+        field, wanted = ("cores.min", least) if least > total else ("cores.max", most)
+        field = "cores" if settings.cores.fixed else field
+        wish = f"{field}: wants {wanted} cores, and the server may use {total}"
+        least, most = min(least, total), min(most, total)
+    fewest, many = copies.min, copies.max
+    if copies.fixed:  # which divide the cores; where their number varies, each has so many
+        if most < fewest:
+            raise LaneError(name, f"cores: wants {fewest} for so many replicas, and states {most}")
+        least, most = max(1, least // fewest), most // fewest
+    elif many * least > total:
+        field, wanted = (
+            ("replicas.min", fewest) if fewest * least > total else ("replicas.max", many)
+        )
+        short = (
+            f"{field}: wants {wanted * least} cores, {least} for each of {wanted}, and the server "
+            f"may use {total}"
+        )
+        if wish is None and wanted == fewest:  # with fewer cores it could not be served
+            raise LaneError(name, short)
+        wish = wish or short
+        many = max(fewest, total // least)
+    return ScalingLimits(least, most, fewest, many), wish
+
+
+def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
+    """How many of `free` cores go to models that state none: what the others could not use
+    together, and one if they can do with less."""
+    least = sum(lane.limits.replicas_min * lane.limits.cores_min for lane in scaled)
+    most = sum(lane.limits.replicas_max * lane.limits.cores_max for lane in scaled)
+    return max(0, free - most, min(1, free - least))
+
+
+def _own_lanes(
+    lane: ScaledLane, free: list[int], total: int, lanes: list[LaneSpec]
+) -> dict[str, tuple[str, ...]]:
+    """Take its least from `free`; the places of its models. Raises LaneError."""
+    count, each = lane.limits.replicas_min, lane.limits.cores_min
+    if count * each > len(free):
+        raise LaneError(
+            lane.models[0], f"cores: wants {count * each}, and {len(free)} of {total} are free"
+        )
+    names = _numbered(f"own/{SHARED}" if lane.name == SHARED else lane.name, count)
+    for name in names:
+        lanes.append(LaneSpec(name, tuple(free[:each])))
+        del free[:each]
+    return dict.fromkeys(lane.models, names)
+
+
+def _numbered(label: str, count: int) -> tuple[str, ...]:
+    """Names of so many lanes."""
+    return (label,) if count == 1 else tuple(f"{label}/{i}" for i in range(count))
+
+
+def _share(
+    sharing: Sequence[str],
+    models: Mapping[str, ModelSettings],
+    free: Sequence[int],
+    lanes: list[LaneSpec],
+) -> dict[str, tuple[str, ...]]:
+    """Split what is left into equal lanes, and spread the models over them."""
+    count = min(len(free), max(models[name].replicas.min for name in sharing))
+    names = _numbered(SHARED, count)
+    each = len(free) // count
+    for i, lane in enumerate(names):
+        # What does not divide goes to the last lane rather than to waste.
+        last = None if i == count - 1 else (i + 1) * each
+        lanes.append(LaneSpec(lane, tuple(free[i * each : last])))
+    load = dict.fromkeys(names, 0)
+    places = {}
+    for name in sharing:
+        chosen = sorted(names, key=lambda lane: load[lane])[: models[name].replicas.min]
+        for lane in chosen:
+            load[lane] += 1
+        places[name] = tuple(sorted(chosen))
+    return places

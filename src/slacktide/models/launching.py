@@ -1,0 +1,151 @@
+"""`Launching`: what the driver starts replicas through, and whoever loads a version waits with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
+from slacktide.engine import Engine
+from slacktide.executors.ports import Executor, Lost, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.models.repository import ModelDefinition
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+
+log = logging.getLogger("slacktide.models")
+
+
+class Launching:
+    """The driver's `Launcher`: models by their settings' executors."""
+
+    def __init__(self, catalog: Catalog, executors: Mapping[str, Executor], engine: Engine) -> None:
+        """`executors` by the name that a model's settings give."""
+        self._catalog = catalog
+        self._executors = executors
+        self._engine = engine
+        self._awaited: dict[PoolId, asyncio.Future[str | None]] = {}
+        self.plan_again: Callable[[], None] = lambda: None  # where batches become smaller
+
+    def await_up(self, pool: PoolId) -> asyncio.Future[str | None]:
+        """Done once all of its replicas are up, with None, or when that cannot be, with why."""
+        problem: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._awaited[pool] = problem
+        return problem
+
+    def await_no_more(self, pool: PoolId) -> None:
+        self._awaited.pop(pool, None)
+
+    # ── Launcher ─────────────────────────────────────────────────────────────────────────────
+
+    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle:
+        """See `Launcher.start`."""
+        version = self._catalog.loaded(replica.pool)
+        executor = self._executors[version.definition.settings.executor]
+        return executor.start(replica, version.source, version.arena, report)
+
+    def ready(self, replica: Replica, report: Ready) -> str | None:
+        """See `Launcher.ready`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return "it is no longer wanted"
+        fits, planned = report.interface.max_batch, version.interface.max_batch
+        found = replace(report.interface, max_batch=planned if fits and planned else fits)
+        if found != version.interface:
+            return "the model's inputs, outputs or batch axis are not those of its profile"
+        if fits < planned:
+            name = version.name
+            log.warning("%s: memory has room for batches of %d rows, not %d", name, fits, planned)
+            version.limit_batch(fits)
+            self.plan_again()
+        version.replicas_up.add(replica.id)
+        if report.note and version.sessions != report.sessions:
+            log.warning("%s: %s", version.name, report.note)
+        version.sessions = report.sessions
+        self._tell_if_up(version)
+        return None
+
+    def lost(self, replica: Replica, report: Lost) -> None:
+        """See `Launcher.lost`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is None:
+            return
+        version.replicas_up.discard(replica.id)
+        version.tally.crashes += 1
+        version.tally.out_of_memory += report.out_of_memory
+
+    def stopped(self, replica: Replica) -> None:
+        """See `Launcher.stopped`."""
+        version = self._catalog.by_pool(replica.pool)
+        if version is not None:
+            version.replicas_up.discard(replica.id)
+            self._tell_if_up(version)
+
+    def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
+        """See `Launcher.finished`."""
+        version = self._catalog.by_pool(batch.replica.pool)
+        if version is not None:
+            if not batch.sample:
+                version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+            # The engine learns of this batch afterwards: the batches before it count.
+            if version.times.drifted != version.drifting:
+                version.drifting = not version.drifting
+                how = "drift from the profile" if version.drifting else "fit the profile again"
+                log.warning("%s: batch times %s", version.name, how)
+
+    def circuit(self, told: TellCircuit) -> None:
+        """See `Launcher.circuit`."""
+        version = self._catalog.by_pool(told.pool)
+        if version is None or version.state is VersionState.UNLOADING:
+            return
+        name, reason = f"{version.name}:{version.version}", told.reason
+        if told.circuit is Circuit.OPEN:
+            after = "" if told.retry_s is None else f"; it is tried again in {told.retry_s:g} s"
+            log.error("%s is unavailable: %s%s", name, reason, after)
+            version.tally.circuit_openings += 1
+            version.state, version.reason = VersionState.UNAVAILABLE, reason + after
+            self._tell(version.pool, reason)
+        elif version.state is VersionState.UNAVAILABLE:
+            log.warning("%s serves again, on trial", name)
+            version.state, version.reason = VersionState.READY, ""
+        else:
+            log.info("%s has worked since its trial began; all of its replicas start", name)
+
+    def _tell_if_up(self, version: LoadedVersion) -> None:
+        """All that are in the plan now: there may be fewer than when it was loaded."""
+        pool = self._engine.state.pools.get(version.pool)
+        placements = () if pool is None else pool.placements
+        wanted = sum(not placement.retiring for placement in placements)
+        if 0 < wanted <= len(version.replicas_up):
+            self._tell(version.pool, None)
+
+    def _tell(self, pool: PoolId, problem: str | None) -> None:
+        awaited = self._awaited.get(pool)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(problem)
+
+
+def executor_for_measuring(
+    executors: Mapping[str, Executor], definition: ModelDefinition
+) -> Executor:
+    """Profiles are measured on the real thing: `profiled` gets one from a worker."""
+    name = definition.settings.executor
+    return executors["worker" if name == "profiled" else name]
+
+
+def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
+    """What an executor needs to open a version, with sessions of so many `threads`."""
+    return ModelSource(
+        definition.name,
+        definition.version,
+        Path(definition.model_path),
+        definition.data_root,
+        definition.settings.max_batch,
+        definition.settings.providers,
+        definition.warmup_shapes,
+        definition.settings.pads,
+        threads,
+        definition.settings.limits.worker_memory,
+    )

@@ -1,0 +1,138 @@
+"""What pydantic complains of, in the words of a YAML file: the key, what was expected, what stands.
+
+For any file whose parts are `Section`s: slacktide.yaml, and scenarios of the simulator.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import ValidationError
+
+from slacktide.models.repository.errors import Problem
+from slacktide.models.repository.nearest import shown, suggestion
+from slacktide.models.repository.schedulers import SCHEDULERS, Section
+
+_TYPES = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "string_type": "a word",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+}
+
+Path = tuple[int | str, ...]
+"""Where a value stands in a document: keys and indices from the top."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """One thing wrong with a document."""
+
+    path: Path
+    message: str
+
+    @property
+    def problem(self) -> Problem:
+        return Problem(dotted(self.path), self.message)
+
+
+def complaints(error: ValidationError, root: type[Section]) -> tuple[Complaint, ...]:
+    """All that is wrong with a document that should have been a `root`, each thing once."""
+    made = (_complaint(dict(details), root) for details in error.errors(include_url=False))
+    return tuple(dict.fromkeys(made))
+
+
+def dotted(path: Path) -> str:
+    """`inputs.image.shape[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _complaint(details: dict[str, Any], root: type[Section]) -> Complaint:
+    found, kind, context = details["input"], details["type"], details.get("ctx", {})
+    path, below = _as_written(tuple(details["loc"]), root)
+    if kind == "extra_forbidden":
+        return Complaint(path, f"unknown key; {suggestion(str(path[-1]), _keys(below))}")
+    if kind == "missing":
+        return Complaint(path[:-1], f"expected a key {path[-1]!r}")
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        given = context.get("tag", "")
+        hint = suggestion(given, SCHEDULERS)
+        return Complaint((*path, "name"), f"expected a scheduler, got {given!r}; {hint}")
+    if kind == "literal_error":
+        valid = re.findall(r"'([^']*)'", context["expected"])
+        hint = suggestion(str(found), valid)
+        return Complaint(path, f"expected {context['expected']}, got {shown(found)}; {hint}")
+    if kind == "value_error":
+        return Complaint(path, str(context["error"]))
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        return Complaint(path, f"expected keys and values, got {shown(found)}")
+    if kind == "string_pattern_mismatch":
+        return Complaint(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
+    expected = _TYPES.get(kind) or re.sub(r"^\w+ should (be|have) ", "", details["msg"])
+    return Complaint(path, f"expected {expected}, got {shown(found)}")
+
+
+def _as_written(location: Path, root: type[Section]) -> tuple[Path, Any]:
+    """`location` without the tags that pydantic puts in (a policy's name), and the annotation of
+    what stands there, or of the section around it where the last key is unknown."""
+    written: list[int | str] = []
+    below: Any = root
+    for part in location:
+        kinds = tuple(_sections(below))
+        tagged = _tags(below) if len(kinds) > 1 else {}
+        if part in tagged:
+            below = tagged[str(part)]
+            continue
+        written.append(part)
+        below = _step(below, part)
+    return tuple(written), below
+
+
+def _step(annotation: Any, part: int | str) -> Any:
+    """The annotation of what stands under `part`; the section itself if it has no such key."""
+    for kind in _alternatives(annotation):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            field = kind.model_fields.get(str(part))
+            return kind if field is None else field.annotation
+        if get_origin(kind) is dict:
+            return get_args(kind)[1]
+        if get_origin(kind) in (tuple, list):
+            return get_args(kind)[0]
+    return None
+
+
+def _alternatives(annotation: Any) -> Iterator[Any]:
+    """An annotation without `Annotated`, and the parts of a union."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _alternatives(get_args(annotation)[0])
+    elif origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _alternatives(part)
+    elif annotation is not type(None):
+        yield annotation
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    for kind in _alternatives(annotation):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield kind
+
+
+def _tags(annotation: Any) -> dict[str, type[Section]]:
+    """The sections told apart by their `name`, by name."""
+    fields = ((kind, kind.model_fields.get("name")) for kind in _sections(annotation))
+    return {str(name.default): kind for kind, name in fields if name is not None}
+
+
+def _keys(annotation: Any) -> tuple[str, ...]:
+    """The keys that are valid in this section."""
+    return tuple(key for kind in _sections(annotation) for key in kind.model_fields)

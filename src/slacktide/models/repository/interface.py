@@ -1,0 +1,116 @@
+"""Whether the files and the loaded model agree on inputs, outputs and batching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.errors import InterfaceMismatchError, Problem
+from slacktide.models.repository.nearest import suggestion
+from slacktide.models.repository.padding import padding_problems, padding_warnings
+from slacktide.models.repository.settings_file import SETTINGS_FILE
+from slacktide.models.repository.triton.messages import CONFIG_FILE
+
+
+def triton_type(datatype: Datatype) -> str:
+    """The name that a ModelConfig gives a datatype: TYPE_FP32, TYPE_STRING."""
+    return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.wire_name}"
+
+
+def row_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
+    """The shape of one row: without the batch axis, where the model has one."""
+    return spec.shape[1:] if interface.batches else spec.shape
+
+
+def check_interface(definition: ModelDefinition, interface: ModelInterface) -> tuple[str, ...]:
+    """Compare what the files state with what the model has; returns warnings.
+
+    Raises InterfaceMismatchError naming every disagreement, and the file that states it.
+    """
+    stated, settings = definition.config, definition.settings
+    wrong_config = [
+        *_tensors("input", stated.get("input", []), interface.inputs, interface),
+        *_tensors("output", stated.get("output", []), interface.outputs, interface),
+        *_unnamed(stated.get("input", []), interface.inputs),
+    ]
+    wrong_settings = list(_settings(definition, interface))
+    if settings.max_batch is not None and settings.max_batch != interface.max_batch:
+        problem = Problem(
+            "max_batch", f"{settings.max_batch} is stated, the model allows {interface.max_batch}"
+        )
+        (wrong_config if "max_batch_size" in stated else wrong_settings).append(problem)
+    if wrong_config:
+        raise InterfaceMismatchError(f"{definition.name}/{CONFIG_FILE}", *wrong_config)
+    if wrong_settings:
+        raise InterfaceMismatchError(f"{definition.name}/{SETTINGS_FILE}", *wrong_settings)
+    return (*_unlisted(definition, interface), *padding_warnings(definition, SETTINGS_FILE))
+
+
+def _tensors(
+    kind: str,
+    stated: Sequence[Mapping[str, Any]],
+    specs: Sequence[TensorSpec],
+    interface: ModelInterface,
+) -> Iterator[Problem]:
+    known = {spec.name: spec for spec in specs}
+    for number, tensor in enumerate(stated):
+        name, field = tensor.get("name", ""), f"{kind}[{number}]"
+        spec = known.get(name)
+        if spec is None:
+            hint = suggestion(name, known)
+            yield Problem(f"{field}.name", f"the model has no {kind} {name!r}; {hint}")
+            continue
+        expected = triton_type(spec.datatype)
+        if (given := tensor.get("data_type", expected)) != expected:
+            yield Problem(f"{field}.data_type", f"expected {expected} for {name!r}, got {given}")
+        row = row_shape(spec, interface)
+        if "dims" in tensor and not _agrees(tensor["dims"], row):
+            yield Problem(
+                f"{field}.dims",
+                f"expected {list(row)} for {name!r}, got {list(tensor['dims'])} (the batch axis is "
+                "left out where max_batch_size is above 0)",
+            )
+
+
+def _unnamed(stated: Sequence[Mapping[str, Any]], specs: Sequence[TensorSpec]) -> Iterator[Problem]:
+    """Inputs that a stated list leaves out: none of them is optional."""
+    named = {tensor.get("name") for tensor in stated}
+    for spec in specs:
+        if stated and spec.name not in named:
+            yield Problem("input", f"the model's input {spec.name!r} is missing")
+
+
+def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterator[Problem]:
+    known = {spec.name: spec for spec in interface.inputs}
+    for name, settings in definition.settings.inputs.items():
+        spec = known.get(name)
+        if spec is None:
+            hint = suggestion(name, known)
+            yield Problem(f"inputs.{name}", f"the model has no such input; {hint}")
+            continue
+        row = row_shape(spec, interface)
+        if settings.shape is not None and not _agrees(settings.shape, row):
+            expected = f"expected a shape that fits {list(row)}"
+            yield Problem(f"inputs.{name}.shape", f"{expected}, got {list(settings.shape)}")
+        if settings.finite and not spec.datatype.is_float:
+            yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
+    yield from padding_problems(definition.settings, interface)
+
+
+def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
+    """Outputs that a stated list leaves out: Triton would hide them."""
+    stated = definition.config.get("output", [])
+    named = {tensor.get("name") for tensor in stated}
+    where = f"{definition.name}/{CONFIG_FILE}"
+    for spec in interface.outputs:
+        if stated and spec.name not in named:
+            yield f"{where}: output {spec.name!r} is not listed, and served all the same"
+
+
+def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:
+    """Equal rank, and equal sizes wherever neither side leaves the axis free (−1)."""
+    return len(stated) == len(row) and all(
+        ours == theirs or -1 in (ours, theirs) for ours, theirs in zip(stated, row, strict=True)
+    )

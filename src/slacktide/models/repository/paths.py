@@ -1,0 +1,113 @@
+"""The one way from a name to a path. Everything that opens a file of a repository comes by here.
+
+Names of models and files start with a letter or digit and go on with letters, digits, `.`, `_`
+and `-`, 128 characters at most; so `..`, hidden files and separators cannot occur. Versions are
+whole numbers from 1, in decimal, without leading zeros, below 2^63 as Triton's.
+
+What a name leads to may be a symbolic link, as long as its end lies inside the repository, and is a
+regular file or a folder: no device, pipe or socket.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from enum import Enum
+from pathlib import Path
+
+from slacktide.models.repository.errors import (
+    InvalidNameError,
+    LayoutError,
+    NotFoundError,
+    OutsideRepositoryError,
+    RepositoryError,
+    UnreadableError,
+)
+from slacktide.models.repository.nearest import shown
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
+_VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+_MAX_VERSION = 2**63 - 1
+
+NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit, at most 128"
+VERSION_RULE = "a whole number from 1, without leading zeros"
+
+
+class Kind(Enum):
+    """What a path must lead to."""
+
+    FILE = "a regular file"
+    FOLDER = "a folder"
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may name a model or a file."""
+    return _NAME.fullmatch(text) is not None
+
+
+def is_version(text: str) -> bool:
+    """Whether `text` may name a version."""
+    return _VERSION.fullmatch(text) is not None and int(text) <= _MAX_VERSION
+
+
+def check_name(text: str, *, what: str = "model name", where: str = "") -> str:
+    """`text` itself. Raises InvalidNameError if it may not name a model or file."""
+    if not is_name(text):
+        raise InvalidNameError(where, f"{what} {shown(text)}: expected {NAME_RULE}")
+    return text
+
+
+def check_version(text: str, *, where: str = "") -> str:
+    """`text` itself. Raises InvalidNameError if it may not name a version."""
+    if not is_version(text):
+        raise InvalidNameError(where, f"version {shown(text)}: expected {VERSION_RULE}")
+    return text
+
+
+def resolve(root: Path, *names: str, kind: Kind) -> Path:
+    """The real path of `root/names…`, links followed, inside `root`, of this kind.
+
+    Raises InvalidNameError, NotFoundError, OutsideRepositoryError, LayoutError (another kind) or
+    UnreadableError. Anybody who may write to the repository can still change it afterwards; that is
+    a person who may as well change the model.
+    """
+    where = "/".join(name if is_name(name) else shown(name) for name in names)
+    for name in names:
+        check_name(name, what="name", where=where)
+    return resolve_inside(root, root.joinpath(*names), where=where, kind=kind)
+
+
+def resolve_inside(root: Path, path: Path, *, where: str, kind: Kind) -> Path:
+    """The real path of `path`, inside `root`, of this kind. `where` names it in errors."""
+    try:
+        home = root.resolve(strict=True)
+        real = path.resolve(strict=True)
+        mode = real.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(where, f"expected {kind.value}, there is none") from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links, before Python 3.13
+        raise unreadable(where, error) from None
+    if not real.is_relative_to(home):
+        raise OutsideRepositoryError(where, "leads out of the repository through a symbolic link")
+    wanted = stat.S_ISREG(mode) if kind is Kind.FILE else stat.S_ISDIR(mode)
+    if not wanted:
+        raise LayoutError(where, f"expected {kind.value}")
+    return real
+
+
+def read_bounded(path: Path, limit: int, *, where: str) -> bytes:
+    """A small file as a whole. Raises UnreadableError, or LayoutError if it exceeds `limit`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise unreadable(where, error) from None
+    if len(data) > limit:
+        raise LayoutError(where, f"expected at most {limit} bytes")
+    return data
+
+
+def unreadable(where: str, error: Exception) -> RepositoryError:
+    """The error for a failed read, with the system's reason and without its path."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return UnreadableError(where, f"cannot be read: {reason or 'a loop of symbolic links'}")

@@ -1,0 +1,140 @@
+"""Where measured profiles lie: beside the model, or under a state folder if that is read-only.
+
+    REPOSITORY/tiny_mlp/1/profile.<hardware>.json
+    STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
+
+The store knows nothing of what a profile says. It wraps a JSON object with what it was measured
+for, and gives it back only to the same model on the same hardware; anything else is missing, with
+a reason for the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slacktide.models.repository.atomic import write_atomically
+from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.errors import RepositoryError, UnwritableError
+from slacktide.models.repository.model_hash import PROFILE_PREFIX
+from slacktide.models.repository.paths import read_bounded
+
+SCHEMA = 1
+"""Version of the wrapping; a document of another one is stale."""
+
+MAX_PROFILE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileKey:
+    """What a profile was measured for."""
+
+    model_hash: str
+    """`model_hash(definition)`."""
+    hardware: str
+    """The fingerprint of the machine, as the profiles room writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProfile:
+    """A profile that fits the key."""
+
+    profile: Mapping[str, Any]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class NoProfile:
+    """None fits; `reasons` says of each file that was found what is wrong with it."""
+
+    reasons: tuple[str, ...] = ()
+
+
+class ProfileStore:
+    """Finds and saves profiles. Holds no state."""
+
+    def __init__(self, state_dir: Path | None = None) -> None:
+        """`state_dir`: where profiles go whose model's folder cannot be written."""
+        self._state_dir = state_dir
+
+    def find(self, definition: ModelDefinition, key: ProfileKey) -> StoredProfile | NoProfile:
+        """The newest profile that fits `key`. Never raises: a bad file is a missing one."""
+        fitting: list[tuple[int, StoredProfile]] = []
+        reasons: list[str] = []
+        for path in self._places(definition, key.hardware):
+            try:
+                modified = path.stat().st_mtime_ns
+            except OSError:
+                continue
+            document = _read(path, key)
+            if isinstance(document, str):
+                reasons.append(f"{definition.name}/{definition.version}/{path.name}: {document}")
+            else:
+                fitting.append((modified, StoredProfile(document, path)))
+        if not fitting:
+            return NoProfile(tuple(reasons))
+        return max(fitting, key=lambda pair: pair[0])[1]
+
+    def save(
+        self, definition: ModelDefinition, key: ProfileKey, profile: Mapping[str, Any]
+    ) -> Path:
+        """Write a profile, whole or not at all; returns where.
+
+        Raises UnwritableError, or ValueError if `profile` is not JSON (NaN is not).
+        """
+        wrapped = {
+            "schema": SCHEMA,
+            "model": definition.name,
+            "version": definition.version,
+            "model_sha256": key.model_hash,
+            "hardware": key.hardware,
+            "profile": dict(profile),
+        }
+        data = json.dumps(wrapped, indent=1, allow_nan=False).encode()
+        if len(data) > MAX_PROFILE_BYTES:
+            raise ValueError(f"a profile of {len(data)} bytes; expected {MAX_PROFILE_BYTES}")
+        reason = ""
+        for path in self._places(definition, key.hardware):
+            try:
+                if path.parent != definition.folder:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, data)
+            except OSError as error:
+                reason = os.strerror(error.errno) if error.errno is not None else str(error)
+            else:
+                return path
+        advice = "" if self._state_dir is not None else "; name a state folder (--state-dir)"
+        raise UnwritableError(
+            f"{definition.name}/{definition.version}",
+            f"a profile cannot be saved: {reason}{advice}",
+        )
+
+    def _places(self, definition: ModelDefinition, hardware: str) -> Iterator[Path]:
+        """Where a profile may lie, the best place first."""
+        name = f"{PROFILE_PREFIX}{hashlib.sha256(hardware.encode()).hexdigest()[:16]}.json"
+        yield definition.folder / name
+        if self._state_dir is not None:
+            yield self._state_dir / "profiles" / definition.name / definition.version / name
+
+
+def _read(path: Path, key: ProfileKey) -> dict[str, Any] | str:
+    """The profile in a file, or why it does not count."""
+    try:
+        wrapped = json.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
+    except RepositoryError as error:
+        return str(error)
+    except (ValueError, RecursionError):
+        return "is not JSON"
+    if not isinstance(wrapped, dict) or wrapped.get("schema") != SCHEMA:
+        return f"expected a document of schema {SCHEMA}"
+    if wrapped.get("model_sha256") != key.model_hash:
+        return "was measured on another model"
+    if wrapped.get("hardware") != key.hardware:
+        return "was measured on other hardware"
+    profile = wrapped.get("profile")
+    return profile if isinstance(profile, dict) else "holds no profile"

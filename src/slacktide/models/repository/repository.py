@@ -1,0 +1,200 @@
+"""`Repository`: a folder of model folders, read into definitions.
+
+    REPOSITORY/
+      tiny_mlp/                 a model; its folder's name is its name
+        slacktide.yaml          optional
+        config.pbtxt            optional
+        1/model.onnx            a version; the highest is served unless told otherwise
+        1/profile.….json        written by the profiler
+
+A model that is broken does not stop the others: `scan` lists it with its problem. Nothing here
+opens an ONNX file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.errors import (
+    LayoutError,
+    NotFoundError,
+    RepositoryError,
+    only_fails,
+)
+from slacktide.models.repository.merge import merge, warn_unused
+from slacktide.models.repository.nearest import suggestion
+from slacktide.models.repository.paths import (
+    Kind,
+    check_name,
+    is_name,
+    is_version,
+    read_bounded,
+    resolve,
+    unreadable,
+)
+from slacktide.models.repository.settings_file import (
+    MAX_SETTINGS_BYTES,
+    SETTINGS_FILE,
+    Document,
+    parse_settings,
+    validate_settings,
+)
+from slacktide.models.repository.triton.messages import (
+    CONFIG_FILE,
+    MAX_CONFIG_BYTES,
+    PlainConfig,
+    parse_json,
+    parse_text,
+)
+from slacktide.models.repository.triton.translate import translate
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """A model folder, and what became of reading it: definitions, or the problem."""
+
+    name: str
+    definitions: tuple[ModelDefinition, ...] = ()
+    """The versions to serve, in ascending order."""
+    problem: RepositoryError | None = None
+
+
+class Repository:
+    """The models under one folder. Holds no state: every call reads the files anew."""
+
+    def __init__(self, root: Path, *, defaults: Document | None = None) -> None:
+        """`defaults`: keys of slacktide.yaml for models that do not state them.
+
+        Raises SettingsError if the defaults are invalid.
+        """
+        self.root = root
+        self._defaults = defaults or {}
+        validate_settings(self._defaults, where="defaults")
+
+    def names(self) -> tuple[str, ...]:
+        """The model folders, sorted; well named or not. Raises LayoutError, UnreadableError.
+
+        Hidden folders, those that start with `_`, and plain files are none.
+        """
+        names = tuple(sorted(self._entries()))
+        self._refuse_bare_model(names)
+        return names
+
+    def scan(self) -> tuple[ListedModel, ...]:
+        """Every model, each with its definitions or its problem. Raises as `names`."""
+        return tuple(self._list(name) for name in self.names())
+
+    def read(
+        self, model: str, *, config_override: str | None = None
+    ) -> tuple[ModelDefinition, ...]:
+        """The versions of `model` to serve, in ascending order; at least one.
+
+        `config_override`: the `config` of a load call (JSON), which stands in for config.pbtxt.
+        Raises RepositoryError.
+        """
+        folder = self._model_folder(model)
+        own_where, config_where = f"{model}/{SETTINGS_FILE}", f"{model}/{CONFIG_FILE}"
+        own = self._own_settings(model)
+        if config_override is not None:
+            config_where = f"{model}: parameter 'config'"
+            config = parse_json(config_override, where=config_where)
+        else:
+            config = self._config(model)
+        translation = translate(config, model=model, where=config_where)
+        settings = merge(
+            own, translation, self._defaults, own_where=own_where, config_where=config_where
+        )
+        unused = warn_unused(settings, translation, where=config_where)
+        available = tuple(self._versions(model, folder))
+        chosen = settings.versions.choose(available)
+        if not chosen:
+            raise NotFoundError(model, "expected a version folder such as '1', there is none")
+        return tuple(
+            ModelDefinition(
+                name=model,
+                version=version,
+                folder=resolve(self.root, model, version, kind=Kind.FOLDER),
+                model_path=resolve(self.root, model, version, settings.file, kind=Kind.FILE),
+                settings=settings,
+                config=config,
+                warnings=translation.warnings + unused,
+            )
+            for version in chosen
+        )
+
+    def _list(self, name: str) -> ListedModel:
+        try:
+            with only_fails(name):
+                return ListedModel(name, self.read(name))
+        except RepositoryError as problem:
+            return ListedModel(name, problem=problem)
+
+    def _entries(self) -> Iterator[str]:
+        try:
+            for entry in self.root.iterdir():
+                # A link to nowhere is listed, so that it is reported; a file is not a model.
+                if entry.name[0] not in "._" and not os.path.isfile(entry):
+                    yield entry.name
+        except FileNotFoundError:
+            raise NotFoundError("", "expected a repository folder, there is none") from None
+        except NotADirectoryError:
+            raise LayoutError("", "expected a repository folder, got a file") from None
+        except OSError as error:
+            raise unreadable("", error) from None
+
+    def _refuse_bare_model(self, names: tuple[str, ...]) -> None:
+        """A common slip: naming the model's folder, or a version's, instead of the one above."""
+        files = [SETTINGS_FILE, CONFIG_FILE, "model.onnx"]
+        signs = [name for name in files if os.path.exists(self.root / name)]
+        versions = (name for name in names if is_version(name))
+        signs += [v for v in versions if os.path.exists(self.root / v / "model.onnx")]
+        if not signs:
+            return
+        if "model.onnx" in signs:
+            advice = "a repository holds NAME/1/model.onnx"
+        else:
+            advice = "serve the folder that holds it"
+        raise LayoutError("", f"this is a model's folder (it holds {signs[0]}): {advice}")
+
+    def _model_folder(self, model: str) -> Path:
+        check_name(model)
+        try:
+            return resolve(self.root, model, kind=Kind.FOLDER)
+        except NotFoundError:
+            if os.path.lexists(self.root / model):  # a link to nowhere
+                raise
+            known = (name for name in self.names() if is_name(name))
+            hint = suggestion(model, known, noun="known")
+            raise NotFoundError("", f"no model {model!r}; {hint}") from None
+
+    def _own_settings(self, model: str) -> Document:
+        where = f"{model}/{SETTINGS_FILE}"
+        with only_fails(where):
+            data = self._read_optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES)
+            return parse_settings(data, where=where) if data is not None else {}
+
+    def _config(self, model: str) -> PlainConfig:
+        where = f"{model}/{CONFIG_FILE}"
+        with only_fails(where):
+            data = self._read_optional(model, CONFIG_FILE, MAX_CONFIG_BYTES)
+            return parse_text(data, where=where) if data is not None else {}
+
+    def _read_optional(self, model: str, file: str, limit: int) -> bytes | None:
+        try:
+            real = resolve(self.root, model, file, kind=Kind.FILE)
+        except NotFoundError:
+            if os.path.lexists(self.root / model / file):  # a link to nowhere
+                raise
+            return None
+        return read_bounded(real, limit, where=f"{model}/{file}")
+
+    def _versions(self, model: str, folder: Path) -> Iterator[str]:
+        """Version folders; others are passed over, as Triton does."""
+        try:
+            yield from (e.name for e in folder.iterdir() if is_version(e.name) and not e.is_file())
+        except OSError as error:
+            raise unreadable(model, error) from None

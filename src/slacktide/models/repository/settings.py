@@ -1,0 +1,355 @@
+"""`ModelSettings`: what may stand in a model's slacktide.yaml.
+
+Everything is optional; docs/configuration.md explains each key with an example. Where both files
+speak, slacktide.yaml wins over config.pbtxt, and both over the server's defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+
+from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
+from slacktide.models.repository.scaling import (
+    Cores,
+    ReplicaCount,
+    Scaling,
+    default_planner,
+    name_to_planner,
+    number_to_cores,
+    number_to_replicas,
+)
+from slacktide.models.repository.schedulers import SchedulerSettings, Section, SlackSettings
+from slacktide.models.repository.units import ByteSize, Percent, Seconds, format_seconds
+from slacktide.planning.scaling.planners import planner_options
+
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[ByteSize, Field(gt=0)]
+Duration = Annotated[Seconds, Field(gt=0)]
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and not is_name(value):
+        raise ValueError(f"expected {NAME_RULE}")
+    return value
+
+
+def _version(value: Any) -> Any:
+    """Versions may be written as numbers; they are kept as text, as on the wire."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not (isinstance(text, str) and is_version(text)):
+        raise ValueError(f"expected {VERSION_RULE}")
+    return text
+
+
+Name = Annotated[str, BeforeValidator(_name)]
+Version = Annotated[str, BeforeValidator(_version)]
+
+
+class Versions(Section):
+    """Which versions are served: exactly one of three rules.
+
+    `all` is short for `{all: true}`, a list for `{only: [...]}`.
+    """
+
+    latest: Count | None = None
+    """The highest so many."""
+    all: Literal[True] | None = None
+    only: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)] | None = None
+    """These, which must exist."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Versions:
+        if sum(rule is not None for rule in (self.latest, self.all, self.only)) != 1:
+            raise ValueError("expected exactly one of 'latest', 'all' and 'only'")
+        return self
+
+    def choose(self, available: Iterable[str]) -> tuple[str, ...]:
+        """The versions to serve, in ascending order; `only` also names those that are missing."""
+        ascending = tuple(sorted(available, key=int))
+        if self.only is not None:
+            return tuple(sorted(set(self.only), key=int))
+        return ascending if self.latest is None else ascending[-self.latest :]
+
+
+class Limits(Section):
+    """What the model may take up. Unset: the server's limits alone."""
+
+    queue: Count | None = None
+    """Most requests waiting, under any scheduler; one more is refused (429)."""
+    payload: Size | None = None
+    """Most bytes in one request (413)."""
+    memory: Size | None = None
+    """Most bytes of all its requests in flight (429)."""
+    rows: Count | None = None
+    """Most rows in one request (400)."""
+    length: Count | None = None
+    """Longest request along the padded axes (400)."""
+    worker_memory: Size | None = None
+    """Most memory that a worker process may take; one that takes more is replaced."""
+
+
+class Profiling(Section):
+    """How the model is measured while it serves."""
+
+    online: Annotated[Percent, Field(le=0.5)] = 0.02
+    """Part of its lanes' time in which finished requests may run again, alone, to learn how long
+    requests of their kind are; 0: never."""
+
+
+class InputPad(Section):
+    """The axis along which an input may be filled up, to be as long as others in its batch."""
+
+    axis: Annotated[int, Field(ge=1, le=64)] = 1
+    """The batch axis is 0."""
+    value: float = 0
+    """What it is filled up with."""
+    mask: str | None = None
+    """Another input that tells what is real, 1, from what is padding, 0. Clients may leave it out;
+    if they send it, it is padded with 0."""
+
+
+class OutputPad(Section):
+    """The axis of an output that is as long as the padded inputs: cut back for each request."""
+
+    axis: Annotated[int, Field(ge=1, le=64)] = 1
+    """The batch axis is 0."""
+
+
+class InputSettings(Section):
+    """One input of the model, by name."""
+
+    shape: (
+        Annotated[tuple[Annotated[int, Field(ge=1, le=2**31)], ...], Field(strict=False)] | None
+    ) = None
+    """A typical shape, without the batch axis: what warm-up and profiling put where the model
+    leaves an axis free."""
+    finite: bool = False
+    """True refuses NaN and infinity (400)."""
+    pad: InputPad | None = None
+    """None: requests of unequal shape do not share a batch."""
+
+
+class OutputSettings(Section):
+    """One output of the model, by name."""
+
+    pad: OutputPad | None = None
+    """None: its size does not depend on the length of the inputs."""
+
+
+class WorkHint(Section):
+    """What the run time of a request grows with, read from the request itself.
+
+    `rows` and `bytes` are short for `{of: rows}` and `{of: bytes}`.
+    """
+
+    of: Literal["rows", "bytes"] | None = None
+    input: str | None = None
+    axis: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Size of this axis of `input`; the batch axis is 0. 1 if left out."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> WorkHint:
+        if (self.of is None) == (self.input is None):
+            raise ValueError("expected either 'input' (and 'axis') or 'of'")
+        if self.axis is not None and self.input is None:
+            raise ValueError("expected 'axis' together with 'input' only")
+        return self
+
+
+def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    if list(lengths) != sorted(set(lengths)):
+        raise ValueError(f"expected ascending lengths, each once, got {list(lengths)}")
+    return lengths
+
+
+def _one_name(device: str) -> str:
+    """`cuda` is `cuda:0`, and `cuda:01` is `cuda:1`: a device has one name."""
+    kind, _, number = device.partition(":")
+    return kind if kind == "cpu" else f"{kind}:{int(number or 0)}"
+
+
+def _short_hint(value: Any) -> Any:
+    return {"of": value} if isinstance(value, str) else value
+
+
+def _short_versions(value: Any) -> Any:
+    if value == "all":
+        return {"all": True}
+    return {"only": value} if isinstance(value, list) else value
+
+
+class ModelSettings(Section):
+    """Everything a model's owner may decide."""
+
+    slo: Duration | None = None
+    """Deadline of a request that states none, seconds from its first byte (end to end). None: such
+    a request is best effort."""
+    max_slo: Duration | None = None
+    """No request gets a longer deadline than this, seconds."""
+    priority: Annotated[int, Field(ge=1, le=5)] = 3
+    """Priority of a request that states none, 1 (highest) to 5; p weighs 2^(3 − p)."""
+    scheduler: SchedulerSettings = SlackSettings()
+    """The policy that orders this model's requests."""
+    max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
+    """Most rows in one batch; 0: the model has no batch axis; None: read off the model."""
+    cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
+    """A lane of its own with so many cores; None: the lane shared by all such models."""
+    lane: Name | None = None
+    """Name of the lane; models that name the same one share it and must agree on its size."""
+    replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    """Copies of the model, each on a lane of its own: of ⌊cores / replicas⌋ cores if their number
+    is fixed, of `cores` each if it is not."""
+    scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
+    """Who decides how much of `cores` and `replicas` is used; None: the planner that suits."""
+    sessions: Literal["ladder", "one"] = "ladder"
+    """Where cores have a range: a session for each size, as far as memory goes, or the largest."""
+    share: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Weight of this model where several share a lane."""
+    executor: Literal["worker", "in_process", "profiled"] = "worker"
+    """`worker`: a process for each replica; `in_process`: for tiny models that may take the server
+    down with them; `profiled`: answers from the stored profile, without running the model."""
+    device: Annotated[
+        str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$"), AfterValidator(_one_name)
+    ] = "cpu"
+    """Where it runs: `cpu` or `cuda:N`; `cuda:0` if only `providers` of a GPU are stated."""
+    providers: Annotated[
+        tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
+    ] = ()
+    """ONNX Runtime execution providers, best first; empty: those that suit the device."""
+    versions: Annotated[Versions, BeforeValidator(_short_versions)] = Versions(latest=1)
+    """Which versions are served."""
+    file: Name = "model.onnx"
+    """Name of the model file in the version's folder."""
+    limits: Limits = Limits()
+    inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
+    outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
+    padding: Literal["exact"] | None = None
+    """`exact`: answers are the same with padding as without, though no input is a mask."""
+    lengths: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=2**31)], ...],
+        Field(strict=False, max_length=16),
+        AfterValidator(_ascending),
+    ] = ()
+    """Typical lengths along the padded axes: warm-up and profiling run them."""
+    profiling: Profiling = Profiling()
+    work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
+    """What the run time grows with; None: what the request claims."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _device_of_providers(cls, data: Any) -> Any:
+        named = data.get("providers") if isinstance(data, dict) else None
+        gpu = isinstance(named, list | tuple) and {"cuda", "tensorrt"} & {*map(str, named)}
+        return {"device": "cuda", **data} if gpu else data
+
+    @model_validator(mode="after")
+    def _device_can(self) -> ModelSettings:
+        gpu = any(provider != "cpu" for provider in self.providers)
+        if self.providers and gpu == self.on_cpu:
+            wanted = "'cpu' alone" if self.on_cpu else "'cuda' or 'tensorrt'"
+            raise ValueError(f"providers: expected {wanted} on {self.device}")
+        if not self.on_cpu and self.executor == "in_process":
+            # A failed GPU takes its process along: here that would be the server.
+            raise ValueError(f"executor: expected 'worker' on {self.device}, got 'in_process'")
+        if not self.on_cpu and self.lane is not None:
+            raise ValueError(f"lane: expected none on {self.device}: a device is one lane")
+        return self
+
+    @model_validator(mode="after")
+    def _slo_within_max(self) -> ModelSettings:
+        if self.slo is not None and self.max_slo is not None and self.slo > self.max_slo:
+            slo, max_slo = format_seconds(self.slo), format_seconds(self.max_slo)
+            raise ValueError(f"expected slo at most max_slo, got {slo} and {max_slo}")
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_need_padding(self) -> ModelSettings:
+        padded = any(one.pad is not None for one in self.inputs.values())
+        trimmed = any(one.pad is not None for one in self.outputs.values())
+        if not padded and (trimmed or self.padding is not None):
+            key = "outputs" if trimmed else "padding"
+            raise ValueError(f"{key}: expected an input with 'pad' beside it")
+        if self.pads is None and (self.lengths or self.limits.length is not None):
+            key = "lengths" if self.lengths else "limits.length"
+            raise ValueError(f"{key}: expected an input with 'pad', and a mask or 'padding: exact'")
+        if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
+            raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
+        return self
+
+    @model_validator(mode="after")
+    def _worker_to_limit(self) -> ModelSettings:
+        if self.limits.worker_memory is not None and self.executor != "worker":
+            raise ValueError("limits.worker_memory: expected 'executor: worker' beside it")
+        return self
+
+    @model_validator(mode="after")
+    def _scaling_has_room(self) -> ModelSettings:
+        if not self.replicas.fixed and (self.cores is None or not self.on_cpu):
+            what = "'cores' beside it" if self.on_cpu else "a number"
+            raise ValueError(
+                f"replicas: expected {what}, got min {self.replicas.min} and "
+                f"max {self.replicas.max} on {self.device}"
+            )
+        if self.scaling is not None and not self.scaled:
+            raise ValueError("scaling: expected 'cores' or 'replicas' with min below max beside it")
+        if self.sessions == "one" and (self.cores is None or self.cores.fixed):
+            raise ValueError("sessions: expected 'cores' with min below max beside it")
+        if self.scaled:
+            try:
+                planner_options(*self.planner)
+            except ValueError as error:
+                raise ValueError(f"scaling: {error}") from None
+        return self
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether it runs on cores."""
+        return self.device == "cpu"
+
+    @property
+    def scaled(self) -> bool:
+        """Whether cores or replicas may change while it serves."""
+        if self.cores is None or not self.on_cpu:
+            return False
+        return not (self.cores.fixed and self.replicas.fixed)
+
+    @property
+    def planner(self) -> tuple[str, dict[str, object]]:
+        """Who decides, where it is `scaled`, and with which options."""
+        scaling = self.scaling or Scaling()
+        suits = default_planner(
+            cores=self.cores is not None and not self.cores.fixed, replicas=not self.replicas.fixed
+        )
+        return scaling.name or suits, scaling.options()
+
+    @property
+    def pads(self) -> Padding | None:
+        """The padding in effect; None if requests of unequal shape never share a batch.
+
+        Without a mask, only what is declared exact may be padded: everything else would change
+        answers.
+        """
+        stated = {name: one.pad for name, one in self.inputs.items() if one.pad is not None}
+        masks = self.masks
+        if not stated or not (masks or self.padding == "exact"):
+            return None
+        inputs = {name: PaddedInput(pad.axis, pad.value) for name, pad in stated.items()}
+        inputs |= {name: PaddedInput(1, 0, mask=True) for name in masks}
+        outputs = {name: one.pad.axis for name, one in self.outputs.items() if one.pad is not None}
+        return Padding(inputs, outputs, self.lengths)
+
+    @property
+    def masks(self) -> frozenset[str]:
+        """Inputs that tell what is padding, which clients may leave out."""
+        pads = (one.pad for one in self.inputs.values())
+        return frozenset(pad.mask for pad in pads if pad is not None and pad.mask is not None)
+
+    @property
+    def queue_limit(self) -> int | None:
+        """Most requests waiting: the smaller of what `limits` and the scheduler say."""
+        stated = (self.limits.queue, getattr(self.scheduler, "max_queue", None))
+        return min((limit for limit in stated if limit is not None), default=None)

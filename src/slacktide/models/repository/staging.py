@@ -1,0 +1,148 @@
+"""Model folders built from a load call: `file:<version>/<name>` parameters and a `config`.
+
+Used only where the server allows uploads. Each staged model gets a repository of its own, so that
+it is read by the same code under the same rules as any other; it appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slacktide.models.repository.atomic import sync_folder
+from slacktide.models.repository.errors import UnwritableError, UploadError
+from slacktide.models.repository.nearest import shown
+from slacktide.models.repository.paths import check_name, check_version
+from slacktide.models.repository.repository import Repository
+from slacktide.models.repository.settings_file import Document
+from slacktide.models.repository.triton.messages import CONFIG_FILE, parse_json, to_text
+from slacktide.models.repository.triton.translate import translate
+
+Bytes = bytes | bytearray | memoryview
+
+FILE_PREFIX = "file:"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """How much one load call may bring."""
+
+    total_bytes: int = 1024 * 1024 * 1024
+    files: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class StagedModel:
+    """An uploaded model, in a repository of its own."""
+
+    name: str
+    root: Path
+
+    def repository(self, *, defaults: Document | None = None) -> Repository:
+        """The repository that holds this one model."""
+        return Repository(self.root, defaults=defaults)
+
+    def discard(self) -> None:
+        """Delete the files. Never raises; what is gone is gone."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+class Staging:
+    """A folder in which uploads become repositories."""
+
+    def __init__(self, folder: Path, limits: UploadLimits | None = None) -> None:
+        """`folder` is made when first needed, and belongs to this server alone."""
+        self._folder = folder
+        self._limits = limits or UploadLimits()
+
+    def stage(
+        self, model: str, files: Mapping[str, Bytes], config: str | None = None
+    ) -> StagedModel:
+        """Build `model` from `files` (keys `file:<version>/<name>`) and `config` (JSON).
+
+        Raises UploadError, InvalidNameError, ModelConfigError or UnwritableError; then nothing is
+        left behind. Whether the files are a model is found out by reading and loading it.
+        """
+        check_name(model)
+        placed = self._placed(files)
+        text = _config_text(model, config) if config is not None else None
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            building = Path(tempfile.mkdtemp(prefix=".building-", dir=self._folder))
+            try:
+                _write(building / model, placed, text)
+                root = building.with_name(building.name.removeprefix(".building-"))
+                os.rename(building, root)
+                sync_folder(self._folder)
+            except BaseException:
+                shutil.rmtree(building, ignore_errors=True)
+                raise
+        except OSError as error:
+            raise UnwritableError(model, f"cannot be staged: {error.strerror}") from None
+        return StagedModel(model, root)
+
+    def _placed(self, files: Mapping[str, Bytes]) -> dict[tuple[str, str], Bytes]:
+        """The files by (version, name), checked."""
+        if not files:
+            raise UploadError("", f"expected at least one '{FILE_PREFIX}<version>/<name>'")
+        if len(files) > self._limits.files:
+            raise UploadError("", f"expected at most {self._limits.files} files, got {len(files)}")
+        total = sum(memoryview(data).nbytes for data in files.values())
+        if total > self._limits.total_bytes:
+            limit = self._limits.total_bytes
+            raise UploadError("", f"expected at most {limit} bytes in all, got {total}")
+        return {_place(key): data for key, data in files.items()}
+
+
+def _place(key: str) -> tuple[str, str]:
+    """(version, name) of a parameter's key. Raises UploadError, InvalidNameError."""
+    version, slash, name = key.removeprefix(FILE_PREFIX).partition("/")
+    if not (key.startswith(FILE_PREFIX) and slash):
+        raise UploadError("", f"expected '{FILE_PREFIX}<version>/<name>', got {shown(key)}")
+    where = f"parameter {shown(key)}"
+    return check_version(version, where=where), check_name(name, what="file name", where=where)
+
+
+def _config_text(model: str, config: str) -> bytes:
+    where = f"{model}: parameter 'config'"
+    plain = parse_json(config, where=where)
+    translate(plain, model=model, where=where)
+    return to_text(plain)
+
+
+def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes | None) -> None:
+    folder.mkdir()
+    for (version, name), data in placed.items():
+        folder.joinpath(version).mkdir(exist_ok=True)
+        folder.joinpath(version, name).write_bytes(data)
+    if config is not None:
+        folder.joinpath(CONFIG_FILE).write_bytes(config)
+
+
+def split_parameters(
+    parameters: Mapping[str, object],
+) -> tuple[dict[str, Bytes], str | None]:
+    """The files and the `config` among the parameters of a load call.
+
+    Raises UploadError for anything else, or for a value of the wrong type.
+    """
+    files: dict[str, Bytes] = {}
+    config: str | None = None
+    for key, value in parameters.items():
+        if key == "config":
+            if not isinstance(value, str):
+                raise UploadError("", "parameter 'config': expected JSON text")
+            config = value
+        elif key.startswith(FILE_PREFIX):
+            if not isinstance(value, Bytes):
+                raise UploadError("", f"parameter {shown(key)}: expected bytes")
+            files[key] = value
+        else:
+            raise UploadError(
+                "", f"unknown parameter {shown(key)}; expected 'config' or '{FILE_PREFIX}…'"
+            )
+    return files, config

@@ -1,0 +1,130 @@
+"""Reads a ModelConfig, as text (config.pbtxt) or JSON (a load call), into plain data.
+
+The plain form is Triton's own: proto field names, enums by name, 64-bit numbers as numbers,
+and only what was stated. Everything after this file works on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from slacktide.models.repository.errors import ModelConfigError
+from slacktide.models.repository.nearest import shown, suggestion
+from slacktide.wire.proto.private_pool import private_pool
+
+CONFIG_FILE = "config.pbtxt"
+MAX_CONFIG_BYTES = 1024 * 1024
+
+PlainConfig = Mapping[str, Any]
+"""A ModelConfig as JSON-like data; what was not stated is absent."""
+
+_NO_FIELD = re.compile(r'[Mm]essage type "([\w.]+)" has no field named "([^"]*)"')
+_NO_VALUE = re.compile(r'[Ee]num type "([\w.]+)" has no value (?:named|with name) ([^.\s]+)')
+_NO_JSON_VALUE = re.compile(r"[Ii]nvalid enum value (\S+) for enum type ([\w.]+)")
+
+
+def parse_text(data: bytes, *, where: str) -> PlainConfig:
+    """A config.pbtxt. Raises ModelConfigError that names the line and the nearest valid word."""
+    pool = private_pool()
+    message = pool.message("inference.ModelConfig")()
+    try:
+        text_format.Parse(data.decode(), message, descriptor_pool=pool.descriptors)
+    except text_format.ParseError as error:
+        line = f"line {error.GetLine()}: " if error.GetLine() is not None else ""
+        reason = re.sub(r"^(\d+:\d+ : )+", "", str(error))
+        raise ModelConfigError(where, line + _in_our_words(reason)) from None
+    except (ValueError, RecursionError) as error:
+        raise ModelConfigError(where, _unreadable(error)) from None
+    return _plain(message, where)
+
+
+def parse_json(text: str, *, where: str) -> PlainConfig:
+    """The `config` of a load call. Raises ModelConfigError that names the nearest valid word."""
+    if len(text) > MAX_CONFIG_BYTES:
+        raise ModelConfigError(where, f"expected at most {MAX_CONFIG_BYTES} characters")
+    if not text.lstrip().startswith("{"):
+        raise ModelConfigError(where, f"expected a JSON object, got {shown(text)}")
+    pool = private_pool()
+    message = pool.message("inference.ModelConfig")()
+    try:
+        json_format.Parse(text, message, descriptor_pool=pool.descriptors)
+    except json_format.ParseError as error:
+        raise ModelConfigError(where, _in_our_words(str(error))) from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ModelConfigError(where, _unreadable(error)) from None
+    return _plain(message, where)
+
+
+def to_text(config: PlainConfig) -> bytes:
+    """The config.pbtxt that reads back as `config`."""
+    pool = private_pool()
+    message = pool.message("inference.ModelConfig")()
+    json_format.ParseDict(dict(config), message, descriptor_pool=pool.descriptors)
+    return text_format.MessageToString(message, descriptor_pool=pool.descriptors).encode()
+
+
+def fields_of(message_name: str) -> tuple[str, ...]:
+    """The fields of a message of the format, in the order of the .proto."""
+    return tuple(private_pool().message(message_name).DESCRIPTOR.fields_by_name)
+
+
+def _in_our_words(reason: str) -> str:
+    """A parser's complaint, with the nearest valid field or value."""
+    if (match := _NO_FIELD.search(reason)) is not None:
+        message, field = match[1], match[2]
+        known = suggestion(field, fields_of(message))
+        return f"unknown field {shown(field)} in {_short(message)}; {known}"
+    if (match := _NO_VALUE.search(reason)) is not None:
+        return _unknown_value(match[1], match[2].strip("\"'"))
+    if (match := _NO_JSON_VALUE.search(reason)) is not None:
+        return _unknown_value(match[2], match[1])
+    return reason.partition("\n")[0][:300].rstrip(".")
+
+
+def _unknown_value(enum_name: str, value: str) -> str:
+    enum = private_pool().descriptors.FindEnumTypeByName(enum_name)
+    known = suggestion(value, enum.values_by_name)
+    return f"unknown value {shown(value)} of {_short(enum_name)}; {known}"
+
+
+def _short(full_name: str) -> str:
+    return full_name.removeprefix("inference.")
+
+
+def _unreadable(error: Exception) -> str:
+    if isinstance(error, UnicodeError):
+        return "expected UTF-8"
+    return "nested too deeply" if isinstance(error, RecursionError) else "expected a ModelConfig"
+
+
+def _plain(message: Message, where: str) -> dict[str, Any]:
+    """What `message` states, by field name, in the order of the field numbers."""
+    plain: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        nested = field.message_type
+        if nested is not None and nested.GetOptions().map_entry:
+            of = nested.fields_by_name["value"]
+            plain[field.name] = {str(k): _one(of, value[k], where) for k in sorted(value)}
+        elif isinstance(value, Message | str | bytes | int | float):
+            plain[field.name] = _one(field, value, where)
+        else:  # repeated, which descriptors say in one way before protobuf 6 and another since
+            plain[field.name] = [_one(field, item, where) for item in value]
+    return plain
+
+
+def _one(field: FieldDescriptor, value: Any, where: str) -> Any:
+    if field.message_type is not None:
+        return _plain(value, where)
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        if known is None:  # proto3 lets numbers in that no name stands for
+            names = ", ".join(field.enum_type.values_by_name)
+            raise ModelConfigError(where, f"{field.name}: expected one of {names}, got {value}")
+        return known.name
+    return value

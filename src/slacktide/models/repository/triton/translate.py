@@ -1,0 +1,177 @@
+"""From a judged ModelConfig to the keys of slacktide.yaml that it amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slacktide.models.repository.errors import ModelConfigError, Problem, RefusedFieldError
+from slacktide.models.repository.nearest import shown
+from slacktide.models.repository.paths import NAME_RULE, is_name
+from slacktide.models.repository.triton.fields import judge
+from slacktide.models.repository.triton.messages import PlainConfig
+from slacktide.models.repository.units import format_seconds
+
+PLATFORM = "onnxruntime_onnx"
+BACKEND = "onnxruntime"
+MAX_PRIORITY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What a config.pbtxt says, in the keys of slacktide.yaml."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    fifo: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the scheduler `fifo`: they count only where that is chosen."""
+    not_fifo: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that stand in for them under every other scheduler."""
+    warnings: tuple[str, ...] = ()
+
+
+def translate(config: PlainConfig, *, model: str, where: str) -> Translation:
+    """The settings of the model `model` according to its configuration.
+
+    Raises RefusedFieldError for what is known and not supported, ModelConfigError for what cannot
+    be. Values beyond these rules are checked when all settings are validated together.
+    """
+    warnings = judge(config, where=where)
+    reader = _Reader(config, where)
+    reader.identity(model)
+    reader.batching()
+    reader.files()
+    reader.instances()
+    reader.queueing()
+    reader.warmup()
+    return Translation(reader.settings, reader.fifo, reader.not_fifo, warnings)
+
+
+class _Reader:
+    """One pass over one configuration; each method reads one subject."""
+
+    def __init__(self, config: PlainConfig, where: str) -> None:
+        self._config = config
+        self._where = where
+        self.settings: dict[str, Any] = {}
+        self.fifo: dict[str, Any] = {}
+        self.not_fifo: dict[str, Any] = {}
+
+    def identity(self, model: str) -> None:
+        name = self._config.get("name", model)
+        if name != model:
+            self._wrong("name", f"expected the folder's name {model!r}, got {shown(name)}")
+        for key, ours in (("platform", PLATFORM), ("backend", BACKEND)):
+            if (given := self._config.get(key, ours)) != ours:
+                self._refuse(key, f"only {ours!r} is served, got {shown(given)}")
+
+    def batching(self) -> None:
+        size = self._config.get("max_batch_size")
+        if size is None and "input" in self._config:
+            size = 0
+        if size is not None:
+            if size < 0:
+                self._wrong("max_batch_size", f"expected 0 or more, got {size}")
+            self.settings["max_batch"] = size
+
+    def files(self) -> None:
+        file = self._config.get("default_model_filename")
+        if file is not None:
+            if not is_name(file):
+                self._wrong("default_model_filename", f"expected {NAME_RULE}, got {shown(file)}")
+            self.settings["file"] = file
+        policy = self._config.get("version_policy", {})
+        if "latest" in policy:
+            count = policy["latest"].get("num_versions", 0)
+            if count < 1:
+                self._wrong("version_policy.latest.num_versions", "expected 1 or more")
+            self.settings["versions"] = {"latest": count}
+        elif "all" in policy:
+            self.settings["versions"] = {"all": True}
+        elif "specific" in policy:
+            versions = policy["specific"].get("versions", [])
+            if not versions or min(versions) < 1:
+                self._wrong("version_policy.specific.versions", "expected versions from 1")
+            self.settings["versions"] = {"only": versions}
+
+    def instances(self) -> None:
+        groups = self._config.get("instance_group", [])
+        if not groups:
+            return
+        devices = {self._device(group) for group in groups}
+        if len(devices) > 1:
+            found = " and ".join(sorted(devices))
+            self._refuse("instance_group", f"one device serves a model, got {found}")
+        counts = [group.get("count", 1) for group in groups]
+        if min(counts) < 1:
+            self._wrong("instance_group.count", f"expected 1 or more, got {min(counts)}")
+        self.settings["replicas"] = sum(counts)
+        if any(
+            group.get("kind", "KIND_AUTO") != "KIND_AUTO" or group.get("gpus") for group in groups
+        ):
+            self.settings["device"] = devices.pop()
+
+    def _device(self, group: Mapping[str, Any]) -> str:
+        kind, gpus = group.get("kind", "KIND_AUTO"), sorted(set(group.get("gpus", [])))
+        if kind == "KIND_MODEL":
+            self._refuse("instance_group.kind", "KIND_MODEL lets the model place itself")
+        if kind == "KIND_CPU":
+            if gpus:
+                self._wrong("instance_group.gpus", "expected none with KIND_CPU")
+            return "cpu"
+        if len(gpus) > 1:
+            self._refuse("instance_group.gpus", f"one GPU serves a model, got {gpus}")
+        if gpus and not 0 <= gpus[0] <= 999:
+            self._wrong("instance_group.gpus", f"expected the number of a GPU, got {gpus[0]}")
+        if gpus:
+            return f"cuda:{gpus[0]}"
+        return "cuda" if kind == "KIND_GPU" else "cpu"
+
+    def queueing(self) -> None:
+        batching = self._config.get("dynamic_batching", {})
+        if (delay := batching.get("max_queue_delay_microseconds")) is not None:
+            self.fifo["max_delay"] = _microseconds(delay)
+        if (sizes := batching.get("preferred_batch_size")) is not None:
+            if min(sizes) < 1:
+                path = "dynamic_batching.preferred_batch_size"
+                self._wrong(path, f"expected 1 or more, got {min(sizes)}")
+            self.fifo["preferred"] = sizes
+        levels = batching.get("priority_levels", 0)
+        if levels > MAX_PRIORITY:
+            path = "dynamic_batching.priority_levels"
+            self._refuse(path, f"there are {MAX_PRIORITY} priorities, got {levels}")
+        if (level := batching.get("default_priority_level")) is not None:
+            if not 1 <= level <= levels:
+                path = "dynamic_batching.default_priority_level"
+                self._wrong(path, f"expected 1 to priority_levels ({levels}), got {level}")
+            self.settings["priority"] = level
+        policy = batching.get("default_queue_policy", {})
+        if size := policy.get("max_queue_size", 0):
+            self.settings["limits"] = {"queue": size}
+        if timeout := policy.get("default_timeout_microseconds", 0):
+            action = policy.get("timeout_action", "REJECT").lower()
+            self.fifo |= {"timeout": _microseconds(timeout), "timeout_action": action}
+            if action == "reject":
+                self.not_fifo["slo"] = _microseconds(timeout)
+
+    def warmup(self) -> None:
+        shapes: dict[str, dict[str, list[int]]] = {}
+        for sample in self._config.get("model_warmup", []):
+            for name, tensor in sample.get("inputs", {}).items():
+                dims = tensor.get("dims", [])
+                if dims and min(dims) < 1:
+                    self._wrong("model_warmup.inputs.dims", f"expected 1 or more, got {dims}")
+                if dims:
+                    shapes.setdefault(name, {"shape": dims})
+        if shapes:
+            self.settings["inputs"] = shapes
+
+    def _wrong(self, path: str, message: str) -> None:
+        raise ModelConfigError(self._where, Problem(path, message))
+
+    def _refuse(self, path: str, message: str) -> None:
+        raise RefusedFieldError(self._where, Problem(path, f"is not supported: {message}"))
+
+
+def _microseconds(count: int) -> str:
+    return format_seconds(count / 1e6)

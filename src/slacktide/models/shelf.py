@@ -1,0 +1,179 @@
+"""Profiles on the shelf: found beside the model, or measured when there is none that fits.
+
+Beside the table lies what the model takes and gives, so that a version whose profile is stored can
+be planned before its file has been opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.cores import hardware_fingerprint
+from slacktide.executors.measuring import measure
+from slacktide.executors.model_file import DEFAULT_MAX_BATCH
+from slacktide.executors.ports import Executor, ModelSource, SessionSize
+from slacktide.models.repository import (
+    ModelDefinition,
+    ProfileKey,
+    ProfileStore,
+    RepositoryError,
+    StoredProfile,
+    model_hash,
+)
+from slacktide.profiles import ProfileError, ProfileRecord
+
+log = logging.getLogger("slacktide.profiles")
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModel:
+    """What is known of a version before it serves."""
+
+    record: ProfileRecord
+    interface: ModelInterface
+    measured: bool = False
+    """Measured just now, not found."""
+    sessions: tuple[SessionSize, ...] = ()
+    """What the replica had that it was measured on."""
+
+
+class ProfileShelf:
+    """Finds profiles, and has them measured."""
+
+    def __init__(self, store: ProfileStore, *, budget_s: float = 2.0) -> None:
+        """`budget_s`: what measuring a version may take when it is loaded without a profile."""
+        self._store = store
+        self._budget_s = budget_s
+
+    async def known(
+        self,
+        definition: ModelDefinition,
+        source: ModelSource,
+        executor: Executor,
+        core_sets: Sequence[tuple[int, ...]],
+    ) -> KnownModel:
+        """The stored profile if it covers all of `core_sets`; else one measured now on each of
+        them (of different sizes; one empty set on an accelerator), and stored.
+
+        Raises RepositoryError, or MeasuringError if the model cannot be run.
+        """
+        sets = [cores or (0,) for cores in core_sets]
+        counts = [len(cores) for cores in sets]
+        found = await asyncio.to_thread(self.find, definition, counts, source.threads)
+        if found is not None:
+            return found
+        log.info("%s:%s has no profile; measuring", definition.name, definition.version)
+        return await self.measure(definition, source, executor, sets, budget_s=self._budget_s)
+
+    def find(
+        self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
+    ) -> KnownModel | None:
+        """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
+        files."""
+        stored = self._store.find(definition, self._key(definition))
+        if not isinstance(stored, StoredProfile):
+            for reason in stored.reasons:
+                log.warning("profile ignored: %s", reason)
+            return None
+        try:
+            interface = _read_interface(stored.profile["interface"])
+            record = ProfileRecord.from_dict(stored.profile["record"])
+        except (ProfileError, KeyError, TypeError, ValueError, OverflowError) as error:
+            log.warning("profile of %s ignored: %s", definition.where, error)
+            return None
+        interface = _limited(interface, definition)
+        mismatch = record.mismatch(
+            cores=cores,
+            max_batch=interface.max_batch,
+            device=definition.settings.device,
+            shapes=definition.warmup_shapes,
+            threads=threads,
+        )
+        if mismatch is not None:
+            log.info("profile of %s does not do: it %s", definition.where, mismatch)
+            return None
+        return KnownModel(record, interface)
+
+    async def measure(
+        self,
+        definition: ModelDefinition,
+        source: ModelSource,
+        executor: Executor,
+        cores: Sequence[tuple[int, ...]],
+        *,
+        budget_s: float,
+        thorough: bool = False,
+        progress: Progress | None = None,
+    ) -> KnownModel:
+        """Measure on each of these core sets, and store what was found."""
+        measured = await measure(
+            executor,
+            source,
+            cores=cores,
+            device=definition.settings.device,
+            budget_s=budget_s,
+            thorough=thorough,
+            progress=progress,
+        )
+        key = await asyncio.to_thread(self._key, definition)
+        record = measured.record()
+        document = {"record": record.to_dict(), "interface": _plain(measured.interface)}
+        try:
+            await asyncio.to_thread(self._store.save, definition, key, document)
+        except RepositoryError as error:
+            log.warning("profile of %s could not be stored: %s", definition.where, error)
+        interface = _limited(measured.interface, definition)
+        return KnownModel(record, interface, measured=True, sessions=measured.sessions)
+
+    @staticmethod
+    def _key(definition: ModelDefinition) -> ProfileKey:
+        device = definition.settings.device
+        hardware = hardware_fingerprint().digest
+        return ProfileKey(
+            model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
+        )
+
+
+def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInterface:
+    """The interface under the batch limit that the settings state now."""
+    stated = definition.settings.max_batch
+    if interface.batches:
+        return replace(interface, max_batch=stated or DEFAULT_MAX_BATCH)
+    return interface
+
+
+def _plain(interface: ModelInterface) -> dict[str, Any]:
+    def specs(tensors: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+        return [
+            {"name": t.name, "datatype": t.datatype.wire_name, "shape": list(t.shape)}
+            for t in tensors
+        ]
+
+    return {
+        "inputs": specs(interface.inputs),
+        "outputs": specs(interface.outputs),
+        "max_batch": interface.max_batch,
+    }
+
+
+def _read_interface(data: Mapping[str, Any]) -> ModelInterface:
+    """The other way round. Raises KeyError, TypeError or ValueError for anything else."""
+
+    def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+        return tuple(
+            TensorSpec(
+                str(item["name"]),
+                Datatype[str(item["datatype"])],
+                tuple(int(n) for n in item["shape"]),
+            )
+            for item in items
+        )
+
+    return ModelInterface(specs(data["inputs"]), specs(data["outputs"]), int(data["max_batch"]))

@@ -1,0 +1,228 @@
+"""`LoadedVersion`: a version that is loading or serving, and `Catalog`: which there are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from slacktide.domain import PoolId
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import ModelSource, SessionSize
+from slacktide.models.convictions import Convictions
+from slacktide.models.inputs import InputCheck
+from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.tally import Tally
+from slacktide.profiles import ClassedTimes
+
+IDLE_S = 5.0
+"""Seconds without a call after which a version's payload memory is given back."""
+
+
+class VersionState(Enum):
+    """States of the repository index."""
+
+    LOADING = "LOADING"
+    READY = "READY"
+    UNLOADING = "UNLOADING"
+    UNAVAILABLE = "UNAVAILABLE"
+
+
+@dataclass(slots=True)
+class LoadedVersion:
+    """One version of one model, loaded once."""
+
+    pool: PoolId
+    definition: ModelDefinition
+    source: ModelSource
+    interface: ModelInterface
+    times: ClassedTimes
+    arena: Arena
+    check: InputCheck
+    tally: Tally
+    state: VersionState = VersionState.LOADING
+    reason: str = ""
+    """Why it is unavailable."""
+    cores: int = 1
+    """Of a lane it serves on, at least; 1 on an accelerator."""
+    sessions: Sequence[SessionSize] = ()
+    """Of the replica that came up last."""
+    replicas_up: set[int] = field(default_factory=set)
+    drifting: bool = False  # the log's last word on batch times
+    in_flight: int = 0
+    """Calls that have not been answered."""
+    convictions: Convictions = field(default_factory=Convictions)
+    cleanup: Callable[[], None] | None = None
+    """Deletes files that are here for this load only; blocks. Other versions may share it."""
+    _drained: list[asyncio.Future[None]] = field(default_factory=list)
+    _retired: bool = False
+    _left_at: float = 0.0
+    _idle: asyncio.TimerHandle | None = None
+
+    def enter(self) -> None:
+        """One more call is in flight."""
+        self.in_flight += 1
+
+    def leave(self) -> None:
+        """One call fewer is in flight."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            for waiter in self._drained:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._drained.clear()
+            if self._retired:
+                self._close()
+            else:
+                self._wait_for_idleness()
+
+    def _wait_for_idleness(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._left_at = loop.time()
+        if self._idle is None:  # one timer for many calls: it looks again when it fires
+            self._idle = loop.call_later(IDLE_S, self._maybe_trim)
+
+    def _maybe_trim(self) -> None:
+        self._idle = None
+        if self.in_flight:
+            return  # the last of these calls sets it again
+        loop = asyncio.get_running_loop()
+        due = self._left_at + IDLE_S
+        if due > loop.time():
+            self._idle = loop.call_at(due, self._maybe_trim)
+        else:
+            self.arena.trim()
+
+    def retire(self) -> None:
+        """Let go of the payloads: now, or when the last call has left. Uploads that are still
+        coming in write there."""
+        self._retired = True
+        if not self.in_flight:
+            self._close()
+
+    def _close(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+        self.arena.close()
+
+    async def drained(self) -> None:
+        """Return once no call is in flight."""
+        while self.in_flight:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._drained.append(waiter)
+            await waiter
+
+    def limit_batch(self, rows: int) -> None:
+        """Batches, and so requests, have at most so many rows from now on."""
+        self.interface = replace(self.interface, max_batch=rows)
+        self.check = InputCheck(self.interface, self.definition.settings)
+
+    @property
+    def pin(self) -> str:
+        """What requests name as their version, so that they stay with this very load of it: a
+        version that is loaded anew never gets requests that were checked against the old one."""
+        return f"{self.pool.version}.{self.pool.generation}"
+
+    @property
+    def p99_alone(self) -> float:
+        """Seconds that one row takes, 99 times in 100."""
+        return self.times.p99(1, self.cores)
+
+    @property
+    def expected_alone(self) -> float:
+        """Seconds that one row takes, as a rule."""
+        return self.times.expected(1, self.cores)
+
+    @property
+    def penalty(self) -> float:
+        """Of a request that states no priority: 2^(3 − priority)."""
+        return float(2.0 ** (3 - self.definition.settings.priority))
+
+    @property
+    def name(self) -> str:
+        return self.pool.model
+
+    @property
+    def version(self) -> str:
+        return self.pool.version
+
+
+@dataclass(slots=True)
+class Absent:
+    """A version that could not be loaded, or was unloaded."""
+
+    state: VersionState
+    reason: str
+
+
+class Catalog:
+    """Versions by model and number. Exactly one generation of a version answers."""
+
+    def __init__(self) -> None:
+        self._serving: dict[str, dict[str, LoadedVersion]] = {}
+        self._latest: dict[str, LoadedVersion] = {}
+        self._by_pool: dict[PoolId, LoadedVersion] = {}
+        self._absent: dict[str, dict[str, Absent]] = {}
+        self.expected: frozenset[str] = frozenset()
+        """Models that were there at the start: without them the server is not ready."""
+
+    def add(self, version: LoadedVersion) -> None:
+        """Known to its replicas from now on; not answering yet."""
+        self._by_pool[version.pool] = version
+
+    def by_pool(self, pool: PoolId) -> LoadedVersion | None:
+        return self._by_pool.get(pool)
+
+    def loaded(self, pool: PoolId) -> LoadedVersion:
+        """Raises KeyError if there is no such."""
+        version = self._by_pool.get(pool)
+        if version is None:
+            raise KeyError(f"{pool} is not loaded")
+        return version
+
+    def serve(self, name: str, versions: Mapping[str, LoadedVersion]) -> None:
+        """`versions` answer for `name` from now on; none: the model is gone."""
+        self._absent.pop(name, None)
+        if versions:
+            self._serving[name] = dict(versions)
+            self._latest[name] = versions[max(versions, key=int)]
+        else:
+            self._serving.pop(name, None)
+            self._latest.pop(name, None)
+
+    def mark_absent(self, name: str, version: str, state: VersionState, reason: str) -> None:
+        """Say in the index why a version does not serve."""
+        self._absent.setdefault(name, {})[version] = Absent(state, reason)
+
+    def forget(self, version: LoadedVersion) -> None:
+        """Its last replica is gone."""
+        self._by_pool.pop(version.pool, None)
+
+    def find(self, name: str, version: str | None) -> LoadedVersion | None:
+        """The version that answers; the latest if none is named."""
+        if version is None:
+            return self._latest.get(name)
+        return self._serving.get(name, {}).get(version)
+
+    def absence(self, name: str, version: str | None) -> str | None:
+        """Why a version that was tried does not serve; None if it never was tried."""
+        tried = self._absent.get(name, {})
+        if version is not None:
+            return tried[version].reason if version in tried else None
+        return next((absent.reason for absent in tried.values()), None)
+
+    def serving(self, name: str) -> Mapping[str, LoadedVersion]:
+        return self._serving.get(name, {})
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._serving))
+
+    def absent(self) -> Mapping[str, Mapping[str, Absent]]:
+        return self._absent
+
+    def all(self) -> tuple[LoadedVersion, ...]:
+        """Every version that has replicas, also those on their way in or out."""
+        return tuple(self._by_pool.values())

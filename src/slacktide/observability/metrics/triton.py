@@ -1,0 +1,141 @@
+"""The families that dashboards made for Triton ask for.
+
+Units are Triton's (µs, ms, seconds, as each name says), counters have no `_total`, and each family
+stands for what Triton's own documentation says of it. Its summaries are not here: nobody keeps the
+quantiles of single requests, and a histogram cannot give them. Nor are cache metrics: there is no
+cache, and Triton shows none either then. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from slacktide.domain import OutcomeKind, Reason
+from slacktide.executors.memory import Memory
+from slacktide.models.tally import Tally
+from slacktide.observability.metrics.exposition import Family
+from slacktide.observability.metrics.nvml import Gpu
+from slacktide.observability.metrics.view import VersionView
+
+_OF_KIND: Mapping[OutcomeKind, str] = {
+    OutcomeKind.DROPPED: "REJECTED",
+    OutcomeKind.REJECTED: "REJECTED",
+    OutcomeKind.FAILED: "BACKEND",
+    OutcomeKind.CANCELLED: "CANCELED",
+}
+_CLIENTS_FAULT = (Reason.BAD_INPUT, Reason.NOT_FOUND, Reason.TOO_LARGE)
+FAILURES = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
+
+
+def failure_of(reason: Reason) -> str | None:
+    """Triton's word for how a request failed; None if it has a result.
+
+    REJECTED is Triton's for what its scheduler would not take or let time out; a request that was
+    wrong in itself is OTHER.
+    """
+    return "OTHER" if reason in _CLIENTS_FAULT else _OF_KIND.get(reason.kind)
+
+
+_COUNTERS: Sequence[tuple[str, str, Callable[[Tally], int]]] = (
+    ("request_success", "Requests answered with a result", lambda tally: tally.success.count),
+    ("count", "Rows inferred", lambda tally: tally.rows_served),
+    ("exec_count", "Batches executed", lambda tally: tally.executions),
+)
+_DURATIONS: Sequence[tuple[str, str, Callable[[Tally], float]]] = (
+    ("request", "From arrival to answer", lambda tally: tally.success.seconds),
+    ("queue", "Waiting to run", lambda tally: tally.queue.seconds),
+    ("compute_input", "Gathering inputs", lambda tally: tally.compute_input.seconds),
+    ("compute_infer", "Running the model", lambda tally: tally.compute_infer.seconds),
+    ("compute_output", "Giving outputs back", lambda tally: tally.compute_output.seconds),
+)
+
+
+def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
+    """What is known of each version."""
+    for name, help, read in _COUNTERS:
+        yield _counter(name, help, read, views)
+    yield _failures(views)
+    pending = Family(
+        "nv_inference_pending_request_count", "gauge", "Requests that wait to run, per model"
+    )
+    for view in views:
+        pending.add(view.waiting, model=view.model, version=view.version)
+    yield pending
+    for name, help, seconds in _DURATIONS:
+        help = f"{help}, microseconds in all over requests with a result"
+        yield _counter(f"{name}_duration_us", help, _microseconds(seconds), views)
+    yield _first_response(views)
+    load = Family("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
+    for view in views:
+        load.add(view.tally.load_s, model=view.model, version=view.version)
+    yield load
+
+
+def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]:
+    """The processors and the memory that this server may use."""
+    single = Family.single
+    return (
+        single("nv_cpu_utilization", "gauge", "CPU time in use, 0 to 1", cpu_utilization),
+        single("nv_cpu_memory_total_bytes", "gauge", "Memory that may be used", memory.total),
+        single("nv_cpu_memory_used_bytes", "gauge", "Memory in use", memory.used),
+    )
+
+
+def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
+    """One sample for each GPU; `gpu_uuid` must be the only label."""
+    families = (
+        Family("nv_gpu_utilization", "gauge", "Share of time that a kernel ran, 0 to 1"),
+        Family("nv_gpu_memory_total_bytes", "gauge", "GPU memory, bytes"),
+        Family("nv_gpu_memory_used_bytes", "gauge", "GPU memory in use, bytes"),
+        Family("nv_gpu_power_usage", "gauge", "GPU power, watts"),
+    )
+    for gpu in gpus:
+        values = (gpu.utilization, gpu.memory_total, gpu.memory_used, gpu.power_w)
+        for family, value in zip(families, values, strict=True):
+            if value is not None:
+                family.add(value, gpu_uuid=gpu.uuid)
+    return families
+
+
+def _counter(
+    name: str, help: str, read: Callable[[Tally], int], views: Sequence[VersionView]
+) -> Family:
+    family = Family(f"nv_inference_{name}", "counter", help)
+    for view in views:
+        family.add(read(view.tally), model=view.model, version=view.version)
+    return family
+
+
+def _microseconds(seconds: Callable[[Tally], float]) -> Callable[[Tally], int]:
+    return lambda tally: round(seconds(tally) * 1e6)
+
+
+def _failures(views: Sequence[VersionView]) -> Family:
+    family = Family("nv_inference_request_failure", "counter", "Requests without a result")
+    for view in views:
+        counts = dict.fromkeys(FAILURES, 0)
+        for reason, count in view.tally.by_reason.items():
+            failure = failure_of(reason)
+            if failure is not None:
+                counts[failure] += count
+        for failure, count in counts.items():
+            family.add(count, model=view.model, version=view.version, reason=failure)
+    return family
+
+
+def _first_response(views: Sequence[VersionView]) -> Family:
+    family = Family(
+        "nv_inference_first_response_histogram_ms",
+        "histogram",
+        "From arrival to the first answer, which is the only one, milliseconds",
+    )
+    for view in views:
+        end_to_end = view.tally.end_to_end_s
+        family.add_histogram(
+            [bound * 1e3 for bound in end_to_end.bounds],
+            end_to_end.counts,
+            end_to_end.total * 1e3,
+            model=view.model,
+            version=view.version,
+        )
+    return family

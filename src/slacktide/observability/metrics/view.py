@@ -1,0 +1,73 @@
+"""What a scrape looks at: one `VersionView` for each version, engine and catalog side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from slacktide.domain import Circuit, PoolId
+from slacktide.engine import Engine
+from slacktide.engine.lane import ReplicaState
+from slacktide.engine.ledger import State
+from slacktide.executors.ports import SessionSize
+from slacktide.models.tally import Tally
+from slacktide.models.versions import Catalog, VersionState
+from slacktide.profiles import ClassedTimes
+
+WAITING = (State.QUEUED, State.SUSPECT)
+
+
+@dataclass(slots=True)
+class VersionView:
+    """One version. While it is loaded anew, both its loads are counted together: they share a
+    tally, and predictions are those of the later one."""
+
+    model: str
+    version: str
+    tally: Tally
+    times: ClassedTimes
+    cores: int = 1
+    ready: bool = False
+    sessions: Sequence[SessionSize] = ()
+    """Of one replica."""
+    in_flight: int = 0
+    payload_bytes: int = 0
+    states: Counter[State] = field(default_factory=Counter)
+    """Requests that the engine knows, by where they are."""
+    replicas: Counter[ReplicaState] = field(default_factory=Counter)
+    circuit: Circuit = Circuit.CLOSED
+
+    @property
+    def waiting(self) -> int:
+        """Requests that are here and do not run yet."""
+        return sum(self.states[state] for state in WAITING)
+
+
+def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
+    """Every version that has replicas, by model and number."""
+    requests = _requests(engine)
+    views: dict[tuple[str, str], VersionView] = {}
+    for loaded in sorted(catalog.all(), key=lambda loaded: loaded.pool.generation):
+        key = (loaded.name, loaded.version)
+        view = views.get(key)
+        if view is None:
+            view = views[key] = VersionView(*key, loaded.tally, loaded.times)
+        view.tally, view.times, view.cores = loaded.tally, loaded.times, loaded.cores
+        view.ready |= loaded.state is VersionState.READY
+        view.sessions = loaded.sessions or view.sessions
+        view.in_flight += loaded.in_flight
+        view.payload_bytes += loaded.arena.bytes_in_use
+        view.states += requests.get(loaded.pool, Counter())
+        pool = engine.state.pools.get(loaded.pool)
+        if pool is not None:
+            view.replicas.update(placement.state for placement in pool.placements)
+            view.circuit = pool.crashes.circuit
+    return tuple(views[key] for key in sorted(views))
+
+
+def _requests(engine: Engine) -> dict[PoolId, Counter[State]]:
+    counts: dict[PoolId, Counter[State]] = {}
+    for entry in engine.state.ledger.entries.values():
+        counts.setdefault(entry.pool.id, Counter())[entry.state] += 1
+    return counts

@@ -1,0 +1,1 @@
+"""Planners: they see what the engine sees and propose plans."""

@@ -1,0 +1,155 @@
+"""`vpa`: the size that past CPU usage speaks for, as the Kubernetes Vertical Pod Autoscaler has it.
+
+From its documentation: usage is sampled once a minute into a decaying histogram, each sample with
+the weight of what the instance has. From it come a target (90th percentile), a lower bound (median)
+and an upper bound (95th), each with a margin of 15 %; while the history h is short, in units of the
+confidence interval, the lower bound is × (1 + 0.001 / h)^−2, the upper × (1 + 1 / h). The updater
+looks once a minute: an instance outside its bounds is evicted, so it stops and starts again with
+the target. It sees neither deadlines nor the network.
+
+Two things are ours. The usage of a busy instance follows from its profile: a batch takes as much
+CPU on many cores as it takes time on one, l(b, 1) / l(b, c) cores. And an instance is evicted even
+if it is the only one (`--min-replicas=1`), or nothing would ever change here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from slacktide.planning.scaling.view import ModelView, Wish
+
+FIRST = 0.01
+RATIO = 1.05
+_LONGEST = 100.0
+"""Half-lives after which weights are written down to a new beginning, so that none overflows."""
+
+
+class UsageHistogram:
+    """Weights of samples of CPU usage, in cores; older samples count less.
+
+    Buckets grow exponentially; a sample weighs 2^(time / half-life) as much as one at time 0, so
+    that nothing has to be aged (vertical-pod-autoscaler, documentation of its recommender: first
+    bucket of 0.01 cores, each 5 % wider than the one before, half-life of 24 hours).
+    """
+
+    def __init__(self, half_life: float) -> None:
+        """`half_life` in seconds, above 0."""
+        self._half_life = half_life
+        self._weights: dict[int, float] = {}
+        self._reference: float | None = None
+
+    def add(self, usage: float, weight: float, *, now: float) -> None:
+        """Count `usage` ≥ 0 cores, seen at `now`, with `weight` > 0."""
+        if self._reference is None:
+            self._reference = now
+        age = (now - self._reference) / self._half_life
+        if age > _LONGEST:
+            self._weights = {bucket: kept * 2.0**-age for bucket, kept in self._weights.items()}
+            self._reference, age = now, 0.0
+        bucket = _bucket(usage)
+        self._weights[bucket] = self._weights.get(bucket, 0.0) + weight * 2.0**age
+
+    def percentile(self, share: float) -> float:
+        """Upper end of the bucket below which `share` (0 to 1) of the weight lies, in cores.
+
+        0 while there is no sample.
+        """
+        total = sum(self._weights.values())
+        below = 0.0
+        for bucket in sorted(self._weights):
+            below += self._weights[bucket]
+            if below >= share * total:
+                return _start(bucket + 1)
+        return 0.0
+
+
+def _bucket(usage: float) -> int:
+    """Which bucket: the first begins at 0, bucket i at FIRST · (RATIO^i − 1) / (RATIO − 1)."""
+    return int(math.log(usage * (RATIO - 1.0) / FIRST + 1.0, RATIO) + 1e-9)
+
+
+def _start(bucket: int) -> float:
+    return FIRST * (RATIO**bucket - 1.0) / (RATIO - 1.0)
+
+
+TARGET, LOWER, UPPER = 0.9, 0.5, 0.95
+"""Percentiles of usage."""
+MARGIN = 1.15
+_LOOKS = 20
+"""Looks at the instance in the time of a sample: what a counter of CPU seconds is in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class VpaOptions:
+    """Seconds, each above 0; the defaults are those of its documentation. Raises ValueError, naming
+    the field."""
+
+    sample: float = 60.0
+    """Between two samples of usage, and two looks of the updater."""
+    half_life: float = 86_400.0
+    """After which a sample counts half."""
+    confidence: float = 86_400.0
+    """History that is trusted; one of half that length doubles the distance of the upper bound."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not 0.0 < getattr(self, field.name) < math.inf:
+                raise ValueError(
+                    f"{field.name}: expected a number above 0, got {getattr(self, field.name)}"
+                )
+
+
+class Vpa:
+    """One instance, restarted with another size when its usage has left the bounds."""
+
+    def __init__(self, options: VpaOptions) -> None:
+        self._options = options
+        self._histogram = UsageHistogram(options.half_life)
+        self._begin: float | None = None
+        self._sample_due = math.inf
+        self._looks: list[float] = []
+
+    @property
+    def period(self) -> float:
+        return self._options.sample / _LOOKS
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        """What there is, or a restart with the target."""
+        limits = view.limits
+        cores = view.replicas[0].cores if view.replicas else limits.cores_max
+        kept = min(max(cores, limits.cores_min), limits.cores_max)
+        keep = Wish(limits.replicas_min, kept, limits.batch_max, reason="within bounds")
+        up = [replica for replica in view.replicas if replica.ready_at <= now]
+        if not up:
+            return keep
+        busy = up[0].free_at > now
+        if self._begin is None and busy:  # idling before the first work is no history
+            self._begin, self._sample_due = now, now + self._options.sample
+        self._looks.append(_usage(view, cores) if busy else 0.0)
+        if now < self._sample_due:
+            return keep
+        self._histogram.add(sum(self._looks) / len(self._looks), cores, now=now)
+        self._looks.clear()
+        self._sample_due = now + self._options.sample
+        lower, target, upper = self.bounds(now=now)
+        wanted = min(max(math.ceil(target), limits.cores_min), limits.cores_max)
+        if wanted == cores or lower <= cores <= upper:
+            return keep
+        return Wish(keep.replicas, wanted, keep.batch, reason="evicted", restart=True)
+
+    def bounds(self, *, now: float) -> tuple[float, float, float]:
+        """(lower bound, target, upper bound) in cores, after the first sample."""
+        assert self._begin is not None
+        history = (now - self._begin) / self._options.confidence
+        at = self._histogram.percentile
+        return (
+            at(LOWER) * MARGIN * (1.0 + 0.001 / history) ** -2,
+            at(TARGET) * MARGIN,
+            at(UPPER) * MARGIN * (1.0 + 1.0 / history),
+        )
+
+
+def _usage(view: ModelView, cores: int) -> float:
+    """Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds."""
+    return view.times.expected(view.batch, 1) / view.times.expected(view.batch, cores)

@@ -1,0 +1,103 @@
+"""`horizontal`: as many replicas of a fixed size as the next minute needs.
+
+A replica that is started serves only after `view.start_time`, so the count follows a forecast:
+
+- up at once to what the forecast needs (`forecast`, `steady`), and by one more if the walk finds
+  that requests would be late although no replica is starting;
+- down once fewer have been enough for `cool_down` seconds.
+
+What is on its way cannot be helped by what starts now; until a replica serves, requests are late.
+`joint` grows the replicas that are up meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from slacktide.planning.scaling.forecast import MinuteForecast
+from slacktide.planning.scaling.history import Held
+from slacktide.planning.scaling.search import Search
+from slacktide.planning.scaling.steady import replicas_needed, with_room
+from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.walk import SecondsByCores
+
+
+@dataclass(frozen=True, slots=True)
+class HorizontalOptions:
+    """Settings of `horizontal`. Raises ValueError, naming the field, if out of range."""
+
+    cores: int | None = None
+    """Of each replica. None: the fewest that the limits allow."""
+    period: float = 1.0
+    """Seconds between two plans."""
+    window: float = 60.0
+    """Seconds that the forecast looks back over."""
+    cool_down: float = 60.0
+    """Seconds for which fewer replicas must have been enough before one is stopped."""
+    headroom: float = 1.0
+    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
+    p99: bool = True
+    """Plan with the 99th percentile of batch times instead of the typical time."""
+
+    def __post_init__(self) -> None:
+        if self.cores is not None and self.cores < 1:
+            raise ValueError(f"cores: expected at least 1, got {self.cores}")
+        for name in ("period", "window"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
+        for name in ("cool_down", "headroom"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+
+
+class Horizontal:
+    """Chooses the number of replicas, and the batch that suits them."""
+
+    def __init__(self, options: HorizontalOptions) -> None:
+        self._options = options
+        self._forecast = MinuteForecast(options.window)
+        self._wanted = Held(options.cool_down)
+
+    @property
+    def period(self) -> float:
+        return self._options.period
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        options, limits = self._options, view.limits
+        cores = min(max(options.cores or limits.cores_min, limits.cores_min), limits.cores_max)
+        seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)[cores]
+        self._forecast.note(view, alone=seconds[1], now=now)
+        budget = self._forecast.budget(now=now)
+        rate = self._forecast.rate(view.start_time, now=now)
+        needed = replicas_needed(
+            with_room(rate, budget, view, options.headroom), budget, seconds, limits.batch_max
+        )
+
+        search = Search(
+            replace(view, limits=replace(limits, cores_min=cores, cores_max=cores)),
+            now=now,
+            horizon=options.period,
+            p99=options.p99,
+            delta=0.0,
+        )
+        found = search.first(cores=cores)
+        there = len(view.replicas)
+        starting = any(replica.ready_at > now for replica in view.replicas)
+        more = there + 1 if found is None and not starting else 0
+        wanted = max(needed, more, limits.replicas_min)
+        held = self._wanted.most(min(wanted, limits.replicas_max), now=now)
+        if found is None:
+            found = search.most_saved(cores=cores)
+        if held > there:
+            reason = "misses" if more > needed else "forecast"
+        else:
+            reason = "enough" if held == wanted else "cool-down"
+        return Wish(
+            replicas=held,
+            cores=cores,
+            batch=found[1],
+            late=search.late(*found),
+            reason=reason,
+            needed=needed,
+        )

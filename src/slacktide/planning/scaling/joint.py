@@ -1,0 +1,261 @@
+"""`joint`: replicas, cores, batch and variant together, on the fewest cores (n · c).
+
+Two clocks. Cores change within milliseconds, so they follow the next second: `vertical` chooses
+them, for the replicas that serve and from the moment on that those being started will. A replica
+takes seconds to start, so their number follows the next minute:
+
+- **Forecast**: never fewer than the load forecast for the next minute needs with all the cores
+  that a replica may have (`forecast`, `steady`). More are started at once.
+- **Economy**: of the numbers that are enough, the one that would have cost the fewest core-seconds
+  over the last `window` seconds, had vertical scaling followed the load second by second. It is
+  changed to only if it saves the share `gain` and, upwards, what starting costs, and at least
+  `cool_down` seconds after the last change. One replica is among the numbers: where more do not
+  pay, joint is vertical.
+
+While replicas start, those that serve grow; those that start get only the cores they will need.
+
+**Variants.** The most accurate with which nobody who waits or is expected is late; if there is
+none, the fastest. A more accurate one is returned to after `patience` seconds. The number of
+replicas is chosen for the most accurate one, so that it fits once they serve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from slacktide.planning.scaling.forecast import MinuteForecast
+from slacktide.planning.scaling.history import Held, ReplicaHistory
+from slacktide.planning.scaling.search import Search, fewest_cores
+from slacktide.planning.scaling.steady import replicas_needed, with_room
+from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
+from slacktide.planning.scaling.view import ModelView, VariantView, Wish
+from slacktide.planning.scaling.walk import SecondsByCores
+
+_VERTICAL = VerticalOptions()
+"""Defaults of the options that both have: with one replica, joint is vertical."""
+
+
+@dataclass(frozen=True, slots=True)
+class JointOptions:
+    """Settings of `joint`. Raises ValueError, naming the field, if out of range."""
+
+    period: float = _VERTICAL.period
+    """Seconds between two plans; also how far ahead arrivals are expected."""
+    patience: float = _VERTICAL.patience
+    """Seconds for which fewer cores must have been enough before some are given back."""
+    p99: bool = _VERTICAL.p99
+    """Plan with the 99th percentile of batch times instead of the typical time."""
+    delta: float = _VERTICAL.delta
+    """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
+    window: float = 60.0
+    """Seconds looked back over for the number of replicas."""
+    cool_down: float = 60.0
+    """Least seconds from a change of their number to the next, but for what the forecast needs."""
+    gain: float = 0.1
+    """Share of the core-seconds that another number of replicas must save."""
+    headroom: float = 1.0
+    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("period", "window"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
+        for name in ("patience", "delta", "cool_down", "headroom"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+        if not 0.0 <= self.gain < 1.0:
+            raise ValueError(f"gain: expected at least 0 and below 1, got {self.gain}")
+
+
+SHORT_SHARE = 0.05
+"""A number of replicas that was too few for more of the time is not changed to."""
+
+
+class Joint:
+    """Keeps the last minute's load, and what each number of replicas would have cost in it."""
+
+    def __init__(self, options: JointOptions) -> None:
+        self._options = options
+        self._vertical_options = VerticalOptions(
+            **{field.name: getattr(options, field.name) for field in fields(VerticalOptions)}
+        )
+        self._vertical = Vertical(self._vertical_options)
+        self._serving = 0
+        self._rank = Held(options.patience)
+        """Of the variant, the most accurate first."""
+        self._variant = ""
+        self._forecast = MinuteForecast(options.window)
+        self._floor = Held(options.cool_down)
+        self._history = ReplicaHistory(options.window, options.patience)
+        self._due = -math.inf
+        self._changed = -math.inf
+        self._count = 0
+        self._start_cores = 0
+        self._needed = 0
+        self._reason = ""
+
+    @property
+    def period(self) -> float:
+        return self._options.period
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        """Cores for the next second; every `period`, replicas for the next minute."""
+        variants = sorted(view.variants, key=lambda variant: -variant.accuracy)
+        if now >= self._due:
+            # A little early is on time: plans made at once do not put the next one off.
+            self._due = now + 0.99 * self._options.period
+            aimed = replace(view, times=variants[0].times) if variants else view
+            self._plan_replicas(aimed, now=now)
+        view = self._of_those_kept(view, now=now)
+        serving = sum(replica.ready_at <= now for replica in view.replicas)
+        if serving != self._serving:
+            # What so many others needed says little of what these need.
+            self._serving = serving
+            self._vertical = Vertical(self._vertical_options)
+        self._variant = self._chosen(view, variants, now=now)
+        wish = self._vertical.decide(self._as_it_runs(view), now=now)
+        return replace(
+            wish,
+            replicas=self._count,
+            start_cores=self._start_cores,
+            needed=self._needed,
+            reason=self._reason or wish.reason,
+            variant=self._variant,
+        )
+
+    def misses(self, view: ModelView, *, now: float) -> bool:
+        """See `Watchful`."""
+        return self._vertical.misses(self._as_it_runs(self._of_those_kept(view, now=now)), now=now)
+
+    def _of_those_kept(self, view: ModelView, *, now: float) -> ModelView:
+        """`view` without the replicas that are to go. Those that start have the cores of those
+        that serve: they get them as soon as they are up."""
+        kept = sorted(view.replicas, key=lambda replica: replica.ready_at)[: self._count]
+        cores = min((one.cores for one in kept if one.ready_at <= now), default=0)
+        return replace(
+            view,
+            replicas=tuple(
+                replace(one, cores=cores) if cores and one.ready_at > now else one for one in kept
+            ),
+        )
+
+    def _as_it_runs(self, view: ModelView) -> ModelView:
+        """`view` with the times of the chosen variant."""
+        for variant in view.variants:
+            if variant.name == self._variant:
+                return replace(view, times=variant.times)
+        return view
+
+    def _chosen(self, view: ModelView, variants: Sequence[VariantView], *, now: float) -> str:
+        """The most accurate variant that fits, and did for a while; `variants` by accuracy."""
+        if not variants:
+            return ""
+        least = view.limits.cores_min
+        fitting = (
+            place
+            for place, variant in enumerate(variants)
+            if self._search(replace(view, times=variant.times), now=now).first(cores=least)
+        )
+        rank = next(fitting, None)
+        if rank is None:
+            rows, cores = view.limits.batch_max, view.limits.cores_max
+            seconds = [variant.times.expected(rows, cores) for variant in variants]
+            rank = seconds.index(min(seconds))
+        rank = min(self._rank.most(rank, now=now), len(variants) - 1)
+        return variants[rank].name
+
+    def _plan_replicas(self, view: ModelView, *, now: float) -> None:
+        """Set how many replicas there shall be, and with how many cores new ones start."""
+        options, limits = self._options, view.limits
+        seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)
+        most = seconds[limits.cores_max]
+        self._forecast.note(view, alone=most[1], now=now)
+        budget = self._forecast.budget(now=now)
+        rate = self._forecast.rate(view.start_time, now=now)
+        self._needed = replicas_needed(
+            with_room(rate, budget, view, options.headroom), budget, most, limits.batch_max
+        )
+        floor = min(
+            self._floor.most(max(self._needed, limits.replicas_min), now=now),
+            limits.replicas_max,
+        )
+        cores = self._fewest_cores(view, now=now)
+        self._history.note(cores, limits.cores_max, now=now)
+        there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
+        if floor > there:
+            steady = replace(view, rate=rate, budget=budget)
+            expected = self._fewest_cores(steady, now=now)
+            count = min(
+                range(floor, limits.replicas_max + 1),
+                key=lambda n: (expected[n] is None, self._lasting(n, there, expected, view), n),
+            )
+            self._change(count, there, expected[count] or limits.cores_max, now=now)
+            self._reason = "forecast"
+        else:
+            count = self._cheapest(view, there, floor, cores, now=now)
+            self._change(count, there, cores[count] or limits.cores_max, now=now)
+            self._reason = "economy" if count != there else ""
+
+    def _lasting(
+        self, count: int, there: int, cores: Mapping[int, int | None], view: ModelView
+    ) -> float:
+        """Core-seconds of a window with `count` replicas, and of starting those that are not
+        there."""
+        each = cores[count] or view.limits.cores_max
+        return each * (count * self._options.window + max(0, count - there) * view.start_time)
+
+    def _change(self, count: int, there: int, start_cores: int, *, now: float) -> None:
+        if count != there:
+            self._changed = now
+        self._count = count
+        self._start_cores = start_cores
+
+    def _cheapest(
+        self,
+        view: ModelView,
+        there: int,
+        floor: int,
+        cores: Mapping[int, int | None],
+        *,
+        now: float,
+    ) -> int:
+        """The number of replicas worth changing to, at least `floor`; `there` if none is."""
+        options = self._options
+        history = self._history
+        if now - self._changed < options.cool_down or not history.full(now=now):
+            return there
+        counts = range(floor, view.limits.replicas_max + 1)
+        costs = {n: history.cost(n, now=now) for n in {there, *counts}}
+        least_short = min(short for _, short in costs.values())
+        enough = [n for n in counts if costs[n][1] <= least_short + SHORT_SHARE]
+
+        def saving(count: int) -> float:
+            starting = max(0, count - there) * (cores[count] or view.limits.cores_max)
+            return costs[there][0] - costs[count][0] - starting * view.start_time
+
+        best = max(enough, key=saving)
+        if there in enough and saving(best) <= options.gain * costs[there][0]:
+            return there
+        if best < there:
+            fewer = sorted(view.replicas, key=lambda replica: replica.ready_at)[:best]
+            search = self._search(replace(view, replicas=tuple(fewer)), now=now)
+            if search.first(cores=view.limits.cores_min) is None:
+                return there
+        return best
+
+    def _fewest_cores(self, view: ModelView, *, now: float) -> dict[int, int | None]:
+        """By number of replicas, what holds the arrivals of a second if all serve and are idle."""
+        options = self._options
+        return fewest_cores(
+            replace(view, waiting=(), replicas=(), start_time=0.0),
+            now=now,
+            horizon=options.period,
+            p99=options.p99,
+            delta=options.delta,
+        )
+
+    def _search(self, view: ModelView, *, now: float) -> Search:
+        options = self._options
+        return Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)

@@ -1,0 +1,98 @@
+"""`octopinf`: more or fewer replicas by utilisation alone, as OctopInf's autoscaler does it.
+
+The paper has it add instances when containers reach their limits of throughput and remove them when
+demand drops (OctopInf §III-A and §III-D), and gives no figures. Those here are of its published
+code:
+
+- it looks every 30 s; the rate is the largest over the last 15, 30 and 60 s, rounded up;
+- up: one more while 0.8 · n · b / l(b, c) < rate;
+- down, if none was to be added: one less while 0.7 · (n − 1) · b / l(b, c) ≥ rate;
+- no step up within 150 s of the last change, and none down within 240 s;
+- batch size and cores stay what they are: they belong to its periodical scheduler.
+
+Readings. Its code tests a second pair of figures (0.95 and 0.9) against its preprocessors, which
+have no counterpart here. It takes the 95th percentile of batch times; here it is the 99th. Its most
+of four replicas is `limits.replicas_max` here. Deadlines play no part.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from slacktide.planning.scaling.rates import ArrivalCounts
+from slacktide.planning.scaling.view import ModelView, Wish
+
+
+@dataclass(frozen=True, slots=True)
+class OctopInfOptions:
+    """Raises ValueError, naming the field, if out of range."""
+
+    interval: float = 30.0
+    """Seconds between two looks."""
+    windows: tuple[float, ...] = (15.0, 30.0, 60.0)
+    """Seconds over which the rate is taken; the largest counts."""
+    up_gap: float = 150.0
+    """Least seconds from the last change to one upwards."""
+    down_gap: float = 240.0
+    """Least seconds from the last change to one downwards."""
+    up_share: float = 0.8
+    """Share of the replicas' throughput above which there are too few."""
+    down_share: float = 0.7
+    """Share of the throughput that is left below which there are too many."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.interval < math.inf:
+            raise ValueError(f"interval: expected a positive time, got {self.interval}")
+        if not self.windows or not all(0.0 < window < math.inf for window in self.windows):
+            raise ValueError(f"windows: expected positive times, got {self.windows}")
+        for name in ("up_gap", "down_gap"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+        if not 0.0 < self.down_share <= self.up_share <= 1.0:
+            raise ValueError(
+                "down_share: expected above 0 and at most up_share, and that at most 1, "
+                f"got {self.down_share} and {self.up_share}"
+            )
+
+
+class OctopInf:
+    """Keeps the arrivals of the longest window and when it changed something last."""
+
+    def __init__(self, options: OctopInfOptions) -> None:
+        self._options = options
+        self._counts = ArrivalCounts(max(options.windows))
+        self._due = -math.inf
+        self._changed = -math.inf
+        self._wish = Wish(0, 0, 0)
+
+    @property
+    def period(self) -> float:
+        """Often enough for the shortest window; it decides every `interval` seconds."""
+        return min(self._options.interval, *self._options.windows)
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        self._counts.note(view.arrived, now=now)
+        if now >= self._due:
+            self._due = now + self._options.interval
+            self._wish = self._decided(view, now=now)
+        return self._wish
+
+    def _decided(self, view: ModelView, *, now: float) -> Wish:
+        options, limits = self._options, view.limits
+        rate = max(math.ceil(self._counts.rate(w, now=now)) for w in options.windows)
+        present = view.replicas[0].cores if view.replicas else limits.cores_min
+        cores = min(max(present, limits.cores_min), limits.cores_max)
+        each = view.batch / view.times.p99(view.batch, cores)
+        there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
+        needed = max(1, math.ceil(rate / (options.up_share * each)))
+        kept = max(1, math.ceil(rate / (options.down_share * each)))
+        replicas, reason = there, "within limits"
+        if needed > there:
+            if now - self._changed >= options.up_gap:
+                replicas, reason = min(needed, limits.replicas_max), "throughput"
+        elif kept < there and now - self._changed >= options.down_gap:
+            replicas, reason = max(kept, limits.replicas_min), "demand dropped"
+        if replicas != there:
+            self._changed = now
+        return Wish(replicas, cores, view.batch, reason=reason, needed=needed)

@@ -1,0 +1,190 @@
+"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which nobody is late.
+
+As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the loop for every batch
+that would do, line 15 accepts just the bad case, and it stops at the first infeasible batch
+although a larger one may be feasible. Here every pair of cores and batch is judged by the walk of
+the real queue, each request by its own budget, and by whether it keeps up with the rate.
+
+`fewest_cores` asks it for each number of replicas: the problem that `joint` solves, by enumeration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from slacktide.planning.scaling.view import ModelView, ReplicaView
+from slacktide.planning.scaling.walk import SecondsByCores, Work, free_times
+from slacktide.scheduling.tables import size_grid
+
+Configuration = tuple[int, int]
+"""(cores of each replica, most rows in a batch)."""
+
+
+class Search:
+    """The configurations of one view's replicas, and what becomes of its requests under each."""
+
+    __slots__ = (
+        "_delta",
+        "_free",
+        "_largest",
+        "_limits",
+        "_now",
+        "_rate",
+        "_seconds",
+        "_view",
+        "work",
+    )
+
+    def __init__(
+        self, view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
+    ) -> None:
+        """Look `horizon` seconds ahead. `delta`: what a row more in a batch costs, in cores."""
+        self._view = view
+        self._now = now
+        self._delta = delta
+        self._limits = view.limits
+        most_rows = max(
+            view.limits.batch_max, view.batch, max((w.rows for w in view.waiting), default=1)
+        )
+        self._seconds = SecondsByCores(view.times, most_rows=most_rows, p99=p99)
+        self._free: dict[int, tuple[float, ...]] = {}
+        self._largest = max((w.rows for w in view.waiting), default=1)
+        """Rows of the largest request."""
+        most_cores = view.limits.cores_max
+        self.work = Work(
+            view,
+            now=now,
+            horizon=horizon,
+            earliest=min(self._free_at(most_cores), default=inf),
+            alone=self._seconds[most_cores],
+        )
+        """What has to be served."""
+        self._rate = view.rate
+
+    def first(self, *, cores: int) -> Configuration | None:
+        """The cheapest configuration of at least `cores` cores under which nobody who can be saved
+        is late and batches keep up with the rate; None if there is none.
+
+        Cheapest: by cores + delta · batch, then by cores.
+        """
+        hopeless = self.work.hopeless
+        allowed: dict[int, float] = {}
+        """Seconds per row above which a plan of so many cores need not be walked."""
+        for c, b in self._by_cost(cores):
+            seconds = self._seconds[c]
+            if self._shortfall(c, b) > 0.0 or self._breaks(c):
+                continue
+            free = self._free_at(c)
+            if c not in allowed:
+                allowed[c] = self.work.seconds_per_row(free) * (1.0 + 1e-9)
+            if self._largest <= b and min(seconds[k] / k for k in range(1, b + 1)) > allowed[c]:
+                continue
+            if self.work.late(free, seconds, b, most=hopeless) <= hopeless:
+                return c, b
+        return None
+
+    def most_saved(self, *, cores: int) -> Configuration:
+        """Where not all can be saved: of at least `cores` cores, the configuration with the fewest
+        late, then the least short of the rate, then the fewest cores, then the largest batch.
+
+        More cores are taken to save no fewer, and batches between those worth trying no more.
+        """
+        high = self._limits.cores_max
+        batches = size_grid(self._limits.batch_max)[::-1]
+        goal, batch = (inf, inf), batches[0]
+        for b in batches:
+            reached = (self.late(high, b, most=goal[0]), self._shortfall(high, b))
+            if reached < goal:
+                goal, batch = reached, b
+        found = (high, batch)
+        low, step = cores, 1
+        while low < high:
+            # One core fewer, as a rule, is one too few.
+            middle = max((low + high) // 2, high - step)
+            equal = self._as_good(middle, goal, batches)
+            if equal is None:
+                low = middle + 1
+            else:
+                high, step = middle, 2 * step
+                found = (middle, equal)
+        return found
+
+    def late(self, cores: int, batch: int, *, most: float = inf) -> int:
+        """How many requests are late under a configuration, those that no plan saves included.
+
+        Stops counting beyond `most`. A batch that runs counts as one request.
+        """
+        breaks = self._breaks(cores)
+        free, seconds = self._free_at(cores), self._seconds[cores]
+        return breaks + self.work.late(free, seconds, batch, most=most - breaks)
+
+    def _by_cost(self, least: int) -> Iterator[Configuration]:
+        """Every configuration, the cheapest first."""
+        cores = range(least, self._limits.cores_max + 1)
+        batches = range(1, self._limits.batch_max + 1)
+        if self._delta * self._limits.batch_max < 1.0:
+            # A core costs more than any batch: in order as they are.
+            return ((c, b) for c in cores for b in batches)
+        ordered = sorted((c + self._delta * b, c, b) for c in cores for b in batches)
+        return ((c, b) for _, c, b in ordered)
+
+    def _as_good(self, cores: int, goal: tuple[float, float], batches: Sequence[int]) -> int | None:
+        """The first of `batches` with no more late, and no further short of the rate, than that."""
+        late, short = goal
+        for b in batches:
+            if self._shortfall(cores, b) <= short and self.late(cores, b, most=late) <= late:
+                return b
+        return None
+
+    def _shortfall(self, cores: int, batch: int) -> float:
+        """Rows per second by which full batches fall short of the expected rate; at least 0."""
+        served = len(self._view.replicas) * batch / self._seconds[cores][batch]
+        return max(0.0, self._rate - served)
+
+    def _breaks(self, cores: int) -> int:
+        """How many running batches would then end too late for a member that they keep now."""
+        busy = zip(self._view.replicas, self._free_at(cores), strict=True)
+        return sum(
+            replica.free_at <= replica.due < free
+            for replica, free in busy
+            if replica.free_at > self._now
+        )
+
+    def _free_at(self, cores: int) -> Sequence[float]:
+        found = self._free.get(cores)
+        if found is None:
+            found = self._free[cores] = free_times(self._view, cores, self._seconds, now=self._now)
+        return found
+
+
+def fewest_cores(
+    view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
+) -> dict[int, int | None]:
+    """By number of replicas, within the limits: the fewest cores of each with nobody late.
+
+    None where even the most cores are too few. Of the replicas there are those stay that serve
+    first; further ones serve from `now + view.start_time` on. `horizon`, `p99`, `delta`: as in
+    `Search`.
+    """
+    limits = view.limits
+    there = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
+    new = ReplicaView(limits.cores_min, now + view.start_time, now)
+    replicas = (*there, *(new,) * (limits.replicas_max - len(there)))
+    found: dict[int, int | None] = {}
+    hopeless = 0
+    for count in range(limits.replicas_max, limits.replicas_min - 1, -1):
+        search = Search(
+            replace(view, replicas=replicas[:count]),
+            now=now,
+            horizon=horizon,
+            p99=p99,
+            delta=delta,
+        )
+        if count == limits.replicas_max:
+            hopeless = search.work.hopeless
+        first = search.first(cores=limits.cores_min)
+        saved = first is not None and search.work.hopeless == hopeless
+        found[count] = first[0] if first is not None and saved else None
+    return found

@@ -1,0 +1,129 @@
+"""`vertical`: the fewest cores of each replica under which nobody is late (Sponge §3, made sound).
+
+Every period, and at once when the queue would miss a deadline under the plan in force, the cheapest
+configuration that `Search` finds is wished for. More cores are wished for without waiting. Fewer
+are wished for only after every plan of the last `patience` seconds would have done with them: what
+is given back too early costs deadlines, what is given back late costs a few core-seconds.
+
+**What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
+the model's own, nobody who waits, is announced or is expected is late before the next plan, unless
+`late` in the wish says so; and where it says so, it is because no number of cores within the limits
+saves all of them (or the rate is beyond what they can serve). Requests that only luck can save keep
+the cores they need for it (`cores_for_chance`). See `walk` for what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slacktide.planning.scaling.history import Held
+from slacktide.planning.scaling.search import Search
+from slacktide.planning.scaling.view import ModelView, Waiting, Wish
+
+
+def cores_for_chance(view: ModelView, *, now: float) -> int:
+    """The fewest cores of a replica on which each request that is given up by the 99th percentile,
+    but not by the typical time, typically ends in time if it runs next; the least allowed if there
+    is none.
+
+    Such a request will, more often than not, be on time on those cores, and never on fewer. A
+    scheduler runs it, so a planner should not take its cores away.
+    """
+    times, limits = view.times, view.limits
+    most = limits.cores_max
+    free = min((max(replica.free_at, replica.ready_at) for replica in view.replicas), default=now)
+    alone: dict[int, tuple[float, float]] = {}
+    """By rows: (typical, 99th percentile) on the most cores."""
+    cores = limits.cores_min
+    for waiting in _all_that_come(view, now):
+        budget = waiting.deadline - max(now, free, waiting.ready_at)
+        found = alone.get(waiting.rows)
+        if found is None:
+            rows = waiting.rows
+            found = alone[rows] = times.expected(rows, most), times.p99(rows, most)
+        if found[0] <= budget < found[1]:
+            while cores < most and times.expected(waiting.rows, cores) > budget:
+                cores += 1
+    return cores
+
+
+def _all_that_come(view: ModelView, now: float) -> Iterator[Waiting]:
+    yield from view.waiting
+    if view.rate > 0.0:
+        # Once what runs has ended: what it delays is the walk's business.
+        ready_at = max([now, *(replica.free_at for replica in view.replicas)])
+        yield Waiting(ready_at, ready_at + view.budget)
+
+
+@dataclass(frozen=True, slots=True)
+class VerticalOptions:
+    """Settings of `vertical`. Raises ValueError, naming the field, if out of range."""
+
+    period: float = 1.0
+    """Seconds between two plans; also how far ahead arrivals are expected."""
+    patience: float = 0.5
+    """Seconds for which fewer cores must have been enough before some are given back."""
+    p99: bool = True
+    """Plan with the 99th percentile of batch times instead of the typical time."""
+    delta: float = 0.01
+    """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.period < math.inf:
+            raise ValueError(f"period: expected a positive time, got {self.period}")
+        for name in ("patience", "delta"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+
+
+class Vertical:
+    """Chooses cores and batch; leaves the number of replicas as it is."""
+
+    def __init__(self, options: VerticalOptions) -> None:
+        self._options = options
+        self._wanted = Held(options.patience)
+
+    @property
+    def period(self) -> float:
+        return self._options.period
+
+    def decide(self, view: ModelView, *, now: float) -> Wish:
+        """The cheapest configuration that saves all, or the one that saves most."""
+        options, limits = self._options, view.limits
+        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        found = search.first(cores=limits.cores_min)
+        reason = "deadlines"
+        if found is None:
+            found = search.most_saved(cores=limits.cores_min)
+            reason = "overload"
+        if options.p99:
+            chance = cores_for_chance(view, now=now)
+            if chance > found[0]:
+                found = search.first(cores=chance) or search.most_saved(cores=chance)
+                reason = "chance"
+        held = min(self._wanted.most(found[0], now=now), limits.cores_max)
+        if held > found[0]:
+            found = search.first(cores=held) or search.most_saved(cores=held)
+            reason = "patience"
+        cores, batch = found
+        return Wish(
+            replicas=min(max(len(view.replicas), limits.replicas_min), limits.replicas_max),
+            cores=cores,
+            batch=batch,
+            late=search.late(cores, batch),
+            reason=reason,
+        )
+
+    def misses(self, view: ModelView, *, now: float) -> bool:
+        """See `Watchful`. Replicas are taken to have as many cores as the smallest of them."""
+        if not view.replicas:
+            return False
+        options = self._options
+        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        cores = min(replica.cores for replica in view.replicas)
+        hopeless = search.work.hopeless
+        if search.late(cores, view.batch, most=hopeless) > hopeless:
+            return True
+        return options.p99 and cores < cores_for_chance(view, now=now)

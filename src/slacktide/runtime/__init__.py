@@ -1,0 +1,1 @@
+"""What both drivers own: the engine with its planners. Events and `now` in, commands out."""

@@ -1,0 +1,334 @@
+"""The server around the methods: gate, access log, TLS, ports, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import grpc
+import grpc.aio
+import pytest
+import trustme
+import uvloop
+
+from slacktide.domain import Reason
+from slacktide.domain.tensors import Datatype
+from slacktide.frontends.grpc import Denial, GrpcServer, GrpcSettings, TlsPem
+from slacktide.frontends.ports import Group
+from slacktide.wire.calls import InferCall, InputTensor
+from slacktide.wire.grpc_messages import encode_call
+from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE, service_methods
+from slacktide.wire.status import WireStatus
+
+DENIED = Denial(WireStatus(401, "UNAUTHENTICATED"), "a bearer token is needed")
+
+GROUPS = {
+    "ServerLive": Group.HEALTH,
+    "ServerReady": Group.HEALTH,
+    "ModelReady": Group.HEALTH,
+    "Check": Group.HEALTH,
+    "Watch": Group.HEALTH,
+    "ServerMetadata": Group.METADATA,
+    "ModelMetadata": Group.METADATA,
+    "ModelConfig": Group.CONFIG,
+    "ModelStatistics": Group.STATISTICS,
+    "ModelInfer": Group.INFERENCE,
+    "ModelStreamInfer": Group.INFERENCE,
+    "RepositoryIndex": Group.REPOSITORY,
+    "RepositoryModelLoad": Group.CONTROL,
+    "RepositoryModelUnload": Group.CONTROL,
+    "SystemSharedMemoryStatus": Group.SHARED_MEMORY,
+    "SystemSharedMemoryRegister": Group.SHARED_MEMORY,
+    "SystemSharedMemoryUnregister": Group.SHARED_MEMORY,
+    "CudaSharedMemoryStatus": Group.SHARED_MEMORY,
+    "CudaSharedMemoryRegister": Group.SHARED_MEMORY,
+    "CudaSharedMemoryUnregister": Group.SHARED_MEMORY,
+    "TraceSetting": Group.TRACE,
+    "LogSettings": Group.LOGGING,
+}
+METHODS = [
+    f"/{service}/{name}"
+    for service in (INFERENCE_SERVICE, HEALTH_SERVICE)
+    for name in service_methods(service)
+]
+
+
+def message(id: str = "7") -> bytes:
+    tensor = InputTensor("x", Datatype.FP32, (1, 4), bytes(16))
+    return encode_call(InferCall("mlp", None, id, [tensor]))
+
+
+def test_every_method_of_both_services_is_served(fakes):
+    server = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
+    assert set(server.methods) == set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_passes_the_gate_before_its_message_is_read(fakes, method):
+    async def main():
+        data, control = fakes.FakeDataPlane(), fakes.FakeControlPlane()
+        asked = []
+
+        def authorize(group, metadata):
+            asked.append((group, metadata.get("authorization")))
+            return DENIED
+
+        async with (
+            fakes.serving(data, control, authorize=authorize) as server,
+            fakes.channel(server) as channel,
+        ):
+            stream = channel.stream_stream(method)(metadata=(("authorization", "Bearer x"),))
+            code, details = await stream.code(), await stream.details()
+        return asked, code, details, (data.calls, data.announced, control.loads, control.unloads)
+
+    asked, code, details, effects = uvloop.run(main())
+    assert asked == [(GROUPS[method.rpartition("/")[2]], "Bearer x")]
+    assert code is grpc.StatusCode.UNAUTHENTICATED
+    assert details == DENIED.message
+    assert effects == ([], [], [], [])
+
+
+def test_an_open_gate_lets_calls_pass(fakes):
+    async def main():
+        async with (
+            fakes.serving(authorize=lambda group, metadata: None) as server,
+            fakes.channel(server) as channel,
+        ):
+            return await fakes.infer_method(channel)(message())
+
+    assert uvloop.run(main())
+
+
+def test_the_access_log_has_a_line_for_every_call(fakes):
+    async def main():
+        data = fakes.FakeDataPlane()
+        lines = []
+        async with (
+            fakes.serving(data, access_log=lines.append) as server,
+            fakes.channel(server) as channel,
+        ):
+            method = fakes.infer_method(channel)
+            await method(message("good"))
+            data.answer = fakes.refused(Reason.QUEUE_FULL)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await method(message("busy"))
+            data.hold = True
+            pending = method(message("gone"))
+            await data.until(lambda: "gone" in data.held)
+            pending.cancel()
+            await data.until(lambda: bool(data.cancelled))
+        return lines
+
+    lines = uvloop.run(main())
+    assert [(line.request_id, line.status) for line in lines] == [
+        ("good", "OK"),
+        ("busy", "RESOURCE_EXHAUSTED"),
+        ("gone", "CANCELLED"),
+    ]
+    for line in lines:
+        assert line.method == f"/{INFERENCE_SERVICE}/ModelInfer"
+        assert (line.client, line.model) == ("127.0.0.1", "mlp")
+        assert line.seconds >= 0
+
+
+def test_a_call_without_a_message_is_logged_with_the_id_of_its_metadata(fakes):
+    async def main():
+        lines = []
+        async with (
+            fakes.serving(access_log=lines.append) as server,
+            fakes.channel(server) as channel,
+        ):
+            method = channel.stream_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
+            call = method(metadata=(("x-request-id", "early"),))
+            await call.done_writing()
+            await call.code()
+        return lines
+
+    (line,) = uvloop.run(main())
+    assert (line.request_id, line.status) == ("early", "INVALID_ARGUMENT")
+
+
+def test_a_drained_server_answers_what_is_in_flight_and_takes_no_more(fakes):
+    async def main():
+        data = fakes.FakeDataPlane(hold=True)
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            method = fakes.infer_method(channel)
+            pending = asyncio.ensure_future(method(message("a")))
+            await data.until(lambda: "a" in data.held)
+            draining = asyncio.create_task(server.drain(20))
+            async with fakes.channel(server) as late:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await fakes.infer_method(late)(message("b"))
+            data.release("a")
+            answer = await pending
+            await draining
+            return answer, caught.value.code(), data.cancelled
+
+    answer, code, cancelled = uvloop.run(main())
+    assert answer
+    # A connection that crosses with the shutdown is cancelled by grpc-core.
+    assert code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+    assert cancelled == []
+
+
+def test_after_the_grace_calls_are_cancelled(fakes):
+    async def main():
+        data = fakes.FakeDataPlane(hold=True)
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            pending = asyncio.ensure_future(fakes.infer_method(channel)(message("a")))
+            await data.until(lambda: "a" in data.held)
+            await server.drain(0.05)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await pending
+            await data.until(lambda: bool(data.cancelled))
+            return data.cancelled
+
+    assert uvloop.run(main()) == [("a", Reason.CLIENT_CANCELLED)]
+
+
+def test_a_port_in_use_is_told(fakes, capfd):
+    async def main():
+        async with fakes.serving() as server:
+            second = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
+            with pytest.raises(OSError, match=f"127.0.0.1:{server.port}") as caught:
+                await second.start("127.0.0.1", server.port)
+            return second.port, caught.value.strerror
+
+    port, words = uvloop.run(main())
+    assert port == 0
+    assert "in use" in words
+
+
+def test_tls(fakes):
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost")
+    client = authority.issue_cert("client.example")
+    root = authority.cert_pem.bytes()
+
+    async def call(port: int, credentials: grpc.ChannelCredentials) -> bytes:
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials) as channel:
+            return await fakes.infer_method(channel)(message())
+
+    async def main():
+        pem = TlsPem(
+            certificate.cert_chain_pems[0].bytes(), certificate.private_key_pem.bytes(), root
+        )
+        server = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
+        await server.start("127.0.0.1", 0, lambda: pem)
+        try:
+            known = grpc.ssl_channel_credentials(
+                root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
+            )
+            answer = await call(server.port, known)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(server.port, grpc.ssl_channel_credentials(root))
+            return answer, caught.value.code()
+        finally:
+            await server.close()
+
+    answer, code = uvloop.run(main())
+    assert answer
+    assert code is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    "field", [field.name for field in dataclasses.fields(GrpcSettings) if field.type != "bool"]
+)
+def test_settings_must_be_positive(field):
+    with pytest.raises(ValueError, match=field):
+        GrpcSettings(**{field: 0})
+
+
+def test_many_clients_at_once(fakes):
+    async def main():
+        async with fakes.serving() as server:
+
+            async def client(number: int) -> list[bytes]:
+                async with fakes.channel(server) as channel:
+                    method = fakes.infer_method(channel)
+                    return await asyncio.gather(
+                        *(method(message(f"{number}.{call}")) for call in range(20))
+                    )
+
+            return await asyncio.gather(*(client(number) for number in range(8)))
+
+    answers = uvloop.run(main())
+    assert sum(map(len, answers)) == 160
+    assert len({answer for row in answers for answer in row}) == 160
+
+
+# ---- limits that grpc-core keeps for us
+
+
+def separate_channel(server: GrpcServer, **options: object) -> grpc.aio.Channel:
+    """A channel with a connection of its own; by default, channels of one process share."""
+    pool = [("grpc.use_local_subchannel_pool", 1)]
+    return grpc.aio.insecure_channel(f"127.0.0.1:{server.port}", pool, **options)
+
+
+def test_connections_beyond_the_limit_are_closed(fakes):
+    async def main():
+        settings = GrpcSettings(max_connections=1)
+        async with (
+            fakes.serving(settings=settings) as server,
+            separate_channel(server) as first,
+            separate_channel(server) as second,
+        ):
+            answer = await fakes.infer_method(first)(message())
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(second)(message())
+            return answer, caught.value.code()
+
+    answer, code = uvloop.run(main())
+    assert answer
+    assert code is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_connection_has_no_more_calls_than_its_limit(fakes):
+    async def main():
+        data = fakes.FakeDataPlane(hold=True)
+        settings = GrpcSettings(max_concurrent_calls=2)
+        async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
+            method = fakes.infer_method(ch)
+            calls = [asyncio.ensure_future(method(message(str(n)))) for n in range(6)]
+            for call in calls:
+                call.add_done_callback(lambda _: data.changed.set())
+            most = 0
+            while not all(call.done() for call in calls):
+                await data.until(lambda: data.held or all(call.done() for call in calls))
+                most = max(most, len(data.held))
+                for id in list(data.held):
+                    data.release(id)
+            return most, await asyncio.gather(*calls, return_exceptions=True)
+
+    most, ends = uvloop.run(main())
+    assert 1 <= most <= 2
+    # One that crosses with the limit, or with the end of another, may be refused instead.
+    refused = [end for end in ends if isinstance(end, grpc.aio.AioRpcError)]
+    assert all(end.code() is grpc.StatusCode.UNAVAILABLE for end in refused)
+    assert len(ends) - len(refused) >= 2
+
+
+def test_metadata_beyond_the_limit_is_refused(fakes):
+    async def main():
+        settings = GrpcSettings(max_metadata_bytes=2048)
+        async with fakes.serving(settings=settings) as server, fakes.channel(server) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(channel)(message(), metadata=(("x-long", "y" * 5000),))
+            return caught.value.code()
+
+    assert uvloop.run(main()) is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_compressed_message_is_limited_by_what_it_inflates_to(fakes):
+    async def main():
+        settings = GrpcSettings(max_message_bytes=100_000)
+        async with (
+            fakes.serving(settings=settings) as server,
+            separate_channel(server, compression=grpc.Compression.Gzip) as channel,
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await fakes.infer_method(channel)(bytes(3_000_000))
+            return caught.value.code()
+
+    assert uvloop.run(main()) is grpc.StatusCode.RESOURCE_EXHAUSTED

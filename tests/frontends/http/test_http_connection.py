@@ -1,0 +1,784 @@
+"""Framing, order, limits, time-outs, disconnects and drain, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.domain import Reason
+from slacktide.frontends.http import HttpSettings
+
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
+
+
+class Clock:
+    """Monotonic seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limits(**changes) -> HttpSettings:
+    return HttpSettings(tick_s=0.01, **changes)
+
+
+# ------------------------------------------------------------------------------- framing
+
+
+def test_a_connection_serves_one_request_after_another(run, serve):
+    async def body():
+        async with serve() as here:
+            client = await here.connect()
+            for _ in range(3):
+                client.send(GET)
+                answer = await client.answer()
+                assert (answer.status, answer.body) == (200, b"")
+                assert not answer.closes
+            client.close()
+
+    run(body())
+
+
+def test_byte_by_byte_is_the_same_as_at_once(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"abc")
+            raw = post(data, line)
+            whole = await here.ask(raw)
+            client = await here.connect()
+            for index in range(len(raw)):
+                client.send(raw[index : index + 1])
+                await asyncio.sleep(0)
+            dripped = await client.answer()
+            client.close()
+            assert (dripped.status, dripped.body) == (whole.status, whole.body)
+            assert here.data.tensors == [[b"abc"], [b"abc"]]
+
+    run(body())
+
+
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(1, 700), max_size=6), size=st.integers(0, 2000))
+def test_any_cut_of_pipelined_requests_gives_the_same_answers(serve, post, binary, cuts, size):
+    async def body():
+        async with serve(HttpSettings(receive_bytes=512)) as here:
+            data, line = binary(bytes(size))
+            chunked = b"3\r\n" + data[:3] + b"\r\n%x;x=y\r\n" % (len(data) - 3)
+            raw = (
+                post(data, line)
+                + b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+                + line.encode()
+                + b"\r\n\r\n"
+                + chunked
+                + data[3:]
+                + b"\r\n0\r\n\r\n"
+                + GET
+                + post(data, line)
+            )
+            client = await here.connect()
+            for cut in cuts:
+                client.send(raw[:cut])
+                raw = raw[cut:]
+                await asyncio.sleep(0.001)
+            client.send(raw)
+            answers = [await client.answer() for _ in range(4)]
+            client.close()
+            assert [answer.status for answer in answers] == [200] * 4
+            assert answers[0].body == answers[1].body == answers[3].body
+            assert here.data.tensors == [[bytes(size)]] * 3
+
+    asyncio.run(body())
+
+
+def test_pipelined_answers_keep_the_order_of_requests(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            client = await here.connect()
+            bodies = [binary(b"x", request_id=str(number)) for number in range(5)]
+            client.send(b"".join(post(data, line) for data, line in bodies) + GET)
+            await here.data.until(lambda: len(here.data.held) == 5)
+            for answer in reversed(here.data.held):
+                answer()
+            got = [await client.answer() for _ in range(6)]
+            client.close()
+            assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
+            assert got[5].body == b""
+
+    run(body())
+
+
+def test_pipelining_is_bounded(run, serve, post, binary):
+    async def body():
+        async with serve(limits(max_pipelined=3)) as here:
+            here.data.holds = True
+            client = await here.connect()
+            data, line = binary(b"x")
+            client.send(post(data, line) * 10)
+            await here.data.until(lambda: len(here.data.held) == 3)
+            for answered in range(10):
+                assert len(here.data.held) == min(3 + answered, 10)
+                here.data.held[answered]()
+                assert (await client.answer()).status == 200
+            client.close()
+
+    run(body())
+
+
+def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered(run, serve):
+    async def body():
+        async with serve() as here:
+            ticks = iter(range(1_000_000))
+            here.hub.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
+            other = await here.connect()
+            flood = await here.connect("127.0.0.2")
+            flood.send(GET * 4000)
+            await here.until(lambda: here.hub.turns.waiting)
+            assert len(here.log) < 1000  # a few turns' shares, in pieces
+            other.send(GET)
+            assert (await other.answer()).status == 200
+            clients = [access.client for access in here.log]
+            assert clients.count("127.0.0.2") < 2000
+            for _ in range(4000):
+                assert (await flood.answer()).status == 200
+            flood.close()
+            other.close()
+
+    run(body())
+
+
+def test_large_bodies_go_straight_into_the_upload(run, serve, post, binary):
+    async def body():
+        async with serve(limits(receive_bytes=1024)) as here:
+            payload = bytes(range(256)) * 800
+            data, line = binary(payload)
+            client = await here.connect()
+            client.send(post(data, line, "slacktide-application: cam") * 2 + GET)
+            first, second, third = [await client.answer() for _ in range(3)]
+            client.close()
+            assert first.status == second.status == third.status == 200
+            assert first.body.endswith(payload)
+            model, version, length, parameters, context = here.data.announced[0]
+            assert (model, version, length) == ("m", None, len(data))
+            assert parameters == {"application": "cam"}
+            assert (context.client, context.transport) == ("127.0.0.1", "http")
+            assert bytes(here.data.uploads[0].memory) == data
+            assert [upload.ended for upload in here.data.uploads] == [["complete"]] * 2
+
+    run(body())
+
+
+def test_expect_continue_is_met_when_the_body_is_wanted(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"hello")
+            client = await here.connect()
+            client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
+            assert (await client.answer()).status == 100
+            client.send(data)
+            assert (await client.answer()).body.endswith(b"hello")
+            client.send(post(b"", line, "Expect: 100-continue", path="/nope", length=len(data)))
+            refused = await client.answer()
+            assert (refused.status, refused.closes) == (404, True)
+            client.close()
+
+    run(body())
+
+
+def test_an_interim_answer_does_not_overtake_an_earlier_one(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            data, line = binary(b"hello")
+            client = await here.connect()
+            client.send(post(data, line))
+            client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
+            await here.data.until(lambda: here.data.held and here.data.announced)
+            here.data.held[0]()
+            assert (await client.answer()).status == 200
+            assert (await client.answer()).status == 100
+            client.send(data)
+            await here.data.until(lambda: len(here.data.held) == 2)
+            here.data.held[1]()
+            assert (await client.answer()).status == 200
+            client.close()
+
+    run(body())
+
+
+def test_an_offered_upgrade_is_passed_over(run, serve, post, binary):
+    async def body():
+        async with serve(limits(receive_bytes=256)) as here:
+            offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x")
+            client = await here.connect()
+            for size in (5, 5000):
+                data, line = binary(bytes(size))
+                client.send(post(data, line, *offer) + GET)
+                assert (await client.answer()).status == 200
+                assert (await client.answer()).status == 200
+            client.close()
+            assert here.data.tensors == [[bytes(5)], [bytes(5000)]]
+
+    run(body())
+
+
+def test_http_1_0_closes_unless_asked_not_to(run, serve):
+    async def body():
+        async with serve() as here:
+            client = await here.connect()
+            client.send(b"GET /v2 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            assert (await client.answer()).headers["connection"] == "keep-alive"
+            client.send(b"GET /v2 HTTP/1.0\r\n\r\n")
+            assert (await client.answer()).closes
+            assert await client.ended() == b""
+            client.close()
+
+    run(body())
+
+
+def test_head_gets_no_body(run, serve):
+    async def body():
+        async with serve() as here:
+            client = await here.connect()
+            client.send(b"HEAD /v2 HTTP/1.1\r\nHost: t\r\n\r\n" + GET)
+            assert (await client.answer(head_only=True)).status == 405
+            assert (await client.answer()).status == 200
+            client.close()
+
+    run(body())
+
+
+# ------------------------------------------------------------------------------- bad input
+
+LINE = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: t\r\n"
+BAD = {
+    "noise": (b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n", 400),
+    "both lengths": (LINE + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
+    "lengths the other way": (
+        LINE + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    "length twice": (LINE + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc", 400),
+    "length list": (LINE + b"Content-Length: 3, 3\r\n\r\nabc", 400),
+    "negative length": (LINE + b"Content-Length: -3\r\n\r\nabc", 400),
+    "length beyond 64 bits": (LINE + b"Content-Length: 99999999999999999999\r\n\r\n", 400),
+    "huge length": (LINE + b"Content-Length: 999999999999999999\r\n\r\n", 413),
+    "other coding": (LINE + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501),
+    "bad chunk": (LINE + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "header twice": (
+        LINE + b"Inference-Header-Content-Length: 2\r\n" * 2 + b"Content-Length: 2\r\n\r\n{}",
+        400,
+    ),
+    "folded header": (b"GET /v2 HTTP/1.1\r\nA: b\r\n c\r\n\r\n", 400),
+    "space before colon": (b"GET /v2 HTTP/1.1\r\nA : b\r\n\r\n", 400),
+    "bare line feeds": (b"GET /v2 HTTP/1.1\n\n", 400),
+    "unknown method": (b"BREW /v2 HTTP/1.1\r\n\r\n", 400),
+    "version two": (b"GET /v2 HTTP/2.0\r\n\r\n", 505),
+    "preface": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "connect": (b"CONNECT host:80 HTTP/1.1\r\nHost: t\r\n\r\n", 404),
+    "long target": (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\n\r\n", 414),
+    "many headers": (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 101 + b"\r\n", 431),
+    "long header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 40_000 + b"\r\n\r\n", 431),
+    "endless header": (b"GET /v2 HTTP/1.1\r\na: " + b"b" * 200_000, 431),
+    "endless trailer": (
+        LINE + b"Transfer-Encoding: chunked\r\n\r\n0\r\na: " + b"b" * 200_000,
+        431,
+    ),
+    "no host": (b"GET /v2 HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (b"GET /v2 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    "two blanks": (b"GET  /v2 HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    "impossible chunk": (LINE + b"Transfer-Encoding: chunked\r\n\r\nfffffff\r\n", 413),
+    "other expectation": (LINE + b"Expect: miracles\r\nContent-Length: 9\r\n\r\n", 417),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_http_gets_a_status_and_disturbs_nobody(run, serve, case):
+    raw, status = BAD[case]
+
+    async def body():
+        async with serve() as here:
+            bystander = await here.connect()
+            bystander.send(GET)
+            assert (await bystander.answer()).status == 200
+            client = await here.connect()
+            client.send(raw)
+            answer = await client.answer()
+            assert answer.status == status
+            assert list(answer.json) == ["error"]
+            if status != 404 and case != "other expectation":
+                assert answer.closes
+                assert await client.ended() == b""
+            client.close()
+            bystander.send(GET)
+            assert (await bystander.answer()).status == 200
+            bystander.close()
+            assert here.data.calls == []
+
+    run(body())
+
+
+def test_chunked_bodies_are_bounded(run, serve):
+    head = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
+
+    async def body():
+        async with serve(limits(max_body_bytes=1000, max_chunks=50)) as here:
+            many = await here.ask(head + b"1\r\na\r\n" * 60)
+            assert (many.status, many.closes) == (413, True)
+            large = await here.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
+            assert (large.status, large.closes) == (413, True)
+
+    run(body())
+
+
+def test_the_common_buffer_is_bounded_and_given_back(run, serve, binary):
+    data, line = binary(bytes(600))
+    head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+    whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
+
+    async def body():
+        async with serve(limits(max_buffered_bytes=1000)) as here:
+            first = await here.connect()
+            first.send(whole[:-200])
+            await here.until(lambda: here.hub.buffered)
+            assert (await here.ask(whole)).status == 429
+            first.send(whole[-200:])
+            assert (await first.answer()).status == 200
+            first.close()
+            assert (await here.ask(whole)).status == 200
+            assert here.hub.buffered == 0
+
+    run(body())
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_one_client_has_only_its_part_of_the_common_buffer(run, serve, binary, strict):
+    data, line = binary(bytes(600))
+    head = LINE + line.encode() + b"\r\nTransfer-Encoding: chunked\r\n\r\n"
+    whole = head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data)
+
+    async def body():
+        async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
+            assert (await here.ask(whole)).status == (503 if strict else 429)
+            assert here.hub.buffered == 0
+
+    run(body())
+
+
+def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long(run, serve, post):
+    async def body():
+        async with serve(limits(max_body_bytes=1000, skip_bytes=10_000)) as here:
+            client = await here.connect()
+            client.send(post(length=5000))
+            short = await client.answer()
+            assert (short.status, short.closes) == (413, False)
+            client.send(b"x" * 5000 + GET)
+            assert (await client.answer()).status == 200
+            client.send(post(length=50_000))
+            long = await client.answer()
+            assert (long.status, long.closes) == (413, True)
+            client.close()
+            assert [reason for reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
+            assert here.data.announced == []
+
+    run(body())
+
+
+def test_a_client_that_sends_all_first_still_reads_the_refusal(run, serve, post):
+    """Without lingering, the reset for its unread bytes would overtake the answer."""
+
+    async def body():
+        async with serve(limits(max_body_bytes=1000, skip_bytes=10)) as here:
+            client = await here.connect()
+            client.send(post(length=3_000_000))
+            for _ in range(30):
+                client.send(bytes(100_000))
+                await client.writer.drain()
+            assert (await client.answer()).status == 413
+            assert await client.ended() == b""
+            client.close()
+
+    run(body())
+
+
+# ------------------------------------------------------------------------------- disconnects
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+def test_a_client_that_leaves_cancels_what_waits(run, serve, post, binary, how):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            client = await here.connect()
+            data, line = binary(b"x")
+            client.send(post(data, line) * 2)
+            await here.data.until(lambda: len(here.data.held) == 2)
+            getattr(client, how)()
+            await here.data.until(lambda: len(here.data.cancelled) == 2)
+            assert here.data.cancelled == [Reason.DISCONNECTED] * 2
+            assert [access.status for access in here.log] == [499, 499]
+            here.data.held[0]()  # an answer that crosses the cancellation goes nowhere
+
+    run(body())
+
+
+def test_a_client_that_leaves_in_its_body_cancels_the_upload(run, serve, post):
+    async def body():
+        async with serve() as here:
+            client = await here.connect()
+            client.send(post(b"partial", length=100_000))
+            await here.data.until(lambda: len(here.data.uploads) == 1)
+            client.close()
+            await here.data.until(lambda: bool(here.data.cancelled))
+            assert here.data.uploads[0].ended == ["cancel"]
+            assert here.data.cancelled == [Reason.DISCONNECTED]
+
+    run(body())
+
+
+def test_an_answered_request_is_not_cancelled(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"x")
+            client = await here.connect()
+            client.send(post(data, line, "Connection: close"))
+            assert (await client.answer()).closes
+            assert await client.ended() == b""
+            client.close()
+            await here.server.close()
+            assert here.data.cancelled == []
+
+    run(body())
+
+
+def test_a_client_that_does_not_read_is_not_read_from(run, serve, post, binary):
+    async def body():
+        async with serve(limits(write_high_bytes=10_000)) as here:
+            client = await here.connect()
+            data, line = binary(bytes(500_000))
+            request = post(data, line)
+            client.writer.transport.set_write_buffer_limits(high=1)
+            client.reader._limit = 1 << 30
+            client.writer.transport.pause_reading()
+            sent = 0
+            while sent < 200:
+                client.send(request)
+                try:
+                    async with asyncio.timeout(0.3):
+                        await client.writer.drain()
+                except TimeoutError:
+                    break
+                sent += 1
+            # The kernel's buffers hold some MB each way; 200 requests are 100 MB.
+            assert sent < 200
+            client.writer.transport.resume_reading()
+            for _ in range(sent + 1):
+                assert (await client.answer()).status == 200
+            client.close()
+
+    run(body())
+
+
+def test_reading_stops_while_answers_are_unread_and_goes_on_after(run, serve, post, binary):
+    async def body():
+        async with serve(limits(write_high_bytes=10_000)) as here:
+            client = await here.connect()
+            (connection,) = here.hub.connections
+            client.writer.transport.pause_reading()
+            client.send(post(*binary(bytes(8_000_000))))
+            await here.until(lambda: connection._clogged_since is not None)
+            await here.until(lambda: not connection._transport.is_reading())
+            assert not connection._reader.ready, "nothing else keeps it from reading"
+            client.writer.transport.resume_reading()
+            assert (await client.answer()).status == 200
+            await here.until(connection._transport.is_reading)
+            client.close()
+
+    run(body())
+
+
+def test_reading_stops_while_requests_find_no_place(run, serve, post, binary):
+    async def body():
+        async with serve(limits(max_pipelined=1)) as here:
+            here.data.holds = True
+            client = await here.connect()
+            (connection,) = here.hub.connections
+            client.send(post(*binary(b"x")) * 4)
+            await here.until(lambda: not connection._transport.is_reading())
+            assert connection._clogged_since is None, "its answers have a place"
+            for index in range(4):
+                await here.data.until(lambda index=index: len(here.data.held) > index)
+                assert len(here.data.held) == index + 1
+                here.data.held[index]()
+                assert (await client.answer()).status == 200
+            await here.until(connection._transport.is_reading)
+            client.close()
+
+    run(body())
+
+
+# ------------------------------------------------------------------------------- time-outs
+
+
+def test_slow_headers_get_408(run, serve):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(header_timeout_s=10), clock=clock) as here:
+            client = await here.connect()
+            client.send(GET + GET[:9])
+            assert (await client.answer()).status == 200
+            clock.now += 10
+            answer = await client.answer()
+            assert (answer.status, answer.closes) == (408, True)
+            client.close()
+
+    run(body())
+
+
+def test_a_body_that_does_not_come_gets_408_and_ends_its_upload(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
+            client = await here.connect()
+            client.send(post(b"x" * 1000, length=100_000))
+            await here.data.until(lambda: len(here.data.uploads) == 1)
+            clock.now += 14  # 1,000 bytes have earned ten seconds more
+            here.check()
+            assert here.data.cancelled == []
+            clock.now += 2
+            assert (await client.answer()).status == 408
+            assert here.data.cancelled == [Reason.NO_BODY]
+            assert here.data.uploads[0].ended == ["cancel"]
+            client.close()
+
+    run(body())
+
+
+def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
+            client = await here.connect()
+            client.send(post(b"", length=100_000))
+            await here.data.until(lambda: len(here.data.uploads) == 1)
+            (connection,) = here.hub.connections
+            client.send(b"x" * 1000)
+            await here.until(lambda: connection._reader.current.filled == 1000)
+            clock.now += 14
+            here.check()
+            assert here.data.cancelled == []
+            clock.now += 2
+            assert (await client.answer()).status == 408
+            client.close()
+
+    run(body())
+
+
+def test_idle_connections_are_closed_and_busy_ones_are_not(run, serve, post, binary):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(idle_timeout_s=7), clock=clock) as here:
+            here.data.holds = True
+            busy, idle = await here.connect(), await here.connect()
+            busy.send(post(*binary(b"x")))
+            await here.data.until(lambda: len(here.data.held) == 1)
+            clock.now += 8
+            assert await idle.ended() == b""
+            here.data.held[0]()
+            assert (await busy.answer()).status == 200
+            idle.close()
+            busy.close()
+
+    run(body())
+
+
+def test_a_client_that_leaves_its_answer_unread_is_cut(run, serve, post, binary):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(write_high_bytes=1000, write_timeout_s=9), clock=clock) as here:
+            client = await here.connect()
+            client.writer.transport.pause_reading()
+            data, line = binary(bytes(500_000))
+            for _ in range(40):
+                client.send(post(data, line))
+            (connection,) = here.hub.connections
+            await here.until(lambda: connection._clogged_since is not None)
+            clock.now += 8
+            here.check()
+            assert here.server.connections == 1
+            clock.now += 1
+            await here.until(lambda: here.server.connections == 0)
+            client.writer.transport.abort()
+
+    run(body())
+
+
+def test_a_lingering_connection_is_cut_in_the_end(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(max_body_bytes=10, skip_bytes=10), clock=clock) as here:
+            client = await here.connect()
+            client.send(post(length=1_000_000))
+            assert (await client.answer()).closes
+            client.send(bytes(100_000))
+            assert here.server.connections == 1
+            clock.now += HttpSettings().linger_s
+            await here.until(lambda: here.server.connections == 0)
+            client.writer.transport.abort()
+
+    run(body())
+
+
+# ------------------------------------------------------------------------------- limits, drain
+
+
+def test_connections_are_limited(run, serve):
+    async def body():
+        async with serve(limits(max_connections=2)) as here:
+            first, second = await here.connect(), await here.connect()
+            for client in (first, second):
+                client.send(GET)
+                assert (await client.answer()).status == 200
+            third = await here.connect()
+            answer = await third.answer()
+            assert (answer.status, answer.closes) == (503, True)
+            for client in (first, second, third):
+                client.close()
+
+    run(body())
+
+
+def test_drain_answers_what_is_here_and_closes_what_is_idle(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            idle, busy, partial = [await here.connect() for _ in range(3)]
+            data, line = binary(b"x")
+            idle.send(GET)
+            await idle.answer()
+            busy.send(post(data, line) * 2)
+            partial.send(post(data, line)[:-1])
+            await here.data.until(lambda: len(here.data.held) == 2)
+            await here.data.until(lambda: len(here.data.announced) == 1)
+            port = here.server.port
+            drained = asyncio.create_task(here.server.drain())
+            assert await idle.ended() == b""
+            with pytest.raises(ConnectionError):
+                await asyncio.open_connection("127.0.0.1", port)
+            partial.send(data[-1:])
+            await here.data.until(lambda: len(here.data.held) == 3)
+            assert not drained.done()
+            for answer in here.data.held:
+                answer()
+            answers = [await busy.answer(), await busy.answer(), await partial.answer()]
+            assert [answer.closes for answer in answers] == [False, True, True]
+            assert [answer.status for answer in answers] == [200] * 3
+            assert await busy.ended() == b""
+            partial.close()
+            busy.close()
+            idle.close()
+            assert await drained is True
+
+    run(body())
+
+
+def test_drain_gives_up_in_the_end_and_close_cancels(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            here.data.holds = True
+            client = await here.connect()
+            client.send(post(*binary(b"x")))
+            await here.data.until(lambda: len(here.data.held) == 1)
+            assert await here.server.drain(0.02) is False
+            await here.server.close()
+            await here.server.close()
+            assert here.data.cancelled == [Reason.DISCONNECTED]
+            assert here.server.connections == 0
+            client.close()
+
+    run(body())
+
+
+def test_a_busy_port_is_an_os_error(run, serve):
+    async def body():
+        async with serve() as here, serve() as other:
+            port = here.server.port
+            await other.server.close()
+            with pytest.raises(OSError):
+                await other.server.start("127.0.0.1", port)
+
+    run(body())
+
+
+def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"x", request_id="a\nb")
+            await here.ask(post(data, line, path="/v2/models/m/infer?secret=1"))
+            await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
+            await here.ask(b"nonsense\r\n\r\n")
+            first, second, third = here.log
+            assert (first.method, first.path, first.status) == ("POST", "/v2/models/m/infer", 200)
+            assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
+            assert first.bytes_sent > 0
+            assert first.seconds >= 0
+            assert (second.path, second.status) == ("/nope", 404)
+            assert third.status == 400
+
+    run(body())
+
+
+def test_an_id_in_the_headers_is_logged_whatever_becomes_of_the_request(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"x", request_id="inside")
+            asked = [b"GET /nope HTTP/1.1\r\nHost: t\r\nX-Request-Id: lost\r\n\r\n"]
+            asked.append(post(b"no JSON", "X-Request-Id: wrong"))
+            asked.append(post(data, line, "X-Request-Id: outside"))
+            for request in asked:
+                await here.ask(request)
+            client = await here.connect()
+            client.send(post(data, line, "X-Request-Id: left")[:-1])
+            client.writer.write_eof()
+            await client.ended()
+            client.close()
+            assert [(access.request_id, access.status) for access in here.log] == [
+                ("lost", 404),
+                ("wrong", 400),
+                ("inside", 200),
+                ("left", 499),
+            ]
+
+    run(body())
+
+
+# ------------------------------------------------------------------------------- fuzz
+
+
+@settings(max_examples=60)
+@given(noise=st.binary(max_size=60), place=st.integers(0, 200), cut=st.integers(0, 200))
+def test_mutated_requests_never_break_the_server(serve, post, binary, noise, place, cut):
+    async def body():
+        async with serve() as here:
+            raw = post(*binary(b"abcd"))
+            client = await here.connect()
+            client.send(raw[:place] + noise + raw[place + cut :])
+            client.writer.write_eof()
+            await client.ended()
+            client.close()
+            assert (await here.ask(GET)).status == 200
+            assert all(access.status != 500 for access in here.log)
+
+    asyncio.run(body())

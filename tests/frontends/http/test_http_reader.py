@@ -1,0 +1,212 @@
+"""`RequestReader` without a socket: whole, one byte at a time, cut anywhere; every byte counted."""
+
+from __future__ import annotations
+
+import httptools
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.frontends.http import reader as reader_module
+from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, RequestReader
+from slacktide.frontends.http.router import Router
+from slacktide.frontends.http.settings import HttpSettings
+
+LIMIT = HttpSettings().max_header_bytes
+GET = b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n"
+CHUNKED = b"POST /x HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def make(**settings) -> RequestReader:
+    return RequestReader(Hub(Router([]), HttpSettings(**settings), None, None), "c")
+
+
+class Read:
+    """What a reader made of some bytes."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple] = []
+        self.refusal = None
+        self.fed = 0
+        self.most_kept = 0
+
+    @property
+    def said(self):
+        return self.requests, self.refusal
+
+
+def read(reader: RequestReader, pieces) -> Read:
+    """Feed pieces until a refusal, as a connection would: what is held is taken first."""
+    done = Read()
+
+    def note() -> None:
+        done.most_kept = max(done.most_kept, reader.gathered)
+        while reader.ready:
+            one = reader.ready.popleft()
+            body = bytes(one.body) if one.chunked else b"".join(one.pieces)
+            done.requests.append((one.method, one.target, dict(one.headers), body))
+
+    for piece in pieces:
+        done.fed += len(piece)
+        current = reader.current
+        if current is not None and current.headers_done and not current.chunked:
+            # Its body goes past the reader, which a connection receives in place.
+            taken = piece[: current.length - current.filled]
+            current.pieces.append(taken)
+            current.filled += len(taken)
+            if current.filled == current.length:
+                reader.bypass()
+                reader.complete(current)
+            piece = piece[len(taken) :]
+        done.refusal = reader.feed(piece, 0.0)
+        note()
+        while reader.held and done.refusal is None:
+            done.refusal = reader.feed(b"", 0.0)
+            note()
+        if done.refusal is not None:
+            break
+    return done
+
+
+def in_bytes(raw: bytes):
+    return (raw[i : i + 1] for i in range(len(raw)))
+
+
+def post(body: bytes) -> bytes:
+    return b"POST /x HTTP/1.1\r\nHost: t\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+GOOD = {
+    "no body": GET,
+    "blank lines before it": b"\r\n\n" + GET,
+    "a body": post(b"hello") + GET,
+    "a body like a head": post(b"a\r\n\r\nGET / HTTP/1.1\r\n\r\n") + GET,
+    "http/1.0 without a host": b"GET / HTTP/1.0\r\n\r\n",
+    "an offered upgrade": post(b"ab").replace(b"Host", b"Connection: Upgrade\r\nUpgrade: x\r\nHost")
+    + GET,
+    "chunks": CHUNKED + b"3\r\nabc\r\n00a;x=y\r\n0123456789\r\n0\r\n\r\n" + GET,
+    "a trailer": CHUNKED + b"1\r\na\r\n0\r\nDigest: x\r\nOther:\r\n\r\n" + GET,
+    "blanks before an extension": CHUNKED + b"1 \t;x\r\na\r\n0;y=z\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_whole_and_one_byte_at_a_time_are_read_alike(case):
+    raw = GOOD[case]
+    whole, dripped = read(make(), [raw]), read(make(), in_bytes(raw))
+    assert whole.refusal is None
+    assert whole.said == dripped.said
+    assert len(whole.requests) == 1 + raw.endswith(GET) - (
+        case in ("no body", "blank lines before it")
+    )
+
+
+@given(cuts=st.lists(st.integers(1, 120), max_size=8), order=st.permutations(sorted(GOOD)))
+def test_any_cut_reads_alike(cuts, order):
+    raw = b"".join(GOOD[case] for case in order if "1.0" not in case)
+    pieces, rest = [], raw
+    for cut in cuts:
+        pieces.append(rest[:cut])
+        rest = rest[cut:]
+    assert read(make(), [*pieces, rest]).said == read(make(), [raw]).said
+
+
+BAD = {
+    "two blanks before the target": (b"GET  / HTTP/1.1\r\nHost: t\r\n\r\n", 400),
+    "two blanks behind the target": (b"GET /  HTTP/1.1\r\nHost: t\r\n\r\n", 400),
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    "the same host twice": (b"GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n", 400),
+    "only blank lines": (b"\r\n" * 100, 400),
+    "endless target": (b"GET /" + b"a" * 2 * LIMIT, 414),
+    "endless header": (b"GET / HTTP/1.1\r\nHost: t\r\nA: " + b"a" * 2 * LIMIT, 431),
+    "endless trailer": (CHUNKED + b"0\r\nA: " + b"a" * 2 * LIMIT, 431),
+    "endless trailers": (CHUNKED + b"0\r\n" + b"A: bcd\r\n" * LIMIT, 431),
+    "endless extension": (CHUNKED + b"1;" + b"a" * 2 * LIMIT, 431),
+    "endless extensions": (CHUNKED + (b"1;" + b"a" * 1000 + b"\r\nb\r\n") * 100, 431),
+    "endless size": (CHUNKED + b"0" * 17, 400),
+    "no size": (CHUNKED + b";x\r\n", 400),
+    "a sign in a size": (CHUNKED + b"+1\r\n", 400),
+    "a size beyond 64 bits": (CHUNKED + b"1" + b"0" * 16 + b"\r\n", 400),
+    "a size beyond the body limit": (CHUNKED + b"4000001\r\n", 413),
+    "sizes beyond the body limit together": (CHUNKED + b"1\r\na\r\n4000000\r\n", 413),
+    "a bare line feed behind a size": (CHUNKED + b"1\n", 400),
+    "no line end behind the data": (CHUNKED + b"1\r\nab", 400),
+    "a trailer that is no header": (CHUNKED + b"0\r\nnonsense\r\n\r\n", 400),
+    "a folded trailer": (CHUNKED + b"0\r\nA: b\r\n c: d\r\n\r\n", 400),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_end_well_is_refused_and_nothing_of_it_is_kept(case):
+    raw, status = BAD[case]
+    for pieces in ([raw], in_bytes(raw), (raw[i : i + 100] for i in range(0, len(raw), 100))):
+        done = read(make(), pieces)
+        assert done.refusal is not None
+        assert done.refusal.status == status
+        assert done.requests == []
+
+
+@pytest.mark.parametrize("case", [case for case in BAD if case.startswith("endless")])
+def test_every_byte_to_the_end_of_a_message_counts_against_the_limit(case):
+    raw, _ = BAD[case]
+    done = read(make(), in_bytes(raw))
+    assert done.fed <= LIMIT + len(CHUNKED) + 200  # sizes of chunks and their data do not count
+    assert done.most_kept <= LIMIT + 1
+
+
+def test_an_impossible_size_is_refused_before_any_data_has_come():
+    reader = make(max_body_bytes=1000)
+    done = read(reader, [CHUNKED + b"3e9\r\n"])
+    assert done.refusal is not None
+    assert (done.refusal.status, reader.gathered) == (413, 0)
+
+
+def test_a_head_in_single_bytes_is_not_parsed_or_copied_again_and_again(monkeypatch):
+    given_to_parsers = []
+
+    class Counting:
+        def __init__(self, protocol) -> None:
+            self._real = httptools.HttpRequestParser(protocol)
+
+        def feed_data(self, data) -> None:
+            given_to_parsers.append(len(data))
+            self._real.feed_data(data)
+
+        def __getattr__(self, name):
+            return getattr(self._real, name)
+
+    class Fake:
+        HttpRequestParser = Counting
+        HttpParserError = httptools.HttpParserError
+        HttpParserUpgrade = httptools.HttpParserUpgrade
+
+    monkeypatch.setattr(reader_module, "httptools", Fake)
+    raw = b"GET / HTTP/1.1\r\nHost: t\r\nA: " + b"a" * 30_000 + b"\r\n\r\n"
+    assert len(read(make(), in_bytes(raw)).requests) == 1
+    assert given_to_parsers == [1, len(raw)]
+
+
+def test_one_call_takes_so_many_requests_and_holds_the_rest():
+    reader = make()
+    reader.feed(GET * 100, 0.0)
+    assert len(reader.ready) == HEADS_AT_ONCE
+    assert reader.held == len(GET) * (100 - HEADS_AT_ONCE)
+    assert len(read(reader, [b""]).requests) == 100
+
+
+def test_one_call_takes_so_many_chunks_and_holds_the_rest():
+    reader = make()
+    reader.feed(CHUNKED + b"1\r\na\r\n" * 4000, 0.0)
+    assert reader.current is not None
+    assert reader.current.filled == LINES_AT_ONCE // 2  # a line before its data, and one behind it
+    assert reader.held == 6 * (4000 - LINES_AT_ONCE // 2)
+    assert read(reader, [b"0\r\n\r\n"]).requests[0][3] == b"a" * 4000
+
+
+def test_bytes_that_come_while_others_are_held_keep_their_place():
+    reader = make()
+    reader.feed(GET * (HEADS_AT_ONCE + 1), 0.0)
+    reader.hold(post(b"last"))
+    assert [request[0] for request in read(reader, [b""]).requests][-2:] == ["GET", "POST"]

@@ -1,0 +1,358 @@
+"""Every route: what it answers, what guards it, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+
+import orjson
+import pytest
+import tritonclient.http as triton
+
+from slacktide.frontends.http import (
+    Denial,
+    Group,
+    HttpServer,
+    HttpSettings,
+    Response,
+    Route,
+    inference_routes,
+    metrics_routes,
+)
+from slacktide.frontends.http.router import Router
+from slacktide.wire.errors import BadField
+
+ROUTES = inference_routes(None, None, HttpSettings())  # only looked at, never called
+
+
+def request(method: str, path: str, content: bytes = b"", *headers: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", "Host: t", f"Content-Length: {len(content)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
+
+
+def filled(pattern: str) -> str:
+    for name in ("{model}", "{version}", "{region}", "{repository}"):
+        pattern = pattern.replace(name, {"{model}": "m", "{version}": "1"}.get(name, "r"))
+    return pattern
+
+
+ANSWERS = [
+    ("GET", "/v2/health/live", 200, None),
+    ("GET", "/v2/health/ready", 200, None),
+    ("GET", "/v2/models/m/ready", 200, None),
+    ("GET", "/v2/models/m/versions/1/ready", 200, None),
+    ("GET", "/v2/models/m/versions/2/ready", 400, None),
+    ("GET", "/v2/models/x/ready", 400, None),
+    ("GET", "/v2?a=/b", 200, "extensions"),
+    ("GET", "http://host/v2", 200, "extensions"),
+    ("GET", "/v2/models/stats", 200, "model_stats"),
+    ("GET", "/v2/models/m/stats", 200, "model_stats"),
+    ("GET", "/v2/models/m/versions/1/stats", 200, "model_stats"),
+    ("GET", "/v2/models/m/config", 200, "max_batch_size"),
+    ("GET", "/v2/models/x/config", 404, "error"),
+    ("GET", "/v2/models/x", 404, "error"),
+    ("POST", "/v2/models/m/generate", 501, "error"),
+    ("POST", "/v2/models/m/versions/1/generate_stream", 501, "error"),
+    ("POST", "/v2/repository/elsewhere/index", 501, "error"),
+    ("POST", "/v2/repository/elsewhere/models/m/load", 501, "error"),
+    ("POST", "/v2/repository/models/m/load", 200, None),
+    ("POST", "/v2/repository/models/m/unload", 200, None),
+    ("POST", "/v2/repository/models/x/unload", 404, "error"),
+    ("GET", "/v2/trace/setting", 200, "trace_level"),
+    ("GET", "/v2/models/m/trace/setting", 200, "trace_level"),
+    ("POST", "/v2/trace/setting", 501, "error"),
+    ("GET", "/v2/logging", 200, "log_info"),
+    ("POST", "/v2/logging", 501, "error"),
+    ("POST", "/v2/systemsharedmemory/region/r/register", 501, "error"),
+    ("POST", "/v2/cudasharedmemory/region/r/register", 501, "error"),
+    ("POST", "/v2/systemsharedmemory/unregister", 200, None),
+    ("POST", "/v2/systemsharedmemory/region/r/unregister", 200, None),
+    ("GET", "/v2/cudasharedmemory/region/r/status", 404, "error"),
+    ("GET", "/", 404, "error"),
+    ("GET", "/v2/", 404, "error"),
+    ("GET", "/v2/models//ready", 404, "error"),
+    ("GET", "/v2/models/m/ready/", 404, "error"),
+    ("GET", "/v2" + "/a" * 50, 404, "error"),
+    ("GET", "/v2/models/a%2Fb/ready", 400, "error"),
+    ("GET", "/v2/models/a%zz/ready", 400, "error"),
+    ("GET", "/v2/models/%ff/ready", 400, "error"),
+    ("GET", "/v2/models/%00/ready", 400, "error"),
+    ("OPTIONS", "/v2", 405, "error"),
+    ("DELETE", "/v2/models/m/infer", 405, "error"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status", "key"), ANSWERS)
+def test_what_each_route_answers(serve, method, path, status, key):
+    async def body():
+        async with serve() as here:
+            answer = await here.ask(request(method, path))
+            assert answer.status == status
+            if key is None:
+                assert answer.body == b""
+            else:
+                assert key in answer.json
+                assert answer.headers["content-type"] == "application/json"
+
+    asyncio.run(body())
+
+
+def test_shapes_of_the_longer_answers(serve):
+    async def body():
+        async with serve() as here:
+            spec = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+            metadata = await here.ask(request("GET", "/v2/models/m"))
+            assert metadata.json == {
+                "name": "m",
+                "versions": ["1"],
+                "platform": "onnxruntime_onnx",
+                "inputs": [spec],
+                "outputs": [spec],
+            }
+            for content, ready in ((b"", "False"), (b'{"ready":true}', "True")):
+                index = await here.ask(request("POST", "/v2/repository/index", content))
+                assert index.json[0]["reason"] == ready
+            regions = await here.ask(request("GET", "/v2/systemsharedmemory/status"))
+            assert regions.json == []
+            wrong = await here.ask(request("PUT", "/v2/models/m"))
+            assert (wrong.status, wrong.headers["allow"]) == (405, "GET")
+
+    asyncio.run(body())
+
+
+def test_readiness_fails_when_the_server_says_so(serve):
+    async def body():
+        async with serve() as here:
+            here.control.is_ready = False
+            answer = await here.ask(request("GET", "/v2/health/ready"))
+            assert (answer.status, answer.body) == (503, b"")
+            assert (await here.ask(request("GET", "/v2/health/live"))).status == 200
+
+    asyncio.run(body())
+
+
+def test_load_parameters_are_decoded(serve):
+    upload = {"config": '{"a":1}', "file:1/model.onnx": base64.b64encode(b"onnx").decode()}
+
+    async def body():
+        async with serve() as here:
+            content = orjson.dumps({"parameters": upload})
+            answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
+            assert answer.status == 200
+            loaded = {"config": '{"a":1}', "file:1/model.onnx": b"onnx"}
+            assert here.control.loaded == [("m", loaded)]
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[]",
+        b"{",
+        b'{"parameters":[]}',
+        b'{"parameters":{"config":{}}}',
+        b'{"parameters":{"file:1/model.onnx":"%%"}}',
+        b'{"parameters":{"file:1/model.onnx":7}}',
+    ],
+)
+def test_bad_load_bodies_are_400(serve, content):
+    async def body():
+        async with serve() as here:
+            answer = await here.ask(request("POST", "/v2/repository/models/m/load", content))
+            assert answer.status == 400
+            assert here.control.loaded == []
+
+    asyncio.run(body())
+
+
+def test_control_that_is_off_is_403_and_large_bodies_are_413(serve):
+    async def body():
+        async with serve(HttpSettings(max_control_bytes=100)) as here:
+            here.control.forbids = True
+            path = "/v2/repository/models/m/load"
+            assert (await here.ask(request("POST", path))).status == 403
+            assert (await here.ask(request("POST", path, b" " * 101))).status == 413
+            client = await here.connect()
+            client.send(
+                b"POST %b HTTP/1.1\r\nHost: t\r\nContent-Length: 101\r\n\r\n" % path.encode()
+            )
+            assert (await client.answer()).status == 413
+            client.close()
+
+    asyncio.run(body())
+
+
+def test_json_of_a_control_call_is_no_longer_than_a_turn_of_the_loop_bears(serve):
+    async def body():
+        async with serve() as here:
+            text = b'{"ready":%b1%b}' % (b"[" * 40_000, b"]" * 40_000)
+            answer = await here.ask(request("POST", "/v2/repository/index", text))
+            assert answer.status == 413
+            assert answer.json["error"] == "body: expected at most 65536 bytes, got 80011"
+
+    asyncio.run(body())
+
+
+def test_control_bodies_may_come_in_pieces(serve):
+    async def body():
+        async with serve() as here:
+            raw = request("POST", "/v2/repository/index", b'{"ready":true}')
+            client = await here.connect()
+            client.send(raw[:-5])
+            await here.until(lambda: here.hub.buffered)
+            client.send(raw[-5:])
+            assert (await client.answer()).json[0]["reason"] == "True"
+            client.close()
+            assert here.hub.buffered == 0
+
+    asyncio.run(body())
+
+
+def test_the_stock_client_walks_the_control_routes(serve):
+    def walk(port: int) -> None:
+        with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            assert client.is_server_live()
+            assert client.is_server_ready()
+            assert client.is_model_ready("m")
+            assert not client.is_model_ready("m", "9")
+            assert client.get_server_metadata()["name"] == "slacktide"
+            assert client.get_model_metadata("m")["platform"] == "onnxruntime_onnx"
+            assert client.get_model_config("m")["max_batch_size"] == 8
+            assert client.get_inference_statistics()["model_stats"]
+            assert client.get_model_repository_index()[0]["state"] == "READY"
+            client.load_model("m", config="{}")
+            client.unload_model("m")
+            assert client.get_system_shared_memory_status() == []
+            client.unregister_system_shared_memory()
+            assert client.get_trace_settings()["trace_level"] == ["OFF"]
+            assert client.get_log_settings()["log_verbose_level"] == 0
+            with pytest.raises(triton.InferenceServerException, match="not supported"):
+                client.register_system_shared_memory("r", "/r", 8)
+
+    async def body():
+        async with serve() as here:
+            await asyncio.to_thread(walk, here.server.port)
+            assert here.control.loaded == [("m", {"config": "{}"})]
+            assert here.control.unloaded == ["m"]
+
+    asyncio.run(body())
+
+
+# ------------------------------------------------------------------------------- the gate
+
+
+def gate(group, headers):
+    if headers.get(b"authorization") == b"Bearer right":
+        return None
+    return Denial("a token is needed", 403 if group is Group.CONTROL else 401)
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
+def test_the_gate_stands_before_every_route(serve, route):
+    status = 403 if route.group is Group.CONTROL else 401
+
+    async def body():
+        async with serve(authorize=gate) as here:
+            path = filled(route.pattern)
+            denied = await here.ask(request(route.method, path, b"{}"))
+            assert (denied.status, denied.json) == (status, {"error": "a token is needed"})
+            assert here.data.calls == here.data.refused == here.control.loaded == []
+            token = "Authorization: Bearer right"
+            assert (await here.ask(request(route.method, path, b"{}", token))).status != status
+
+    asyncio.run(body())
+
+
+def test_the_gate_stands_before_the_body(serve, post):
+    async def body():
+        async with serve(authorize=gate) as here:
+            client = await here.connect()
+            client.send(post(length=10_000_000))
+            answer = await client.answer()
+            assert (answer.status, answer.closes) == (401, True)
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert here.data.announced == []
+            client.close()
+
+    asyncio.run(body())
+
+
+# ------------------------------------------------------------------------------- other tables
+
+
+def test_metrics_on_the_same_server(run):
+    routes = metrics_routes(lambda: (200, "text/plain; version=0.0.4", b"up 1\n"))
+
+    async def body():
+        server = HttpServer(routes)
+        await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /metrics?x HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
+        head, _, content = (await reader.read()).partition(b"\r\n\r\n")
+        writer.close()
+        await server.close()
+        assert b"text/plain; version=0.0.4\r\n" in head
+        assert content == b"up 1\n"
+
+    run(body())
+
+
+def test_a_handler_that_raises_is_500_and_logged(run, caplog):
+    async def slow(request):
+        raise RuntimeError("/secret/path")
+
+    def fast(request):
+        raise RuntimeError("/secret/path")
+
+    routes = [Route("GET", "/a", slow, Group.HEALTH), Route("GET", "/b", fast, Group.HEALTH)]
+
+    async def body():
+        server = HttpServer(routes, access_log=lambda access: 1 / 0)
+        await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(
+            b"GET /a HTTP/1.1\r\nHost: t\r\n\r\n"
+            b"GET /b HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n",
+        )
+        raw = await reader.read()
+        writer.close()
+        await server.close()
+        assert raw.count(b"HTTP/1.1 500 ") == 2
+        assert b"secret" not in raw
+
+    with caplog.at_level(logging.ERROR):
+        run(body())
+    assert "secret" in caplog.text
+    assert "the access log failed" in caplog.text
+
+
+def test_tables_that_contradict_themselves_are_refused():
+    def handler(request):
+        return Response()
+
+    one = Route("GET", "/a/{x}", handler, Group.HEALTH)
+    with pytest.raises(ValueError, match="two routes"):
+        Router([one, one])
+    with pytest.raises(ValueError, match="elsewhere"):
+        Router([one, Route("GET", "/a/{y}/b", handler, Group.HEALTH)])
+
+
+def test_the_router_caches_within_bounds():
+    router = Router(ROUTES)
+    for number in range(5000):
+        found = router.match(b"/v2/models/%d/ready?%d" % (number, number))
+        assert found is not None
+        assert found.params == {"model": str(number)}
+    assert len(router._cache) <= 1024
+    assert router.match(b"*") is None
+    assert router.match(b"host:80") is None
+    with pytest.raises(BadField):
+        router.match(b"/v2/models/%/ready")
+
+
+@pytest.mark.parametrize("name", ["idle_timeout_s", "max_body_bytes", "tick_s"])
+def test_settings_must_be_positive(name):
+    with pytest.raises(ValueError, match=name):
+        HttpSettings(**{name: 0})

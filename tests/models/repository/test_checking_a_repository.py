@@ -1,0 +1,210 @@
+"""`slacktide models check`: real ONNX files, good and bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.models.repository import Finding, Repository, Severity, check_repository
+from slacktide.models.repository.errors import ModelFileError
+from slacktide.models.repository.onnx_file import OnnxFile
+
+Builder = Callable[..., Path]
+
+
+def model(
+    *,
+    batch: int | str = "N",
+    op: str = "MatMul",
+    domain: str = "",
+    opset: int = 17,
+    out_batch: int | str | None = None,
+    element: int = TensorProto.FLOAT,
+) -> onnx.ModelProto:
+    """y = x · W, x of shape (batch, 4)."""
+    weights = numpy_helper.from_array(np.ones((4, 2), np.float32), "W")
+    x = helper.make_tensor_value_info("x", element, [batch, 4])
+    y = helper.make_tensor_value_info("y", element, [batch if out_batch is None else out_batch, 2])
+    node = helper.make_node(op, ["x", "W"], ["y"], domain=domain)
+    graph = helper.make_graph([node], "g", [x], [y], [weights])
+    opsets = [helper.make_opsetid("", opset)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _messages(root: Path) -> list[str]:
+    findings = check_repository(root)
+    for finding in findings:
+        assert str(root.parent) not in finding.message
+    return [f"{finding.severity.value} {finding.message}" for finding in findings]
+
+
+def test_a_good_repository(root: Path, add_model: Builder) -> None:
+    data = model().SerializeToString()
+    pbtxt = 'max_batch_size: 8 input { name: "x" data_type: TYPE_FP32 dims: 4 }'
+    add_model("a", data=data)
+    add_model("b", data=data, yaml="max_batch: 8\ninputs: {x: {finite: true}}")
+    add_model("c", data=data, pbtxt=pbtxt)
+    add_model("d", data=model(batch=3).SerializeToString(), yaml="max_batch: 0")
+    assert check_repository(root) == []
+
+
+@pytest.mark.parametrize(
+    ("proto", "yaml", "message"),
+    [
+        (model(op="MatMull"), "", "No Op registered for MatMull"),
+        (model(op="Magic", domain="com.acme"), "", "operators of com.acme need a library"),
+        (model(batch=3), "max_batch: 8", "'x': max_batch 8 needs a free first axis"),
+        (model(out_batch=1), "max_batch: 8", "'y': max_batch 8 needs a free first axis"),
+        (model(element=TensorProto.COMPLEX64), "", "type COMPLEX64 cannot be served"),
+        (model(), "inputs: {z: {}}", "m/slacktide.yaml: inputs.z: the model has no such input"),
+        (onnx.ModelProto(), "", "it holds no graph"),
+    ],
+)
+def test_models_that_cannot_be_served(
+    root: Path, add_model: Builder, proto: onnx.ModelProto, yaml: str, message: str
+) -> None:
+    add_model("m", data=proto.SerializeToString(), yaml=yaml)
+    (found,) = _messages(root)
+    assert found.startswith("error m/")
+    assert message in found
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x00" * 100])
+def test_files_that_are_no_model(root: Path, add_model: Builder, data: bytes) -> None:
+    add_model("m", data=data)
+    (found,) = _messages(root)
+    assert found.startswith("error m/1/model.onnx: expected an ONNX model")
+
+
+def test_no_damage_to_a_file_is_worse_than_a_finding(root: Path, add_model: Builder) -> None:
+    whole = model().SerializeToString()
+    file = add_model("m", data=whole) / "1" / "model.onnx"
+    generator = np.random.default_rng(5)
+    found = 0
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for place in generator.integers(0, len(whole), 2):
+            damaged[place] = generator.integers(0, 256)
+        file.write_bytes(damaged)
+        found += len(_messages(root))
+    assert found > 50
+
+
+def test_a_type_nobody_knows(root: Path, add_model: Builder) -> None:
+    add_model("m", data=model(element=99).SerializeToString())
+    (definition,) = Repository(root).read("m")
+    with pytest.raises(ModelFileError, match="type 99 cannot be served"):
+        OnnxFile(definition).interface(None)
+
+
+def test_a_batch_of_one_may_have_a_fixed_axis(root: Path, add_model: Builder) -> None:
+    add_model("m", data=model(batch=1).SerializeToString(), yaml="max_batch: 1")
+    assert check_repository(root) == []
+
+
+def test_more_than_one_row_needs_a_free_axis(root: Path, add_model: Builder) -> None:
+    add_model("m", data=model(batch=1).SerializeToString(), yaml="max_batch: 2")
+    (found,) = _messages(root)
+    assert "'x': max_batch 2 needs a free first axis" in found
+
+
+@pytest.mark.parametrize("which", ["input", "output"])
+def test_a_rank_left_open_leaves_the_interface_to_the_runtime(
+    root: Path, add_model: Builder, which: str
+) -> None:
+    proto = model()
+    getattr(proto.graph, which)[0].type.tensor_type.ClearField("shape")
+    add_model("m", data=proto.SerializeToString())
+    (definition,) = Repository(root).read("m")
+    assert OnnxFile(definition).interface(8) is None
+
+
+def _external(add_model: Builder, edit: Callable[[Any], None] | None = None) -> Path:
+    """A model whose weights lie in weights.bin; `edit` may change the tensor's entry."""
+    folder = add_model("m") / "1"
+    onnx.save(
+        model(),
+        folder / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    if edit is not None:
+        proto = onnx.load(folder / "model.onnx", load_external_data=False)
+        edit(proto.graph.initializer[0])
+        (folder / "model.onnx").write_bytes(proto.SerializeToString())
+    return folder
+
+
+def _set(key: str, value: str) -> Callable[[Any], None]:
+    def edit(tensor: Any) -> None:
+        for entry in tensor.external_data:
+            if entry.key == key:
+                entry.value = value
+
+    return edit
+
+
+def test_external_data_beside_the_model(root: Path, add_model: Builder) -> None:
+    _external(add_model)
+    assert check_repository(root) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (_set("location", "../../../secret"), "expected a path below the model"),
+        (_set("location", "/etc/passwd"), "expected a path below the model"),
+        (_set("location", ""), "expected a path below the model"),
+        (_set("location", "nothing.bin"), "expected a regular file, there is none"),
+        (_set("length", "100000"), "bytes"),
+        (_set("length", "many"), "expected whole numbers"),
+    ],
+)
+def test_external_data_that_is_not_there_or_elsewhere(
+    root: Path, add_model: Builder, edit: Callable[[Any], None], message: str
+) -> None:
+    _external(add_model, edit)
+    (found,) = _messages(root)
+    assert "external data" in found
+    assert message in found
+
+
+def test_external_data_behind_a_link(root: Path, tmp_path: Path, add_model: Builder) -> None:
+    folder = _external(add_model)
+    (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
+    (folder / "weights.bin").symlink_to(tmp_path / "elsewhere.bin")
+    (found,) = _messages(root)
+    assert "leads out" in found
+
+
+def test_findings_name_the_model_and_are_in_order(root: Path, add_model: Builder) -> None:
+    data = model().SerializeToString()
+    add_model("c", data=data, yaml="lane: one\ncores: 1")
+    add_model("d", data=data, yaml="lane: one\ncores: 2")
+    add_model("a", data=data, yaml="sloo: 1s")
+    add_model("b", data=data, pbtxt="response_cache { enable: true }", versions=("1", "2"))
+    found = [(finding.model, finding.severity) for finding in check_repository(root)]
+    assert found == [
+        ("a", Severity.ERROR),
+        ("b", Severity.WARNING),
+        ("d", Severity.ERROR),
+    ]
+
+
+def test_an_empty_folder_and_a_models_own(root: Path) -> None:
+    (finding,) = check_repository(root)
+    assert finding == Finding(
+        "", Severity.WARNING, "no models: expected folders such as NAME/1/model.onnx"
+    )
+    (root / "model.onnx").write_bytes(b"x")
+    (finding,) = check_repository(root)
+    assert (finding.model, finding.severity) == ("", Severity.ERROR)

@@ -1,0 +1,49 @@
+"""The hash that profiles are keyed by."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slacktide.models.repository import ModelDefinition, model_hash
+from slacktide.models.repository.errors import OutsideRepositoryError
+
+Define = Callable[..., ModelDefinition]
+
+
+def test_one_file_hashes_as_sha256sum_does(define: Define) -> None:
+    assert model_hash(define(data=b"abc")) == hashlib.sha256(b"abc").hexdigest()
+
+
+def test_external_data_counts_and_so_does_its_name(define: Define) -> None:
+    definition = define(data=b"abc")
+    seen = {model_hash(definition)}
+    weights = definition.folder / "weights.bin"
+    for content in (b"1", b"2"):
+        weights.write_bytes(content)
+        seen.add(model_hash(definition))
+    weights.rename(definition.folder / "other.bin")
+    seen.add(model_hash(definition))
+    (definition.folder / "sub").mkdir()
+    (definition.folder / "sub" / "more.bin").write_bytes(b"3")
+    seen.add(model_hash(definition))
+    assert len(seen) == 5
+
+
+def test_profiles_and_hidden_files_do_not_count(define: Define) -> None:
+    definition = define(data=b"abc")
+    before = model_hash(definition)
+    (definition.folder / "profile.0123.json").write_text("{}")
+    (definition.folder / ".profile.tmp").write_text("{}")
+    assert model_hash(definition) == before
+
+
+def test_a_link_out_of_the_folder_is_refused(define: Define, tmp_path: Path) -> None:
+    definition = define()
+    (tmp_path / "secret").write_text("x")
+    (definition.folder / "weights.bin").symlink_to(tmp_path / "secret")
+    with pytest.raises(OutsideRepositoryError, match=r"m/1/model\.onnx: weights\.bin"):
+        model_hash(definition)

@@ -1,0 +1,239 @@
+"""A folder of model folders, read: versions, broken neighbours, and slips of the hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slacktide.models.repository import Repository, RepositoryError
+from slacktide.models.repository import repository as reading
+from slacktide.models.repository.errors import (
+    InvalidNameError,
+    LayoutError,
+    ModelConfigError,
+    NotFoundError,
+    OutsideRepositoryError,
+    RefusedFieldError,
+    RepositoryMistakeError,
+    SettingsError,
+    UnreadableError,
+)
+
+Builder = Callable[..., Path]
+
+
+def test_the_highest_version_is_served(root: Path, add_model: Builder) -> None:
+    folder = add_model("m", versions=("1", "9", "10"))
+    (definition,) = Repository(root).read("m")
+    assert (definition.name, definition.version) == ("m", "10")
+    assert definition.folder == folder / "10"
+    assert definition.model_path == folder / "10" / "model.onnx"
+    assert definition.data_root == folder / "10"
+    assert definition.where == "m/10/model.onnx"
+    assert definition.config == {}
+    assert definition.warnings == ()
+
+
+def test_several_versions(root: Path, add_model: Builder) -> None:
+    add_model("m", versions=("1", "2", "3"), yaml="versions: [3, 1]")
+    repository = Repository(root)
+    assert [d.version for d in repository.read("m")] == ["1", "3"]
+
+
+def test_a_version_asked_for_must_exist(root: Path, add_model: Builder) -> None:
+    add_model("m", yaml="versions: [7]")
+    with pytest.raises(NotFoundError, match=r"^m/7: expected a folder, there is none"):
+        Repository(root).read("m")
+
+
+def test_folders_that_are_no_version_are_passed_over(root: Path, add_model: Builder) -> None:
+    folder = add_model("m")
+    for name in ("02", "configs", "warmup", "0", "-1"):
+        (folder / name).mkdir()
+    (folder / "3").write_text("a file")
+    assert [d.version for d in Repository(root).read("m")] == ["1"]
+
+
+def test_the_file_may_have_another_name(root: Path, add_model: Builder) -> None:
+    add_model("a", file="net.onnx", yaml="file: net.onnx")
+    add_model("b", file="net.onnx", pbtxt='default_model_filename: "net.onnx"')
+    add_model("c", file="net.onnx")
+    a, b, c = Repository(root).scan()
+    assert a.definitions[0].model_path.name == b.definitions[0].model_path.name == "net.onnx"
+    assert str(c.problem) == "c/1/model.onnx: expected a regular file, there is none"
+
+
+def test_a_broken_model_does_not_stop_the_others(root: Path, add_model: Builder) -> None:
+    add_model("good")
+    add_model("bad_yaml", yaml="sloo: 1s")
+    add_model("bad_pbtxt", pbtxt="max_batch_sise: 1")
+    add_model("refused", pbtxt="sequence_batching {}")
+    add_model("bad name")
+    add_model("no_version", versions=())
+    (root / "empty").mkdir()
+    (root / "dangling").symlink_to("nothing")
+    (root / "outside").symlink_to("..")
+    listed = {model.name: model for model in Repository(root).scan()}
+    assert [d.version for d in listed.pop("good").definitions] == ["1"]
+    assert {name: type(model.problem) for name, model in listed.items()} == {
+        "bad_yaml": SettingsError,
+        "bad_pbtxt": ModelConfigError,
+        "refused": RefusedFieldError,
+        "bad name": InvalidNameError,
+        "no_version": NotFoundError,
+        "empty": NotFoundError,
+        "dangling": NotFoundError,
+        "outside": OutsideRepositoryError,
+    }
+    assert all(model.definitions == () for model in listed.values())
+
+
+def test_hidden_folders_and_files_are_no_models(root: Path, add_model: Builder) -> None:
+    add_model("m")
+    for name in (".git", "_scratch"):
+        (root / name).mkdir()
+    (root / "README.md").write_text("x")
+    assert Repository(root).names() == ("m",)
+
+
+def test_an_unknown_model_gets_the_nearest_name(root: Path, add_model: Builder) -> None:
+    add_model("tiny_mlp")
+    with pytest.raises(NotFoundError, match="no model 'tiny_mpl'; did you mean 'tiny_mlp'"):
+        Repository(root).read("tiny_mpl")
+
+
+@pytest.mark.parametrize("name", ["..", "../m", "a/b", "", "/etc"])
+def test_a_name_cannot_be_a_path(root: Path, name: str) -> None:
+    with pytest.raises(InvalidNameError):
+        Repository(root).read(name)
+
+
+def test_an_empty_repository_is_fine(root: Path) -> None:
+    assert Repository(root).scan() == ()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        ("model.onnx", "it holds model.onnx): a repository holds NAME/1/model.onnx"),
+        ("1/model.onnx", "it holds 1): serve the folder that holds it"),
+        ("slacktide.yaml", "it holds slacktide.yaml): serve the folder that holds it"),
+        ("config.pbtxt", "it holds config.pbtxt): serve the folder that holds it"),
+    ],
+)
+def test_a_models_folder_given_as_a_repository(root: Path, make: str, message: str) -> None:
+    file = root / make
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"x")
+    with pytest.raises(LayoutError) as caught:
+        Repository(root).scan()
+    assert message in str(caught.value)
+
+
+def test_a_repository_that_is_not_there(root: Path) -> None:
+    with pytest.raises(NotFoundError, match="expected a repository folder, there is none"):
+        Repository(root / "nothing").scan()
+    (root / "file").write_text("x")
+    with pytest.raises(LayoutError, match="expected a repository folder, got a file"):
+        Repository(root / "file").scan()
+
+
+def test_links_inside_the_repository(root: Path, add_model: Builder) -> None:
+    folder = add_model("real")
+    (root / "alias").symlink_to("real")
+    (folder / "2").mkdir()
+    (folder / "2" / "model.onnx").symlink_to("../1/model.onnx")
+    (definition,) = Repository(root).read("alias")
+    assert definition.folder == folder / "2"
+    assert definition.model_path == folder / "1" / "model.onnx"
+    assert definition.data_root == folder / "1"
+
+
+@pytest.mark.parametrize("file", ["1/model.onnx", "slacktide.yaml", "config.pbtxt"])
+def test_a_file_may_not_be_a_link_to_the_outside(
+    root: Path, tmp_path: Path, add_model: Builder, file: str
+) -> None:
+    folder = add_model("m", yaml="", pbtxt="")
+    (tmp_path / "secret").write_text("slo: 1s")
+    (folder / file).unlink()
+    (folder / file).symlink_to(tmp_path / "secret")
+    with pytest.raises(OutsideRepositoryError, match=f"m/{file}"):
+        Repository(root).read("m")
+
+
+def test_an_oversized_settings_file(root: Path, add_model: Builder) -> None:
+    add_model("m", yaml="#" * 70_000)
+    with pytest.raises(RepositoryMistakeError, match=r"m/slacktide\.yaml: expected at most 65536"):
+        Repository(root).read("m")
+
+
+def test_a_file_without_rights(
+    root: Path, add_model: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's refusal is simulated: rights do not bind the user root."""
+    add_model("m", yaml="slo: 1s")
+
+    def refuse(self: Path, mode: str = "r") -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UnreadableError, match="Permission denied"):
+        Repository(root).read("m")
+
+
+def test_a_load_calls_config_stands_in_for_the_file(root: Path, add_model: Builder) -> None:
+    add_model("m", versions=("1", "2"), pbtxt="max_batch_size: 4", yaml="slo: 1s")
+    repository = Repository(root)
+    override = '{"max_batch_size": 8, "version_policy": {"specific": {"versions": [1]}}}'
+    (definition,) = repository.read("m", config_override=override)
+    assert (definition.version, definition.settings.max_batch) == ("1", 8)
+    assert definition.settings.slo == 1.0
+    with pytest.raises(RefusedFieldError, match=r"^m: parameter 'config': sequence_batching"):
+        repository.read("m", config_override='{"sequence_batching": {}}')
+
+
+def test_no_error_tells_where_the_repository_is(root: Path, add_model: Builder) -> None:
+    add_model("a", yaml="slo: 1")
+    add_model("b", file="other")
+    add_model("c", versions=())
+    add_model("d", yaml="[")
+    (root / "e").symlink_to("/")
+    problems = [model.problem for model in Repository(root).scan()]
+    assert len(problems) == 5
+    for problem in problems:
+        assert isinstance(problem, RepositoryError)
+        assert str(root.parent) not in str(problem)
+
+
+@pytest.mark.parametrize(
+    "fault", [OverflowError("x"), MemoryError(), RecursionError(), KeyError(3)]
+)
+@pytest.mark.parametrize(
+    ("parser", "where"),
+    [("parse_settings", "a/slacktide.yaml"), ("parse_text", "a/config.pbtxt"), ("translate", "a")],
+)
+def test_a_fault_nobody_foresaw_costs_one_model_and_names_its_file(
+    root: Path,
+    add_model: Builder,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    parser: str,
+    where: str,
+) -> None:
+    add_model("a", yaml="slo: 1s", pbtxt="max_batch_size: 3")
+    add_model("b")
+    sound = getattr(reading, parser)
+
+    def parse(data: object, **words: str) -> object:
+        if words["where"].startswith("a/"):
+            raise fault
+        return sound(data, **words)
+
+    monkeypatch.setattr(reading, parser, parse)
+    broken, good = Repository(root).scan()
+    assert str(broken.problem) == f"{where}: cannot be read: unexpected {type(fault).__name__}"
+    assert broken.problem is not None
+    assert broken.problem.__cause__ is fault
+    assert good.problem is None

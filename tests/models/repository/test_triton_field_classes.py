@@ -1,0 +1,101 @@
+"""Every field of ModelConfig has a class, a sentence, and a line in the manual."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+
+from slacktide.models.repository.errors import RefusedFieldError
+from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge
+from slacktide.models.repository.triton.messages import parse_text
+from slacktide.models.repository.triton.page import triton_config_page
+from slacktide.wire.proto.private_pool import private_pool
+
+PAGE = Path(__file__).parents[3] / "docs" / "triton-config.md"
+
+
+def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
+    """Paths of the fields that need an entry: those not covered by an entry above them."""
+    for field in message.fields:
+        path = f"{prefix}{field.name}"
+        yield path
+        entry = FIELDS.get(path)
+        nested = field.message_type
+        if entry is None or entry.treatment is not Treatment.HONOURED or nested is None:
+            continue
+        if nested.GetOptions().map_entry:
+            nested = nested.fields_by_name["value"].message_type
+        if nested is not None:
+            yield from _fields(nested, f"{path}.")
+
+
+def test_the_table_has_every_field_and_nothing_else() -> None:
+    paths = set(_fields(private_pool().message("inference.ModelConfig").DESCRIPTOR))
+    assert paths == set(FIELDS)
+
+
+def test_every_entry_has_a_sentence() -> None:
+    for field in FIELDS.values():
+        assert field.note.endswith("."), field
+        assert "|" not in field.note
+
+
+def test_the_manual_is_printed_from_the_table() -> None:
+    hint = "run python -m slacktide.models.repository.triton.page > docs/triton-config.md"
+    assert PAGE.read_text() == triton_config_page(), hint
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("sequence_batching {}", "sequence_batching"),
+        ("sequence_batching { oldest {} }", "sequence_batching"),
+        ("ensemble_scheduling { step { model_name: 'x' } }", "ensemble_scheduling"),
+        ("model_transaction_policy { decoupled: true }", "model_transaction_policy.decoupled"),
+        ("input { name: 'x' reshape { shape: 1 } }", "input.reshape"),
+        ("input { name: 'x' optional: true }", "input.optional"),
+        ("output { name: 'x' reshape {} }", "output.reshape"),
+        ("batch_input {}", "batch_input"),
+        ("optimization { execution_accelerators {} }", "optimization.execution_accelerators"),
+        ("model_operations {}", "model_operations"),
+        ("model_repository_agents {}", "model_repository_agents"),
+        ("cc_model_filenames { key: '8.0' value: 'x' }", "cc_model_filenames"),
+        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching.preserve_ordering"),
+        ("instance_group { passive: true }", "instance_group.passive"),
+        ("runtime: 'x'", "runtime"),
+    ],
+)
+def test_what_changes_the_meaning_is_refused_by_name(text: str, path: str) -> None:
+    config = parse_text(text.encode(), where="m/config.pbtxt")
+    with pytest.raises(RefusedFieldError) as caught:
+        judge(config, where="m/config.pbtxt")
+    assert [problem.field for problem in caught.value.problems] == [path]
+    assert FIELDS[path].note in str(caught.value)
+
+
+def test_a_neutral_value_is_nothing_to_refuse() -> None:
+    text = b"model_transaction_policy { decoupled: false } input { name: 'x' optional: false }"
+    assert judge(parse_text(text, where="c"), where="c") == ()
+
+
+def test_all_refused_fields_are_told_at_once() -> None:
+    config = parse_text(b"sequence_batching {} runtime: 'x' batch_input {}", where="c")
+    with pytest.raises(RefusedFieldError) as caught:
+        judge(config, where="c")
+    assert len(caught.value.problems) == 3
+
+
+def test_harmless_fields_share_one_warning() -> None:
+    text = b"""
+        optimization { graph { level: 1 } cuda { graphs: true } }
+        response_cache { enable: true }
+        input [ { name: "x" format: FORMAT_NCHW }, { name: "y" format: FORMAT_NCHW } ]
+    """
+    warnings = judge(parse_text(text, where="m/config.pbtxt"), where="m/config.pbtxt")
+    assert warnings == (
+        "m/config.pbtxt: no effect here, and no harm: input.format, optimization.graph, "
+        "optimization.cuda, response_cache",
+    )

@@ -1,0 +1,100 @@
+"""What is logged and planned of what replicas report."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slacktide.domain import Batch, BatchTiming, PoolId, Replica
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import Arena, Ready
+from slacktide.models.inputs import InputCheck
+from slacktide.models.launching import Launching
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.tally import Tally
+from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.profiles import ClassedTimes, LatencyTable
+
+POOL = PoolId("m", "1")
+REPLICA = Replica(0, POOL, "cuda:0", (), 32, "cuda:0")
+INTERFACE = ModelInterface(
+    (TensorSpec("x", Datatype.FP32, (-1, 4)),), (TensorSpec("y", Datatype.FP32, (-1, 3)),), 32
+)
+NOTHING: Any = None
+
+
+class House:
+    """A launcher, and the one version it knows."""
+
+    def __init__(self) -> None:
+        definition: Any = SimpleNamespace(settings=ModelSettings())
+        self.times = ClassedTimes(LatencyTable.flat(0.010, max_batch=32))
+        self.version = LoadedVersion(
+            POOL,
+            definition,
+            NOTHING,
+            INTERFACE,
+            self.times,
+            Arena(1 << 16),
+            InputCheck(INTERFACE, definition.settings),
+            Tally(),
+        )
+        catalog = Catalog()
+        catalog.add(self.version)
+        engine: Any = SimpleNamespace(state=SimpleNamespace(pools={}))
+        self.launching = Launching(catalog, {}, engine)
+        self.plans: list[int] = []
+        self.launching.plan_again = lambda: self.plans.append(self.version.interface.max_batch)
+
+    def finished(self, seconds: float) -> None:
+        """A batch of one request, told and learnt in the driver's order."""
+        self.launching.finished(Batch(0, REPLICA, (), 1, 0.0, 1.0), BatchTiming(), seconds)
+        self.times.observe(seconds, (), 1, 1)
+
+
+@pytest.fixture
+def house() -> Any:
+    house = House()
+    yield house
+    house.version.arena.close()
+
+
+def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, logger="slacktide.models")
+    while not house.times.drifted:
+        house.finished(0.020)
+    for _ in range(100):
+        house.finished(0.020)
+    assert [record.getMessage() for record in caplog.records] == [
+        "m: batch times drift from the profile"
+    ]
+    while house.times.drifted:
+        house.finished(0.010)
+    for _ in range(100):
+        house.finished(0.010)
+    assert [record.getMessage() for record in caplog.records] == [
+        "m: batch times drift from the profile",
+        "m: batch times fit the profile again",
+    ]
+
+
+def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, caplog: Any) -> None:
+    def ready(rows: int) -> str | None:
+        return house.launching.ready(REPLICA, Ready(replace(INTERFACE, max_batch=rows)))
+
+    async def body() -> None:
+        assert ready(32) is None
+        assert house.plans == []
+        assert ready(8) is None
+        assert house.plans == [8]
+        assert ready(16) is None  # another has room for more; one for all holds
+        assert house.plans == [8]
+        assert ready(0) is not None  # no batch axis: another model
+
+    asyncio.run(body())
+    assert caplog.messages == ["m: memory has room for batches of 8 rows, not 32"]

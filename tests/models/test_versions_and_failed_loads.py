@@ -1,0 +1,110 @@
+"""Payload memory of a version over its life, and loads that fail in ways nobody foresaw."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slacktide.domain import PoolId
+from slacktide.executors.arena import Arena
+from slacktide.executors.budget import MemoryBudget
+from slacktide.models import versions as versions_module
+from slacktide.models.fleet import Fleet, FleetSettings, machine_reason
+from slacktide.models.tally import Tally
+from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.server.control_plane import ServerControlPlane
+from slacktide.wire.errors import ControlError
+
+NOTHING: Any = None
+
+
+def loaded() -> LoadedVersion:
+    times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
+    return LoadedVersion(
+        PoolId("m", "1"), NOTHING, NOTHING, NOTHING, times, Arena(1 << 20), NOTHING, Tally()
+    )
+
+
+def test_payload_memory_is_given_back_once_a_version_is_idle(monkeypatch):
+    monkeypatch.setattr(versions_module, "IDLE_S", 0.0)
+
+    async def main() -> None:
+        version = loaded()
+        version.enter()
+        slot = version.arena.allocate(1 << 18)
+        version.arena.view(slot)[:] = b"x" * (1 << 18)
+        version.arena.free(slot)
+        version.leave()
+        async with asyncio.timeout(20):
+            while version.arena._touched:
+                await asyncio.sleep(0)
+        assert bytes(version.arena.view(slot)[:1]) == b"\0"
+        version.retire()
+
+    asyncio.run(main())
+
+
+def test_payloads_stay_until_the_last_call_has_left_a_retired_version():
+    async def main() -> None:
+        version = loaded()
+        version.enter()
+        slot = version.arena.allocate(64)
+        version.retire()
+        version.arena.view(slot)[:1] = b"x"
+        version.leave()
+        assert version.arena.fd < 0
+        assert version.arena.trim() == 0
+
+    asyncio.run(main())
+
+
+class Shelf:
+    """A repository of one name that nothing can be read of."""
+
+    def scan(self) -> tuple[Any, ...]:
+        return (SimpleNamespace(name="odd", problem=None),)
+
+    def read(self, name: str, *, config_override: str | None = None) -> tuple[Any, ...]:
+        raise RuntimeError("nobody foresaw this")
+
+
+def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_start():
+    async def main() -> None:
+        catalog = Catalog()
+        repository: Any = Shelf()
+        fleet = Fleet(
+            FleetSettings((0,)),
+            catalog,
+            NOTHING,
+            {},
+            MemoryBudget(1 << 20),
+            NOTHING,
+            NOTHING,
+            NOTHING,
+        )
+        control = ServerControlPlane(catalog, fleet, repository, broken=asyncio.Event())
+        control.started = True
+        cleaned: list[str] = []
+        with pytest.raises(ControlError, match="unexpected RuntimeError"):
+            await fleet.load(repository, "later", cleanup=lambda: cleaned.append("later"))
+        assert cleaned == ["later"]
+        assert catalog.absence("later", None) is not None
+        assert control.ready()
+        await fleet.load_all(repository)
+        assert catalog.absence("odd", "1") is not None
+        assert not control.ready()
+
+    asyncio.run(main())
+
+
+def test_what_the_machine_lacks_is_told_in_a_sentence():
+    assert machine_reason(MemoryError()) == "out of memory"
+    assert machine_reason(OSError(errno.EMFILE, "Too many open files")) == (
+        "the server has no file descriptor left; raise the limit on open files (ulimit -n)"
+    )
+    assert machine_reason(OSError(errno.ENOSPC, "No space left", "/a/path")) == "No space left"

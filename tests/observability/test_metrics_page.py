@@ -1,0 +1,462 @@
+"""The page that Prometheus reads: what it says, that it parses, that the manual names all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from slacktide.cluster import PodAllocator
+from slacktide.domain import (
+    BatchFinished,
+    BatchTiming,
+    Deployment,
+    Event,
+    LaneResized,
+    LaneSpec,
+    Notice,
+    Outcome,
+    Plan,
+    PlanChanged,
+    PoolId,
+    Reason,
+    ReplicaLost,
+    ReplicaUp,
+    Request,
+    Route,
+    Submitted,
+    TimerFired,
+)
+from slacktide.domain.events import Announced
+from slacktide.engine import Engine, PoolParts
+from slacktide.executors.arena import Arena
+from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.ports import Resized, SessionSize
+from slacktide.frontends.http import HttpServer
+from slacktide.models.resizing import Resizing
+from slacktide.models.tally import BUDGET_BOUNDS, LATENCY_BOUNDS, Tally
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
+from slacktide.observability.metrics.nvml import Gpu
+from slacktide.observability.metrics.scaling import CONDITIONS
+from slacktide.observability.metrics.triton import FAILURES, failure_of
+from slacktide.planning.scaling.autoscaler import ScaledModel
+from slacktide.planning.scaling.view import ScalingLimits
+from slacktide.profiles import ClassedTimes, LatencyTable
+from slacktide.runtime.scaling import Scaling
+from slacktide.scheduling import make_scheduler
+
+MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"
+TABLE = LatencyTable((1,), (1,), ((0.01,),), ((0.012,),), ((0,),))
+TIMING = BatchTiming(input_s=0.001, infer_s=0.008, output_s=0.001)
+
+
+class FakeGpus:
+    def gpus(self) -> tuple[Gpu, ...]:
+        return (Gpu("GPU-5e2c", 0.25, 85899345920, 1073741824, 61.5), Gpu("GPU-0b", *[None] * 4))
+
+
+class World:
+    """A real engine and catalog with models that nothing runs."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog()
+        self.budget = MemoryBudget(1 << 20)
+        self.engine = Engine(self._parts)
+        self._versions: dict[PoolId, LoadedVersion] = {}
+        self.scaling = Scaling(self.engine, (0, 1))
+        self.resizing = Resizing(lambda: self.now, lambda event: None)
+        self.now = 0.0
+        workers = SimpleNamespace(nursery_pid=os.getpid(), worker_pids=(os.getpid(),))
+        self.metrics = Metrics(
+            self.catalog,
+            self.engine,
+            self.budget,
+            self.scaling,
+            self.resizing,
+            process_executor=workers,
+            nvml=FakeGpus(),
+            pod=PodAllocator(SimpleNamespace()),
+        )
+
+    def _parts(self, pool: PoolId, max_batch: int, view: Any) -> PoolParts:
+        times = self._versions[pool].times
+        return PoolParts(
+            make_scheduler("fifo", {}, max_batch=max_batch, times=times, view=view), times
+        )
+
+    def load(
+        self, name: str, version: str = "1", *, generation: int = 0, tally: Tally | None = None
+    ) -> LoadedVersion:
+        pool = PoolId(name, version, generation=generation)
+        nothing: Any = None
+        loaded = LoadedVersion(
+            pool,
+            nothing,
+            nothing,
+            nothing,
+            ClassedTimes(TABLE),
+            Arena(1 << 16, budget=self.budget),
+            nothing,
+            tally or Tally(),
+            VersionState.READY,
+        )
+        self._versions[pool] = loaded
+        self.catalog.add(loaded)
+        self.catalog.serve(name, {version: loaded})
+        return loaded
+
+    def deploy(self, *loaded: LoadedVersion) -> None:
+        lanes = (LaneSpec("shared", (0,)),)
+        deployments = tuple(Deployment(version.pool, "shared", 8) for version in loaded)
+        routes = tuple(Route(v.name, v.pool, version=v.pin) for v in loaded)
+        self.engine.handle(PlanChanged(Plan(lanes, deployments, routes)), now=0.0)
+
+    def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
+        """Sample name → label values, without model and version of `mlp:1` → value."""
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(self.metrics.render().decode()):
+            for sample in family.samples:
+                # The parser gives every counter the suffix that Triton's do not have.
+                name = sample.name
+                if name.startswith("nv_"):
+                    name = name.removesuffix("_total")
+                labels = dict(sample.labels)
+                if (labels.get("model"), labels.get("version")) == ("mlp", "1"):
+                    del labels["model"], labels["version"]
+                values = tuple(labels.values())
+                found.setdefault(name, {})[values] = sample.value
+        return found
+
+    def close(self) -> None:
+        for loaded in self._versions.values():
+            loaded.arena.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.close()
+
+
+def families(page: str) -> dict[str, str]:
+    """Name → type, as the page declares them."""
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+
+
+def documented(manual: str) -> dict[str, str]:
+    return dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", manual, re.MULTILINE))
+
+
+def test_every_family_is_in_the_manual_with_its_kind_and_no_other(world: World) -> None:
+    world.load("mlp")
+    assert families(world.metrics.render().decode()) == documented(MANUAL.read_text())
+
+
+def test_the_manual_names_every_outcome_and_state(world: World) -> None:
+    manual = MANUAL.read_text()
+    world.load("mlp")
+    for name, column in (("slacktide_outcomes_total", 0), ("slacktide_replicas", 0)):
+        values = {labels[column] for labels in world.samples()[name]}
+        assert all(f"`{value}`" in manual for value in values)
+
+
+def test_no_family_is_declared_twice_and_all_have_help(world: World) -> None:
+    world.load("mlp")
+    page = world.metrics.render().decode()
+    names = re.findall(r"^# TYPE (\S+)", page, re.MULTILINE)
+    assert len(names) == len(set(names)) > 40
+    assert len(re.findall(r"^# HELP \S+ \S", page, re.MULTILINE)) == len(names)
+
+
+def test_what_profiling_costs_and_has_found(world: World) -> None:
+    loaded = world.load("mlp")
+    counts = loaded.tally.samples
+    counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
+    counts.singled = 4
+    assert "slacktide_run_class_seconds" not in world.samples()
+    loaded.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
+    loaded.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
+    found = world.samples()
+    assert found["slacktide_samples_total"] == {(): 5}
+    assert found["slacktide_singled_out_requests_total"] == {(): 4}
+    assert found["slacktide_sample_seconds_total"] == {(): 0.25}
+    assert found["slacktide_sample_delayed_requests_total"] == {(): 2}
+    assert found["slacktide_sample_delay_seconds_total"] == {(): 0.03}
+    assert found["slacktide_held_samples"] == {(): 0}
+    assert found["slacktide_unknown_run_keys"] == {(): 2}
+    loaded.times.train({"long": [4.0] * 30})
+    found = world.samples()
+    assert found["slacktide_unknown_run_keys"] == {(): 1}
+    short, long = (found["slacktide_run_class_seconds"][of,] for of in "01")
+    assert long > 20 * short
+    assert sum(found["slacktide_run_class_share"].values()) == pytest.approx(1.0)
+
+
+def test_counters_equal_the_tallies(world: World) -> None:
+    tally = world.load("mlp").tally
+    tally.load_s = 1.5
+    tally.executed(3, TIMING, 1)
+    tally.answered(Outcome(Reason.ON_TIME, 1.0, 0.002, 0.010, 3, 0.030), 2, TIMING)
+    tally.answered(Outcome(Reason.AFTER_DEADLINE, 1.0, 0.2, 0.010, 3, -0.02), 1, TIMING)
+    for reason in (Reason.HOPELESS, Reason.QUEUE_FULL, Reason.QUEUE_FULL, Reason.BAD_INPUT):
+        tally.answered(Outcome(reason, 1.0), 1, None)
+    for reason in (Reason.CRASHED, Reason.DISCONNECTED):
+        tally.answered(Outcome(reason, 1.0), 1, None)
+    tally.crashes = 2
+    found = world.samples()
+
+    assert found["nv_inference_request_success"] == {(): 2}
+    assert found["nv_inference_request_failure"] == {
+        ("REJECTED",): 3,
+        ("CANCELED",): 1,
+        ("BACKEND",): 1,
+        ("OTHER",): 1,
+    }
+    assert found["nv_inference_count"] == {(): 3}
+    assert found["nv_inference_exec_count"] == {(): 1}
+    assert found["nv_inference_request_duration_us"] == {(): 222000}
+    assert found["nv_inference_queue_duration_us"] == {(): 202000}
+    assert found["nv_inference_compute_input_duration_us"] == {(): 2000}
+    assert found["nv_inference_compute_infer_duration_us"] == {(): 16000}
+    assert found["nv_inference_compute_output_duration_us"] == {(): 2000}
+    assert found["nv_model_load_duration_secs"] == {(): 1.5}
+    assert found["slacktide_crashes_total"] == {(): 2}
+
+    outcomes = found["slacktide_outcomes_total"]
+    expected = {(reason.kind.value, reason.label): 0 for reason in Reason}
+    expected.update({(r.kind.value, r.label): n for r, n in tally.by_reason.items()})
+    assert outcomes == expected
+    assert sum(outcomes.values()) == 8
+
+
+def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> None:
+    tally = world.load("mlp").tally
+    for queue_s, budget_s in ((0.002, 0.5), (0.3, -0.2), (20.0, -9.0)):
+        tally.answered(Outcome(Reason.ON_TIME, 0.0, queue_s, 0.010, 1, budget_s), 1, None)
+    tally.executed(300, TIMING, 1)
+    found = world.samples()
+
+    queue = [found["slacktide_queue_seconds_bucket"][(f"{le:g}",)] for le in LATENCY_BOUNDS]
+    assert queue == sorted(queue)
+    assert queue[LATENCY_BOUNDS.index(0.0025)] == 1
+    assert found["slacktide_queue_seconds_bucket"][("+Inf",)] == 3
+    assert found["slacktide_queue_seconds_count"] == {(): 3}
+    assert found["slacktide_queue_seconds_sum"][()] == pytest.approx(20.302)
+    assert found["slacktide_batch_rows_bucket"][("256",)] == 0
+    assert found["slacktide_batch_rows_bucket"][("+Inf",)] == 1
+
+    budget = found["slacktide_budget_at_completion_seconds_bucket"]
+    assert [budget[(f"{le:g}",)] for le in BUDGET_BOUNDS[:2]] == [1, 2]
+    assert budget[("0",)] == 2
+    assert budget[("+Inf",)] == 3
+    assert "slacktide_budget_at_completion_seconds_sum" not in found
+
+    first = found["nv_inference_first_response_histogram_ms_bucket"]
+    assert first[("0.1",)] == 0
+    assert first[("25",)] == 1
+    assert first[("+Inf",)] == found["nv_inference_first_response_histogram_ms_count"][()] == 3
+    total = found["nv_inference_first_response_histogram_ms_sum"][()]
+    assert total == pytest.approx(20332)
+
+
+def test_numbers_have_no_exponent(world: World) -> None:
+    tally = world.load("mlp").tally
+    tally.success.add(150754.811904)
+    tally.end_to_end_s.add(150754.811904)
+    tally.rows_served = 10**20
+    page = world.metrics.render().decode()
+    assert 'nv_inference_request_duration_us{model="mlp",version="1"} 150754811904\n' in page
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert len(lines) > 100
+    assert all(re.fullmatch(r"\w+(\{[^}]*\})? \d+(\.\d+)?", line) for line in lines)
+    assert not any(line.startswith("nv_") and "_total{" in line for line in lines)
+
+
+def test_perf_analyzer_finds_the_gpus(world: World) -> None:
+    """Its pattern, from its source: a newline before, one label, digits and one point."""
+    page = world.metrics.render().decode()
+    found = {
+        name: re.findall(r"\n" + name + r"\{gpu_uuid=\"([^\"]+)\"\} (\d+\.?\d*)", page)
+        for name in (
+            "nv_gpu_utilization",
+            "nv_gpu_power_usage",
+            "nv_gpu_memory_used_bytes",
+            "nv_gpu_memory_total_bytes",
+        )
+    }
+    assert found == {
+        "nv_gpu_utilization": [("GPU-5e2c", "0.25")],
+        "nv_gpu_power_usage": [("GPU-5e2c", "61.5")],
+        "nv_gpu_memory_used_bytes": [("GPU-5e2c", "1073741824")],
+        "nv_gpu_memory_total_bytes": [("GPU-5e2c", "85899345920")],
+    }
+
+
+def test_label_values_are_escaped(world: World) -> None:
+    hostile = 'a"b\\c\nd} 1\nforged 2'
+    world.load(hostile)
+    seen = set()
+    for family in text_string_to_metric_families(world.metrics.render().decode()):
+        assert family.name != "forged"
+        for sample in family.samples:
+            if "model" in sample.labels:
+                assert sample.labels["model"] == hostile
+                seen.add(sample.name.partition("_")[0])
+    assert seen == {"nv", "slacktide"}
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_failure_has_tritons_word(reason: Reason) -> None:
+    computed = reason in (Reason.ON_TIME, Reason.EARLY_EXIT, Reason.AFTER_DEADLINE)
+    assert (failure_of(reason) is None) == computed
+    assert computed or failure_of(reason) in FAILURES
+
+
+def test_where_requests_and_replicas_are(world: World) -> None:
+    mlp, other = world.load("mlp"), world.load("other")
+    world.deploy(mlp, other)
+    found = world.samples()
+    assert found["slacktide_replicas"][("starting",)] == 1
+    world.engine.handle(ReplicaUp(0), now=0.1)
+    for id in range(3):
+        request = Request(id, "mlp", 0.1, 9.0, version=mlp.pin)
+        world.engine.handle(Submitted(request), now=0.1)
+    notice = Notice(3, "mlp", 0.1, 9.0, payload_bytes=10, complete_at=0.5, version=mlp.pin)
+    world.engine.handle(Announced(notice), now=0.1)
+    mlp.in_flight = 4
+    slot = mlp.arena.allocate(1000)
+    found = world.samples()
+
+    assert found["slacktide_running_requests"] == {(): 1, ("other", "1"): 0}
+    assert found["slacktide_queue_requests"] == {(): 2, ("other", "1"): 0}
+    assert found["nv_inference_pending_request_count"] == {(): 2, ("other", "1"): 0}
+    assert found["slacktide_announced_requests"] == {(): 1, ("other", "1"): 0}
+    assert found["slacktide_in_flight_requests"] == {(): 4, ("other", "1"): 0}
+    assert found["slacktide_lane_busy"] == {("shared",): 1}
+    assert found["slacktide_lane_cores"] == {("shared",): 1}
+    assert found["slacktide_replicas"][("up",)] == 1
+    assert found["slacktide_payload_bytes"] == {(): mlp.arena.bytes_in_use, ("other", "1"): 0}
+    assert found["slacktide_payload_in_use_bytes"] == {(): mlp.arena.bytes_in_use}
+    assert mlp.arena.bytes_in_use >= 1000
+    assert found["slacktide_payload_limit_bytes"] == {(): 1 << 20}
+
+    mlp.arena.free(slot)
+    world.engine.handle(BatchFinished(0, TIMING), now=0.2)
+    world.engine.handle(ReplicaLost(0, "killed"), now=0.3)
+    found = world.samples()
+    assert found["slacktide_replicas"][("backoff",)] == 1
+    assert found["slacktide_payload_in_use_bytes"] == {(): 0}
+
+
+def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
+    mlp = world.load("mlp")
+    mlp.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
+    base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool, "mlp", 8),), ())
+    scaled = {"mlp": ScaledModel(ScalingLimits(1, 2, batch_max=8), "static", {"batch": 4})}
+    plan = world.scaling.rebase(base, scaled, now=1.0)
+    turns: list[tuple[float, list[Event]]] = [
+        (1.0, [PlanChanged(plan)]),
+        (1.5, [ReplicaUp(0)]),
+        (2.0, [TimerFired()]),
+    ]
+    for at, events in turns:
+        told = [*world.scaling.before(events, now=at), *events]
+        world.engine.handle_all(told, now=at)
+        world.scaling.after(told, now=at)
+    world.resizing.begin("mlp", (0, 1), [0])
+    found = world.samples()
+    assert found["slacktide_lane_cores"] == {("mlp",): 1}
+    assert found["slacktide_lane_target_cores"] == {("mlp",): 2}
+    assert found["slacktide_wished_cores"] == {("mlp",): 2}
+    assert found["slacktide_wished_replicas"] == {("mlp",): 1}
+    assert found["slacktide_planned_batch_rows"] == {("mlp",): 4}
+    assert found["slacktide_predicted_late_requests"] == {("mlp",): 0}
+    assert found["slacktide_plan_reason"] == {("mlp", "static"): 1}
+    conditions = {name: value for (_, name), value in found["slacktide_plan_condition"].items()}
+    assert {name for name, value in conditions.items() if value} == {"unconfirmed"}
+    assert len(conditions) == len(CONDITIONS)
+    assert found["slacktide_plans_total"] == {(): 1}
+    assert found["slacktide_resizes_total"][("confirmed",)] == 0
+    assert found["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
+
+    world.now = 0.03
+    world.resizing.told("mlp", 0, Resized((0, 1)), wanted=(0,))
+    world.engine.handle(LaneResized("mlp", (0, 1)), now=3.0)
+    world.scaling.after([LaneResized("mlp", (0, 1))], now=3.0)
+    found = world.samples()
+    assert found["slacktide_lane_cores"] == {("mlp",): 2}
+    assert not any(found["slacktide_plan_condition"].values())
+    assert found["slacktide_resizes_total"][("confirmed",)] == 1
+    assert found["slacktide_resize_seconds_bucket"][("0.02",)] == 0
+    assert found["slacktide_resize_seconds_bucket"][("0.05",)] == 1
+    assert world.scaling.usage.totals(now=4.0) == {"mlp": 4.0}
+
+
+def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) -> None:
+    old = world.load("mlp")
+    old.tally.answered(Outcome(Reason.ON_TIME, 1.0, 0.0, 0.01, 1, 0.1), 1, None)
+    old.in_flight = 2
+    new = world.load("mlp", generation=1, tally=old.tally)
+    new.in_flight = 3
+    new.times.observe(0.02, (), 1, 1)
+    found = world.samples()
+    assert found["nv_inference_request_success"] == {(): 1}
+    assert found["slacktide_in_flight_requests"] == {(): 5}
+    assert found["slacktide_prediction_error_ratio"] == {(): pytest.approx(1.0)}
+    assert found["slacktide_drift_ratio"][()] > 1.0
+    world.catalog.forget(old)
+    assert world.samples()["slacktide_in_flight_requests"] == {(): 3}
+
+
+def test_a_model_that_cannot_serve_is_seen(world: World) -> None:
+    loading = world.load("mlp")
+    loading.state = VersionState.LOADING
+    world.catalog.mark_absent("broken", "2", VersionState.UNAVAILABLE, "no such file")
+    found = world.samples()
+    assert found["slacktide_model_ready"] == {(): 0, ("broken", "2"): 0}
+    loading.state = VersionState.READY
+    assert world.samples()["slacktide_model_ready"][()] == 1
+    assert "slacktide_prediction_error_ratio" not in found
+
+
+def test_the_process_and_its_workers_are_measured(world: World) -> None:
+    found = world.samples()
+    assert found["process_resident_memory_bytes"][()] > 1e6
+    assert found["process_open_fds"][()] >= 3
+    assert found["process_cpu_seconds_total"][()] > 0
+    assert found["slacktide_worker_processes"] == {(): 1}
+    assert found["slacktide_worker_cpu_seconds_total"][()] > 0
+    assert found["slacktide_worker_memory_bytes"][()] > 1e6
+    assert found["nv_cpu_memory_total_bytes"][()] >= found["nv_cpu_memory_used_bytes"][()] > 0
+    assert 0 <= found["nv_cpu_utilization"][()] <= 1
+
+
+def test_the_metrics_port_serves_the_page(world: World) -> None:
+    world.load("mlp")
+
+    async def scrape(path: bytes) -> tuple[bytes, bytes]:
+        server = HttpServer(metrics_routes(world.metrics))
+        await server.start("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET %b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" % path)
+        answer = await reader.read()
+        writer.close()
+        await server.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return head, body
+
+    head, body = asyncio.run(scrape(b"/metrics"))
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert f"content-type: {CONTENT_TYPE}" in head.decode().lower()
+    assert b'nv_inference_count{model="mlp",version="1"} 0\n' in body
+    head, _ = asyncio.run(scrape(b"/v2/models/mlp"))
+    assert head.startswith(b"HTTP/1.1 404 ")

@@ -1,0 +1,62 @@
+"""FA2: the fewest one-core instances that carry the rate within the budget."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.planning.scaling import ModelView, ScalingLimits, Wish, make_planner
+
+LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
+
+
+class Table1:
+    """Sponge Table 1: l(1, 1) = 55 ms, l(2, 1) = 97 ms; linear beyond."""
+
+    def expected(self, rows: int, cores: int) -> float:
+        assert cores == 1
+        return 0.013 + 0.042 * rows
+
+    p99 = expected
+
+
+def _view(rate: float, budget: float, limits: ScalingLimits = LIMITS) -> ModelView:
+    return ModelView("m", (), (), rate, budget, 1, Table1(), limits)
+
+
+@pytest.mark.parametrize(
+    ("rate", "budget", "wish"),
+    [
+        (100.0, 1.0, Wish(5, 1, 2, reason="fewest")),  # the paper's example: five at batch 2
+        (100.0, 0.12, Wish(6, 1, 1, reason="fewest")),  # a batch of 2 would be too late
+        (100.0, 0.1, Wish(16, 1, 1, reason="none suffices")),  # 2 × 55 ms is more than is left
+        (1000.0, math.inf, Wish(16, 1, 1, reason="none suffices")),
+        (0.0, 1.0, Wish(1, 1, 1, reason="fewest")),
+    ],
+)
+def test_the_fewest_instances_with_the_smallest_batch(rate, budget, wish):
+    assert make_planner("fa2", {}).decide(_view(rate, budget), now=0.0) == wish
+
+
+@given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
+def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
+    wish = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
+    taken = Table1().expected(wish.batch, 1)
+    holds = 2.0 * taken <= budget and wish.replicas * wish.batch >= rate * taken
+    assert holds == (wish.reason == "fewest")
+
+
+def test_it_keeps_to_the_limits():
+    limits = ScalingLimits(replicas_min=3, replicas_max=4, batch_max=1)
+    planner = make_planner("fa2", {})
+    assert planner.decide(_view(1.0, 1.0, limits), now=0.0).replicas == 3
+    assert planner.decide(_view(100.0, 1.0, limits), now=0.0) == Wish(4, 1, 1, 0, "none suffices")
+
+
+@pytest.mark.parametrize("period", [0.0, -1.0, math.inf, math.nan])
+def test_a_period_that_is_none_is_refused(period):
+    with pytest.raises(ValueError, match="period: expected a number above 0"):
+        make_planner("fa2", {"period": period})

@@ -1,0 +1,69 @@
+"""Requests that the 99th percentile gives up, and the typical time does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, cores_for_chance
+
+
+class Jittery:
+    """0.8 s of one core a row; now and then half as long again."""
+
+    def expected(self, rows: int, cores: int) -> float:
+        return 0.8 * rows / cores
+
+    def p99(self, rows: int, cores: int) -> float:
+        return 1.2 * rows / cores
+
+
+def view(*budgets: float, free_at: float = 0.0, rate: float = 0.0, budget: float = math.inf):
+    return ModelView(
+        model="m",
+        waiting=tuple(Waiting(0.0, each) for each in budgets),
+        replicas=(ReplicaView(1, 0.0, free_at),),
+        rate=rate,
+        budget=budget,
+        batch=4,
+        times=Jittery(),
+        limits=ScalingLimits(cores_max=8, batch_max=4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "cores"),
+    [
+        (view(), 1),
+        (view(0.09), 1),  # nothing saves it: 0.1 s on eight cores
+        (view(0.1), 8),
+        (view(0.12), 7),
+        (view(0.149), 6),
+        (view(0.15), 1),  # eight cores save it for certain: the search's business
+        (view(0.12, 0.149), 7),
+        (view(0.62, free_at=0.5), 7),
+        (view(rate=1.0, budget=0.12), 7),
+        (view(rate=1.0), 1),
+    ],
+)
+def test_the_fewest_cores_with_which_it_would_typically_be_on_time(seen, cores):
+    assert cores_for_chance(seen, now=0.0) == cores
+
+
+def test_vertical_grows_for_a_chance_and_says_so():
+    planner = Vertical(VerticalOptions())
+    assert planner.misses(view(0.12), now=0.0)
+    wish = planner.decide(view(0.12), now=0.0)
+    assert (wish.cores, wish.late, wish.reason) == (7, 1, "chance")
+    grown = replace(view(0.12), replicas=(ReplicaView(7, 0.0, 0.0),))
+    assert not planner.misses(grown, now=0.0)
+    assert planner.decide(view(), now=1.0).cores == 1
+
+
+def test_whoever_plans_with_typical_times_needs_no_chance():
+    planner = Vertical(VerticalOptions(p99=False))
+    wish = planner.decide(view(0.12), now=0.0)
+    assert (wish.cores, wish.late, wish.reason) == (7, 0, "deadlines")

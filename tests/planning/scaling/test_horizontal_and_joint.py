@@ -1,0 +1,282 @@
+"""The planners of replicas: limits, load, starts, variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slacktide.planning.scaling import (
+    ModelView,
+    PlannerError,
+    ReplicaView,
+    ScalingLimits,
+    ScalingPlanner,
+    VariantView,
+    Waiting,
+    Watchful,
+    Wish,
+    make_planner,
+    planner_defaults,
+)
+
+LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
+START = 3.0
+
+
+class Fit:
+    """Sponge's fit, times a factor; seconds."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = factor / 1000.0
+
+    def expected(self, rows: int, cores: int) -> float:
+        return self._factor * ((18.29 * rows + 45.469) / cores + 4.488 * rows + 1.046)
+
+    p99 = expected
+
+
+def _view(rate: float, limits: ScalingLimits = LIMITS, **others: object) -> ModelView:
+    there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
+    view = ModelView("m", (), there, rate, 1.0, 1, Fit(), limits, start_time=START)
+    return replace(view, **others)  # type: ignore[arg-type]
+
+
+def _run(
+    planner: ScalingPlanner, rates: Iterator[float] | list[float], view: ModelView
+) -> list[tuple[ModelView, Wish]]:
+    """A view a second, whose wishes come true: resizes at once, starts after `START`."""
+    seen, arrived = [], 0.0
+    replicas = list(view.replicas)
+    for second, rate in enumerate(rates):
+        now = float(second)
+        replicas = [replace(one, free_at=now) for one in replicas]
+        view = replace(view, rate=rate, arrived=int(arrived), replicas=tuple(replicas))
+        wish = planner.decide(view, now=now)
+        seen.append((view, wish))
+        replicas = sorted(replicas, key=lambda one: one.ready_at)[: wish.replicas]
+        replicas = [
+            replace(
+                one, cores=wish.cores if one.ready_at <= now else wish.start_cores or wish.cores
+            )
+            for one in replicas
+        ]
+        new = ReplicaView(wish.start_cores or wish.cores, now + START, now)
+        replicas += [new] * (wish.replicas - len(replicas))
+        arrived += rate
+    return seen
+
+
+@st.composite
+def limits_of(draw: st.DrawFn) -> ScalingLimits:
+    cores, replicas = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return ScalingLimits(
+        cores,
+        cores + draw(st.integers(0, 3)),
+        replicas,
+        replicas + draw(st.integers(0, 3)),
+        draw(st.integers(1, 8)),
+    )
+
+
+@pytest.mark.parametrize("name", ["horizontal", "joint", "octopinf"])
+@given(
+    limits=limits_of(),
+    rates=st.lists(st.floats(0.0, 300.0), min_size=1, max_size=8),
+    budgets=st.lists(st.floats(-0.1, 2.0), min_size=8, max_size=8),
+    lefts=st.lists(st.floats(-0.1, 1.0), max_size=5),
+)
+def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
+    planner = make_planner(name, {})
+    there = (ReplicaView(limits.cores_min, 0.0, 0.0),) * limits.replicas_min
+    for second, (rate, budget) in enumerate(zip(rates, budgets, strict=False)):
+        waiting = tuple(Waiting(second, second + left) for left in sorted(lefts))
+        view = _view(
+            rate, limits, budget=budget, waiting=waiting, replicas=there, arrived=30 * second
+        )
+        wish = planner.decide(view, now=float(second))
+        assert limits.replicas_min <= wish.replicas <= limits.replicas_max
+        assert limits.cores_min <= wish.cores <= limits.cores_max
+        assert wish.start_cores == 0 or limits.cores_min <= wish.start_cores <= limits.cores_max
+        assert 1 <= wish.batch <= limits.batch_max
+        assert 0 <= wish.late <= len(lefts) + 600
+        there = tuple(
+            ReplicaView(wish.cores, second + (0.0 if i < len(there) else START), float(second))
+            for i in range(wish.replicas)
+        )
+
+
+@pytest.mark.parametrize("name", ["horizontal", "joint"])
+@given(rate=st.floats(1.0, 200.0), more=st.floats(1.0, 4.0))
+def test_more_load_needs_no_fewer_replicas(name, rate, more):
+    def needed(rate: float) -> int:
+        *_, (_, wish) = _run(make_planner(name, {}), [rate] * 6, _view(rate))
+        return wish.needed
+
+    assert 1 <= needed(rate) <= needed(rate * more)
+
+
+@pytest.mark.parametrize("name", ["horizontal", "joint"])
+def test_up_at_once_and_down_after_the_cool_down(name):
+    options = {"cool_down": 20.0, "window": 20.0}
+    seen = _run(make_planner(name, options), [20.0] * 5 + [150.0] * 30 + [5.0] * 60, _view(20.0))
+    counts = [wish.replicas for _, wish in seen]
+    grown = next(i for i, count in enumerate(counts) if count > counts[4])
+    assert grown <= 9  # within the five seconds of a piece
+    needed = seen[34][1].needed
+    assert needed > 1
+    assert min(counts[15:55]) >= needed  # for 20 s more
+    assert counts[-1] <= 1 + (name == "horizontal")
+
+
+@pytest.mark.parametrize("name", ["horizontal", "joint"])
+def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(name):
+    # 4 cores at batch 8 take 116 rows a second, and 100 within the budget.
+    options = {"cores": 4} if name == "horizontal" else {}
+    seen = _run(make_planner(name, options), [400.0] * 40, _view(400.0))
+    up = next(
+        second
+        for second, (view, _) in enumerate(seen)
+        if len(view.replicas) >= 4 and all(one.ready_at <= second for one in view.replicas)
+    )
+    assert up <= 12
+    assert seen[0][1].late > 0
+    for _, wish in seen[up:]:
+        assert wish.late == 0
+        assert 4 <= wish.needed <= wish.replicas
+
+
+def test_the_need_is_told_beyond_the_limits():
+    limits = replace(LIMITS, replicas_max=2)
+    for name in ("horizontal", "joint"):
+        *_, (_, wish) = _run(make_planner(name, {}), [400.0] * 10, _view(400.0, limits))
+        assert wish.replicas == 2
+        assert wish.needed >= 4
+        assert wish.late > 0
+
+
+def test_while_replicas_start_those_that_serve_grow():
+    seen = _run(make_planner("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
+    starting = [
+        (view, wish)
+        for second, (view, wish) in enumerate(seen)
+        if any(one.ready_at > second for one in view.replicas)
+    ]
+    assert starting
+    assert max(wish.cores for _, wish in starting) > seen[0][1].cores
+    assert all(0 < wish.start_cores <= wish.cores for _, wish in starting)
+    _, last = seen[-1]
+    assert last.late == 0
+    assert last.cores < max(wish.cores for _, wish in starting)
+
+
+def test_where_more_replicas_do_not_pay_joint_is_vertical():
+    limits = replace(LIMITS, cores_max=16)
+    view = _view(0.0, limits, budget=0.1)  # too short to wait for another's batch
+    rates = [4.0 + 3.0 * math.sin(i / 7.0) for i in range(150)]
+    joint = _run(make_planner("joint", {}), rates, view)
+    vertical = _run(make_planner("vertical", {}), rates, view)
+    assert [(wish.replicas, wish.cores, wish.batch) for _, wish in joint] == [
+        (wish.replicas, wish.cores, wish.batch) for _, wish in vertical
+    ]
+
+
+def test_joint_gives_cores_back_as_soon_as_vertical():
+    joint, vertical = planner_defaults("joint"), planner_defaults("vertical")
+    assert {name: joint[name] for name in vertical} == vertical
+
+
+def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
+    limits = replace(LIMITS, cores_max=16)
+    view = _view(0.0, limits, times=Fit(6.0))
+    seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    counts = [wish.replicas for _, wish in seen]
+    before, after = seen[59][1], seen[-1][1]
+    assert set(counts[:60]) == {1}
+    assert after.replicas > 1
+    assert after.replicas * after.cores < before.cores
+    assert any(wish.reason == "economy" for _, wish in seen)
+
+
+def test_economy_may_take_as_many_replicas_as_there_may_be():
+    """Nine cores' worth in replicas of one core, at most: the last one allowed is the best."""
+    limits = replace(LIMITS, cores_max=16, replicas_max=3)
+    view = _view(0.0, limits, times=Fit(6.0))
+    seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
+    free = replace(limits, replicas_max=8)
+    more = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, replace(view, limits=free))
+    assert more[-1][1].replicas >= 3, "it would take three or more if it might"
+    assert seen[-1][1].replicas == 3
+
+
+def test_fewer_variants_than_before_are_chosen_from_at_once():
+    variants = tuple(
+        VariantView(name, accuracy, Fit(factor))
+        for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
+    )
+    planner = make_planner("joint", {})
+    view = _view(0.0, variants=variants, times=variants[0].times)
+    *_, (_, wish) = _run(planner, [5000.0] * 3, view)
+    assert wish.variant == "s", "the third by accuracy"
+    left = replace(view, variants=(variants[1],), rate=5000.0)
+    assert planner.decide(left, now=3.0).variant == "l"
+
+
+def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
+    variants = tuple(
+        VariantView(name, accuracy, Fit(factor))
+        for name, accuracy, factor in [("s", 0.5, 1.0), ("l", 0.8, 12.0), ("m", 0.7, 4.0)]
+    )
+    view = _view(0.0, variants=variants, times=variants[0].times)
+    seen = _run(make_planner("joint", {}), [12.0] * 40, view)
+    (_, first), (_, last) = seen[0], seen[-1]
+    assert first.variant == "m"
+    assert last.variant == "l"
+    assert last.replicas > 1
+    assert last.late == 0
+    *_, (_, wish) = _run(make_planner("joint", {}), [5000.0] * 3, view)
+    assert wish.variant == "s"  # none fits: the fastest
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("horizontal", {"cores": 0}, "cores: expected at least 1"),
+        ("horizontal", {"window": 0.0}, "window: expected a positive time"),
+        ("horizontal", {"cool_down": -1.0}, "cool_down: expected at least 0"),
+        ("joint", {"period": math.inf}, "period: expected a positive time"),
+        ("joint", {"headroom": -1.0}, "headroom: expected at least 0"),
+        ("joint", {"gain": 1.0}, "gain: expected at least 0 and below 1"),
+    ],
+)
+def test_bad_options_are_named(name, options, sentence):
+    with pytest.raises(PlannerError, match=sentence):
+        make_planner(name, options)
+
+
+def test_joint_asks_to_be_asked_when_somebody_would_be_late():
+    planner = make_planner("joint", {})
+    assert isinstance(planner, Watchful)
+    view = _view(2.0)
+    wish = planner.decide(view, now=0.0)
+    assert not planner.misses(replace(view, batch=wish.batch), now=0.0)
+    alone = view.times.expected(1, wish.cores)
+    urgent = tuple(Waiting(0.0, 1.2 * alone) for _ in range(2))
+    assert planner.misses(replace(view, batch=wish.batch, waiting=urgent), now=0.0)
+
+
+def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
+    planner = make_planner("joint", {})
+    assert isinstance(planner, Watchful)
+    limits = replace(LIMITS, replicas_min=2)
+    alone = Fit().expected(1, 4)
+    there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
+    waiting = (Waiting(0.0, 1.1 * alone), Waiting(0.0, 1.6 * alone))
+    view = _view(0.0, limits, replicas=there, waiting=waiting)
+    assert planner.decide(view, now=0.0).late == 0
+    # It will have the four cores of the other by the time it serves.
+    assert not planner.misses(view, now=0.0)

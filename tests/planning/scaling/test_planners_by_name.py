@@ -1,0 +1,81 @@
+"""A planner and its options are chosen by name, and a slip gets the sentence that mends it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from slacktide.planning.scaling import (
+    PLANNERS,
+    ModelView,
+    PlannerError,
+    ReplicaView,
+    ScalingLimits,
+    Waiting,
+    Wish,
+    make_planner,
+    planner_defaults,
+)
+
+
+class OneSecond:
+    """Every batch takes a second."""
+
+    def expected(self, rows: int, cores: int) -> float:
+        return 1.0
+
+    p99 = expected
+
+
+def _view(limits: ScalingLimits) -> ModelView:
+    return ModelView("m", (), (), 0.0, math.inf, 1, OneSecond(), limits)
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_every_planner_is_made_from_its_defaults(name: str) -> None:
+    assert make_planner(name, planner_defaults(name)).period > 0.0
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+@pytest.mark.parametrize("cores", [(), (1,), (9, 9, 9)])
+def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int, ...]) -> None:
+    """As after a load of settings that allow other sizes, and before the first lane is open."""
+    limits = ScalingLimits(2, 4, 1, 2, 3)
+    waiting = (Waiting(0.0, 2.5), Waiting(0.0, math.inf, 2))
+    there = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
+    view = replace(_view(limits), waiting=waiting, replicas=there)
+    wish = make_planner(name, {}).decide(view, now=0.0)
+    assert 2 <= wish.cores <= 4
+    assert 1 <= wish.replicas <= 2
+    assert 1 <= wish.batch <= 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("statik", {}, "unknown planner 'statik'; did you mean 'static'"),
+        ("static", {"core": 2}, "planner 'static' has no option 'core'; did you mean 'cores'"),
+        ("static", {"cores": 2.5}, "option 'cores' of planner 'static' must be of type int"),
+        ("static", {"cores": 0}, "planner 'static': cores: expected at least 1, got 0"),
+    ],
+)
+def test_slips_are_named(name: str, options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(PlannerError, match=sentence):
+        make_planner(name, options)
+
+
+@pytest.mark.parametrize(
+    ("options", "wish"),
+    [
+        ({}, Wish(3, 8, 16, reason="static")),
+        ({"cores": 4, "replicas": 2, "batch": 5}, Wish(2, 4, 5, reason="static")),
+        ({"cores": 1, "replicas": 9, "batch": 99}, Wish(3, 2, 16, reason="static")),
+    ],
+)
+def test_static_keeps_to_the_limits(options: dict[str, object], wish: Wish) -> None:
+    limits = ScalingLimits(cores_min=2, cores_max=8, replicas_max=3, batch_max=16)
+    planner = make_planner("static", options)
+    assert planner.decide(_view(limits), now=0.0) == wish
+    assert planner.period == math.inf

@@ -1,0 +1,43 @@
+"""The committed descriptors are those of the .proto, and share nothing with the default pool."""
+
+from __future__ import annotations
+
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor
+
+from slacktide.wire.proto.private_pool import PrivatePool, descriptors, private_pool
+
+
+def test_our_classes_do_not_enter_the_default_pool() -> None:
+    ours = private_pool().message("inference.ModelConfig")
+    assert ours.DESCRIPTOR.file.pool is not descriptor_pool.Default()
+    assert ours is private_pool().message("inference.ModelConfig")
+
+
+def test_a_file_named_twice_is_taken_once() -> None:
+    once = descriptors()
+    assert PrivatePool(once, once).message("inference.ModelConfig").DESCRIPTOR.name == "ModelConfig"
+
+
+def test_names_numbers_and_types_are_those_of_the_stock_client() -> None:
+    from tritonclient.grpc import model_config_pb2
+
+    ours = _facts(private_pool().message("inference.ModelConfig").DESCRIPTOR, {})
+    theirs = _facts(model_config_pb2.ModelConfig.DESCRIPTOR, {})
+    assert len(ours) > 50
+    assert ours == theirs
+
+
+def _facts(message: Descriptor, seen: dict[str, set[object]]) -> dict[str, set[object]]:
+    """Every message and enum reachable from `message`, with its fields or values."""
+    if message.full_name not in seen:
+        seen[message.full_name] = {
+            (f.name, f.number, f.type, f.is_repeated, f.json_name) for f in message.fields
+        }
+        for field in message.fields:
+            if field.message_type is not None:
+                _facts(field.message_type, seen)
+            elif field.enum_type is not None:
+                values = field.enum_type.values
+                seen[field.enum_type.full_name] = {(v.name, v.number) for v in values}
+    return seen
