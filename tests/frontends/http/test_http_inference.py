@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import ssl
 import threading
@@ -18,10 +19,10 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import HttpSettings, protocol
+from slacktide.frontends.http import HttpSettings, Request, protocol
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
-from slacktide.wire.calls import InferReply
+from slacktide.wire.calls import CallContext, InferReply
 
 VALUES = np.arange(12, dtype="f4").reshape(3, 4)
 
@@ -468,3 +469,40 @@ def test_datatypes_are_handed_on(serve, post):
             assert here.data.tensors[0] == [VALUES.tobytes()]
 
     asyncio.run(body())
+
+
+@pytest.mark.parametrize("kind", ["json", "binary", "long answer", "unpacked", "bad", "refused"])
+def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
+    serve, post, binary, refuse_with, kind
+):
+    """What only a cycle holds stays until the collector comes: megabytes between its rounds."""
+    long = {"name": "x", "shape": [1 << 15], "datatype": "UINT8", "data": [1] * (1 << 15)}
+    data, line = binary(b"ab")
+    raw = {
+        "binary": post(data, line),
+        "bad": post(b"{"),
+        "long answer": post(orjson.dumps({"inputs": [long]})),
+        "unpacked": post(gzip.compress(json_body()), "Content-Encoding: gzip"),
+    }.get(kind, post(json_body()))
+
+    async def body():
+        async with serve() as here:
+            if kind == "refused":
+                here.data.answer = refuse_with(Reason.QUEUE_FULL)
+            client = await here.connect()
+            for _ in range(3):
+                client.send(raw)
+                await client.answer()
+            seen = here.data
+            for kept in (seen.calls, seen.announced, seen.uploads, seen.refused_from):
+                kept.clear()
+            left = [one for one in gc.get_objects() if isinstance(one, Request | CallContext)]
+            client.close()
+            assert left == []
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(body())
+    finally:
+        gc.enable()

@@ -36,6 +36,7 @@ from slacktide.wire.status import status_of
 
 _JSON_LENGTH = b"inference-header-content-length"
 _STEERING = frozenset(name.encode() for name in (*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
+Respond = Callable[[Response], None]
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
 _MAX_ID = 256
 
@@ -48,7 +49,6 @@ class _Call:
         "encoding",
         "json_length",
         "parameters",
-        "respond",
         "ticket",
         "unpacking",
         "upload",
@@ -62,7 +62,6 @@ class _Call:
         self.upload: Upload | None = None
         """Announced and not ended."""
         self.ticket: Ticket | None = None
-        self.respond: Callable[[Response], None]
         self.unpacking: asyncio.Task[None] | None = None
 
 
@@ -115,9 +114,8 @@ class InferEndpoint:
         call.upload = answer
         return answer.body()
 
-    def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
+    def submit(self, request: Request, respond: Respond) -> None:
         call: _Call = request.state
-        call.respond = respond
         body = request.body if call.upload is None else call.upload.body()
         try:
             inflation = None
@@ -126,14 +124,16 @@ class InferEndpoint:
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and self._json_size(body, call) <= DIRECT_BYTES:
-                self._submit(request, body, call.json_length)
+                self._submit(request, body, call.json_length, respond)
                 return
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
-        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation))
+        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
 
-    async def _unpack(self, request: Request, body: Buffer, inflation: Inflation | None) -> None:
+    async def _unpack(
+        self, request: Request, body: Buffer, inflation: Inflation | None, respond: Respond
+    ) -> None:
         """Have done beside the loop what would take it too long, then submit."""
         call: _Call = request.state
         length = call.json_length
@@ -142,17 +142,19 @@ class InferEndpoint:
                 body = await self._unpacker.inflate(inflation, request.client)
             if self._json_size(body, call) > DIRECT_BYTES:
                 body, length = await self._unpacker.binary_form(body, length, request.client)
-            self._submit(request, body, length)
+            self._submit(request, body, length, respond)
         except Exception as error:
             call.unpacking = None
             if isinstance(error, WireError):
                 self.refuse(request, error.reason, error.message)
             else:
                 self.abandon(request, Reason.RUNTIME_ERROR)
-            call.respond(failure_response(error, triton_strict=self._settings.triton_strict))
+            respond(failure_response(error, triton_strict=self._settings.triton_strict))
         call.unpacking = None
 
-    def _submit(self, request: Request, body: Buffer, json_length: int | None) -> None:
+    def _submit(
+        self, request: Request, body: Buffer, json_length: int | None, respond: Respond
+    ) -> None:
         """Hand a body on that takes no time to read. Raises WireError."""
         call: _Call = request.state
         upload = call.upload
@@ -164,13 +166,13 @@ class InferEndpoint:
         def reply(result: InferReply) -> None:
             call.ticket = None
             if long_outputs(result, answer):
-                call.unpacking = asyncio.ensure_future(self._write(result, answer, call))
+                call.unpacking = asyncio.ensure_future(self._write(result, answer, call, respond))
                 return
             try:
                 response = self._response(result, answer)
             except Exception as error:
                 response = failure_response(error)
-            call.respond(response)
+            respond(response)
 
         if upload is None:
             call.ticket = self._data.infer(infer, call.context, reply)
@@ -178,7 +180,9 @@ class InferEndpoint:
             call.ticket = upload.complete(infer, reply)
             call.upload = None
 
-    async def _write(self, reply: InferReply, answer: AnswerFormat, call: _Call) -> None:
+    async def _write(
+        self, reply: InferReply, answer: AnswerFormat, call: _Call, respond: Respond
+    ) -> None:
         """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
         written = {}
         try:
@@ -193,7 +197,7 @@ class InferEndpoint:
         except Exception as error:
             response = failure_response(error)
         call.unpacking = None
-        call.respond(response)
+        respond(response)
 
     def _json_size(self, body: Buffer, call: _Call) -> int:
         """Bytes of JSON. Raises BadField if they are too many."""
