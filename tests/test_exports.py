@@ -77,9 +77,8 @@ EXPORTS = {
     "slacktide.models.repository": """
         Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
         ProfileStore Repository RepositoryError Severity StagedModel Staging StoredProfile
-        UploadLimits check_interface check_repository config_json format_bytes
-        format_seconds lane_disagreements metadata_shape model_hash parse_bytes
-        parse_seconds split_parameters
+        UploadLimits check_interface check_repository config_json
+        lane_disagreements metadata_shape model_hash split_parameters
     """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions

@@ -16,7 +16,7 @@ from slacktide.cli.output import (
     progress_bar,
     require_plots,
 )
-from slacktide.models.repository.units import parse_seconds
+from slacktide.domain.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from typer.models import OptionInfo
 
 from slacktide.cli.output import fail, option, print_json
 from slacktide.cli.serving import run
+from slacktide.domain.units import parse_bytes, parse_percent, parse_seconds
 from slacktide.frontends.security import TlsFiles
-from slacktide.models.repository.units import parse_bytes, parse_percent, parse_seconds
 from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings
 

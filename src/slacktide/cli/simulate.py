@@ -20,7 +20,7 @@ from slacktide.cli.output import (
     require_plots,
 )
 from slacktide.cli.recordings import predict_recording, replay_recording
-from slacktide.models.repository.units import parse_seconds
+from slacktide.domain.units import parse_seconds
 
 if TYPE_CHECKING:
     from slacktide.load.report import Report

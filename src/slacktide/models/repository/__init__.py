@@ -25,7 +25,3 @@ from slacktide.models.repository.staging import StagedModel as StagedModel
 from slacktide.models.repository.staging import Staging as Staging
 from slacktide.models.repository.staging import UploadLimits as UploadLimits
 from slacktide.models.repository.staging import split_parameters as split_parameters
-from slacktide.models.repository.units import format_bytes as format_bytes
-from slacktide.models.repository.units import format_seconds as format_seconds
-from slacktide.models.repository.units import parse_bytes as parse_bytes
-from slacktide.models.repository.units import parse_seconds as parse_seconds

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import Problem
-from slacktide.models.repository.nearest import shown, suggestion
 from slacktide.models.repository.schedulers import SCHEDULERS, Section
 
 _TYPES = {

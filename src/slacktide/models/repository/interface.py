@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
-from slacktide.models.repository.nearest import suggestion
 from slacktide.models.repository.padding import padding_problems, padding_warnings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.triton.messages import CONFIG_FILE

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from slacktide.domain.suggestions import shown
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, tensors_of
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import ModelFileError, Problem, RepositoryError
-from slacktide.models.repository.nearest import shown
 from slacktide.models.repository.paths import Kind, resolve_inside
 
 _DATATYPES = {

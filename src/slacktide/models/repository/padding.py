@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slacktide.domain.padding import pad_element, unfit
+from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import Problem
-from slacktide.models.repository.nearest import suggestion
 from slacktide.models.repository.settings import InputPad, ModelSettings
 
 Specs = Mapping[str, TensorSpec]

@@ -15,6 +15,7 @@ import stat
 from enum import Enum
 from pathlib import Path
 
+from slacktide.domain.suggestions import shown
 from slacktide.models.repository.errors import (
     InvalidNameError,
     LayoutError,
@@ -23,7 +24,6 @@ from slacktide.models.repository.errors import (
     RepositoryError,
     UnreadableError,
 )
-from slacktide.models.repository.nearest import shown
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)

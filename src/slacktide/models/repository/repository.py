@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slacktide.domain.suggestions import suggestion
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     LayoutError,
@@ -26,7 +27,6 @@ from slacktide.models.repository.errors import (
     only_fails,
 )
 from slacktide.models.repository.merge import merge, warn_unused
-from slacktide.models.repository.nearest import suggestion
 from slacktide.models.repository.paths import (
     Kind,
     check_name,

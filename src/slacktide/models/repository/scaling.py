@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from slacktide.domain.units import parse_seconds
 from slacktide.models.repository.schedulers import Section
-from slacktide.models.repository.units import parse_seconds
 
 MOST_REPLICAS = 256
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.units import format_seconds
 from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.models.repository.scaling import (
     Cores,
@@ -23,7 +24,7 @@ from slacktide.models.repository.scaling import (
     number_to_replicas,
 )
 from slacktide.models.repository.schedulers import SchedulerSettings, Section, SlackSettings
-from slacktide.models.repository.units import ByteSize, Percent, Seconds, format_seconds
+from slacktide.models.repository.units import ByteSize, Percent, Seconds
 from slacktide.planning.scaling.planners import planner_options
 
 Count = Annotated[int, Field(ge=1)]

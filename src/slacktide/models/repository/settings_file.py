@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from slacktide.domain.suggestions import shown
 from slacktide.models.repository.complaints import complaints
 from slacktide.models.repository.errors import SettingsError
-from slacktide.models.repository.nearest import shown
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
 

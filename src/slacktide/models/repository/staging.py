@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from slacktide.domain.suggestions import shown
 from slacktide.models.repository.atomic import sync_folder
 from slacktide.models.repository.errors import UnwritableError, UploadError
-from slacktide.models.repository.nearest import shown
 from slacktide.models.repository.paths import check_name, check_version
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.settings_file import Document

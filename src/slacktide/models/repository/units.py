@@ -1,109 +1,19 @@
-"""Values with units: durations (`150ms`, `2s`), byte sizes (`64MiB`, `2GiB`), percentages (`2%`).
-
-The unit is part of the value, so that nobody has to guess it: a bare number is no duration. A bare
-whole number is a number of bytes, as everywhere. Printing and reading back is exact.
-"""
+"""Values with units (`slacktide.domain.units`) as types of pydantic fields."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from decimal import Decimal
-from fractions import Fraction
 from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer
 
-from slacktide.models.repository.nearest import shown
-
-SECONDS: Mapping[str, Fraction] = {
-    "us": Fraction(1, 10**6),
-    "ms": Fraction(1, 10**3),
-    "s": Fraction(1),
-    "m": Fraction(60),
-    "h": Fraction(3600),
-}
-"""Units of a duration, in seconds. `m` is minutes; `ms` milliseconds."""
-
-BYTES: Mapping[str, int] = {
-    "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
-"""Units of a byte size."""
-
-_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,6})?) ?%", re.ASCII)
-
-_DURATION_FORMS = "a duration with its unit, such as '150ms', '2s' or '1m'"
-_SIZE_FORMS = "a size in bytes, such as '64MiB', '2GiB' or a whole number"
-# The digits are bounded so that no text, however long, is worth much time.
-_NUMBER = re.compile(r"(\d{1,24}(?:\.\d{1,24})?) ?([A-Za-z]{1,8})", re.ASCII)
-
-
-def parse_seconds(value: object) -> float:
-    """Seconds of a duration with a unit. Raises ValueError that says what was expected."""
-    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2] not in SECONDS:
-        raise ValueError(f"expected {_DURATION_FORMS}, got {shown(value)}{_hint(match, SECONDS)}")
-    return float(Fraction(match[1]) * SECONDS[match[2]])
-
-
-def format_seconds(seconds: float) -> str:
-    """The shortest exact form of a duration ≥ 0: `0.15` is `150ms`."""
-    digits = repr(float(seconds))
-    for unit in ("h", "m", "s", "ms"):
-        amount = Fraction(digits) / SECONDS[unit]
-        if amount.denominator == 1 and (amount >= 1 or unit == "s"):
-            return f"{amount.numerator}{unit}"
-    return f"{(Decimal(digits) * 10**6).normalize():f}us"
-
-
-def parse_bytes(value: object) -> int:
-    """Bytes of a size. Raises ValueError that says what was expected."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    match = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    if match is None or match[2] not in BYTES:
-        raise ValueError(f"expected {_SIZE_FORMS}, got {shown(value)}{_hint(match, BYTES)}")
-    size = Fraction(match[1]) * BYTES[match[2]]
-    if size.denominator != 1:
-        raise ValueError(f"expected a whole number of bytes, got {shown(value)}")
-    return size.numerator
-
-
-def parse_percent(value: object) -> float:
-    """The share, 0 to 1, that a percentage says; 0 needs no unit. Raises ValueError."""
-    if value == 0 and not isinstance(value, bool):
-        return 0.0
-    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
-    if match is None or Fraction(match[1]) > 100:
-        raise ValueError(f"expected a percentage, such as '2%', got {shown(value)}")
-    return float(Fraction(match[1]) / 100)
-
-
-def format_percent(share: float) -> str:
-    """The exact percentage: `0.02` is `2%`."""
-    return f"{(Decimal(repr(float(share))) * 100).normalize():f}%"
-
-
-def format_bytes(size: int) -> str:
-    """The largest binary unit that divides `size` ≥ 0: 67108864 is `64MiB`."""
-    for unit in ("TiB", "GiB", "MiB", "KiB"):
-        if size and size % BYTES[unit] == 0:
-            return f"{size // BYTES[unit]}{unit}"
-    return f"{size}B"
-
-
-def _hint(match: re.Match[str] | None, units: Mapping[str, object]) -> str:
-    if match is None:
-        return ""
-    return f"; {match[2]!r} is not one of the units {', '.join(units)}"
-
+from slacktide.domain.units import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    parse_bytes,
+    parse_percent,
+    parse_seconds,
+)
 
 Seconds = Annotated[
     float,

@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.complaints import Complaint, complaints
-from slacktide.models.repository.nearest import shown, suggestion
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
 from slacktide.simulation.scenario.places import Places, ScenarioError, find, replaced
 from slacktide.simulation.scenario.sections import Scenario

@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from slacktide.models.repository.nearest import shown, suggestion
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.scaling import (
     Cores,
     ReplicaCount,

@@ -14,8 +14,8 @@ from google.protobuf import json_format, text_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import ModelConfigError
-from slacktide.models.repository.nearest import shown, suggestion
 from slacktide.wire.proto.private_pool import private_pool
 
 CONFIG_FILE = "config.pbtxt"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from slacktide.domain.suggestions import shown
+from slacktide.domain.units import format_seconds
 from slacktide.models.repository.errors import ModelConfigError, Problem, RefusedFieldError
-from slacktide.models.repository.nearest import shown
 from slacktide.models.repository.paths import NAME_RULE, is_name
 from slacktide.models.repository.triton.fields import judge
 from slacktide.models.repository.triton.messages import PlainConfig
-from slacktide.models.repository.units import format_seconds
 
 PLATFORM = "onnxruntime_onnx"
 BACKEND = "onnxruntime"

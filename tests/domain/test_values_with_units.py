@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.models.repository import format_bytes, format_seconds, parse_bytes, parse_seconds
-from slacktide.models.repository.units import format_percent, parse_percent
+from slacktide.domain.units import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    parse_bytes,
+    parse_percent,
+    parse_seconds,
+)
 
 
 @pytest.mark.parametrize(
