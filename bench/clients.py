@@ -38,11 +38,13 @@ def h2load(
     model: str,
     body: Body,
     *,
-    seconds: float,
+    seconds: float = 0.0,
+    count: int | None = None,
     outstanding: int = OUTSTANDING,
     grpc: bool = False,
 ) -> Rate:
-    """Requests/s with `outstanding` requests always under way, from the clients' core.
+    """Requests/s with `outstanding` requests always under way, from the clients' core: for so many
+    `seconds`, or `count` of them.
 
     Raises ToolMissingError, RuntimeError if nothing came back.
     """
@@ -54,7 +56,10 @@ def h2load(
         file.write(body.content)
         file.flush()
         command = [tool, "-t", "1", "-c", str(outstanding), "-m", "1", "-d", file.name]
-        command += ["-D", _ms(seconds), "--warm-up-time", _ms(max(0.3, seconds / 5))]
+        if count is None:
+            command += ["-D", _ms(seconds), "--warm-up-time", _ms(max(0.3, seconds / 5))]
+        else:
+            command += ["-n", str(count)]
         command += [] if grpc else ["--h1"]
         for name, value in body.headers.items():
             command += ["-H", f"{name}: {value}"]

@@ -3,6 +3,8 @@
     requests/s   32 outstanding, driven by h2load from another core. Ours and MLServer speak the
                  Open Inference Protocol (ours with binary tensors; MLServer reads only JSON over
                  HTTP), mosec and the plain server raw bodies, which is less to parse.
+    CPU          of the server for one of these requests with the model in its process, as binary
+                 and as JSON: a figure without a peer, which `bench compare` sees.
     gRPC         the same over gRPC, beside an empty grpc.aio handler: what the stack itself costs.
     hop          one request at a time with 150 KB to a model that does nothing: p50 through a
                  worker process less p50 inside the server's own.
@@ -27,6 +29,7 @@ from bench.clients import Rate, grpc_body, h2load, latencies
 from bench.measurement import Figure, Goal, Options, Result, Table, at_least, at_most, format_number
 from bench.models import Body
 from bench.peers import PeerMissingError
+from bench.processes import cpu_seconds, tree
 from bench.servers import Serving
 from slacktide.examples import example
 
@@ -57,6 +60,8 @@ def run(options: Options) -> Result:
         http, grpc = _contenders(ours, beside, mlp)
         if options.wants("http"):
             _throughput(http, rounds, seconds, result, "HTTP", _HTTP_GOALS)
+            bodies = {"binary": models.oip_body(mlp), "JSON": models.json_body(mlp)}
+            _cpu(ours, bodies, rounds, 10 * count, result)
         if options.wants("grpc"):
             _throughput(grpc, rounds, seconds, result, "gRPC", _GRPC_GOALS)
         if options.wants("hop"):
@@ -185,6 +190,23 @@ def _throughput(
             ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
             name = f"{protocol}: {one} ÷ {other}"
             result.figures.append(Figure(name, median(ratios), "×", goal, samples=tuple(ratios)))
+
+
+def _cpu(
+    ours: Serving, bodies: Mapping[str, Body], rounds: int, count: int, result: Result
+) -> None:
+    """CPU time of our server for a request over HTTP, its model in its own process."""
+    found: dict[str, list[float]] = {kind: [] for kind in bodies}
+    for turn in range(rounds + 1):
+        for kind, body in bodies.items():
+            pids = tree(ours.pid)
+            before = cpu_seconds(pids)
+            h2load(ours, "mlp_in_process", body, count=count)
+            if turn:  # the first warms up
+                found[kind].append((cpu_seconds(pids) - before) / count * 1e6)
+    for kind, got in found.items():
+        name = f"HTTP, in process: CPU of a {kind} request"
+        result.figures.append(Figure(name, median(got), "µs", samples=tuple(got)))
 
 
 def _difference(

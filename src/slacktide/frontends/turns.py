@@ -34,26 +34,24 @@ class ByClient(Generic[T]):
     """A queue in which clients come in turn."""
 
     def __init__(self) -> None:
-        self._queues: OrderedDict[str, deque[T]] = OrderedDict()
+        self.queues: OrderedDict[str, deque[T]] = OrderedDict()
+        """By client; none of them is empty."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._queues.values()))
+        return sum(map(len, self.queues.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._queues)
-
-    def __contains__(self, client: str) -> bool:
-        return client in self._queues
+        return bool(self.queues)
 
     def push(self, client: str, item: T) -> None:
-        self._queues.setdefault(client, deque()).append(item)
+        self.queues.setdefault(client, deque()).append(item)
 
     def pop(self) -> tuple[str, T]:
         """The next client and its first item. Raises KeyError if there is none."""
-        client, queue = self._queues.popitem(last=False)
+        client, queue = self.queues.popitem(last=False)
         item = queue.popleft()
         if queue:
-            self._queues[client] = queue
+            self.queues[client] = queue
         return client, item
 
 
@@ -77,7 +75,7 @@ class Turns:
 
     def open_to(self, client: str) -> bool:
         """Whether there is something left of its share, and nothing of it waits already."""
-        return self._spent.get(client, 0.0) < SHARE_S and client not in self._queue
+        return self._spent.get(client, 0.0) < SHARE_S and client not in self._queue.queues
 
     def spent(self, client: str, since: float) -> None:
         """Count the time from `since` to now."""

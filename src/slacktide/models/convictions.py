@@ -37,15 +37,15 @@ class _Convicted(NamedTuple):
 class Convictions:
     """Of one version. Times are seconds of the driver's clock."""
 
-    __slots__ = ("_inputs",)
+    __slots__ = ("inputs",)
 
     def __init__(self) -> None:
-        self._inputs: dict[bytes, _Convicted] = {}
-        """By hash, the oldest first."""
+        self.inputs: dict[bytes, _Convicted] = {}
+        """By hash, the oldest first. Empty: there are none, which spares asking further."""
 
     def fresh(self, *, now: float) -> bool:
         """Whether there are any."""
-        inputs = self._inputs
+        inputs = self.inputs
         while inputs and next(iter(inputs.values())).until <= now:
             del inputs[next(iter(inputs))]
         return bool(inputs)
@@ -54,28 +54,28 @@ class Convictions:
         """A request with these inputs has crashed the version twice."""
         tensors = tuple(tensors)
         digest = _digest(tensors)
-        self._inputs.pop(digest, None)
-        self._inputs[digest] = _Convicted(now + FRESH_S, _glimpse(tensors), connection)
-        if len(self._inputs) > MOST:
-            del self._inputs[next(iter(self._inputs))]
+        self.inputs.pop(digest, None)
+        self.inputs[digest] = _Convicted(now + FRESH_S, _glimpse(tensors), connection)
+        if len(self.inputs) > MOST:
+            del self.inputs[next(iter(self.inputs))]
 
     def knows(self, tensors: Tensors) -> bool:
         """Whether these inputs are a convicted request's. Call it while any are `fresh`."""
         tensors = tuple(tensors)
         glimpse = _glimpse(tensors)
-        if all(one.glimpse != glimpse for one in self._inputs.values()):
+        if all(one.glimpse != glimpse for one in self.inputs.values()):
             return False
-        return _digest(tensors) in self._inputs
+        return _digest(tensors) in self.inputs
 
     def served(self, connection: str) -> None:
         """The version has answered a request of this connection: what came before is forgiven."""
-        for digest, one in self._inputs.items():
+        for digest, one in self.inputs.items():
             if one.connection == connection:
-                self._inputs[digest] = one._replace(connection="")
+                self.inputs[digest] = one._replace(connection="")
 
     def blocked_for(self, connection: str, *, now: float) -> float:
         """Seconds that requests of this connection are still to be refused; 0: they are not."""
-        blamed = [one.until for one in self._inputs.values() if one.connection == connection]
+        blamed = [one.until for one in self.inputs.values() if one.connection == connection]
         return blamed[-SEVERAL] - now if connection and len(blamed) >= SEVERAL else 0.0
 
 

@@ -149,9 +149,11 @@ def grpc_settings_of(settings: ServerSettings) -> GrpcSettings:
 def http_gate(gate: Gate, rules: PortRules) -> http_hub.Authorize:
     """The gate as the HTTP front end asks it."""
 
+    passed = Verdict.PASS
+
     def authorize(group: Group, headers: Mapping[bytes, bytes]) -> http_hub.Denial | None:
         verdict = gate.judge(group, headers, rules)
-        return None if verdict is Verdict.PASS else http_hub.Denial(verdict.value, verdict.status)
+        return None if verdict is passed else http_hub.Denial(verdict.value, verdict.status)
 
     return authorize
 

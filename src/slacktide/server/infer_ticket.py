@@ -256,7 +256,10 @@ class InferTicket:
     def blame(self, version: LoadedVersion, checked: CheckedInputs | None = None) -> Reason | None:
         """Why this call is to be refused: its input (where it is known), or several from its
         connection, have crashed `version` lately. None: they have not."""
-        convictions, now = version.convictions, self._office.driver.clock()
+        convictions = version.convictions
+        if not convictions.inputs:
+            return None
+        now = self._office.driver.clock()
         if not convictions.fresh(now=now):
             return None
         if checked is not None and convictions.knows([(t.shape, t.data) for t in checked.tensors]):
@@ -306,7 +309,7 @@ class InferTicket:
         self.leave()
         if outcome.reason is Reason.CRASHED and self.payload is not None:
             self._convict(version)
-        elif outputs is not None and version.convictions.fresh(now=outcome.at):
+        elif version.convictions.inputs and outputs is not None:
             version.convictions.served(self.context.connection)
         reply = self._answer(version, outcome, outputs)
         if self._office.observers:

@@ -155,9 +155,12 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
 
 def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
     """Outputs that go as JSON and are too long to be written in one go."""
+    outputs = reply.outputs
+    if outputs is None or (len(outputs) == 1 and len(outputs[0].data) <= LONG_VALUES):
+        return []
     return [
         output
-        for output in reply.outputs or ()
+        for output in outputs
         if len(output.data) > LONG_VALUES * max(1, output.datatype.itemsize)
         and output.datatype is not Datatype.BYTES
         and not answer.binary.get(output.name, answer.binary_default)

@@ -163,15 +163,17 @@ def test_an_impossible_size_is_refused_before_any_data_has_come():
     assert (done.refusal.status, reader.gathered) == (413, 0)
 
 
-def test_a_head_in_single_bytes_is_not_parsed_or_copied_again_and_again(monkeypatch):
-    given_to_parsers = []
+@pytest.fixture
+def parsed(monkeypatch):
+    """What parsers are given, piece by piece."""
+    pieces = []
 
     class Counting:
         def __init__(self, protocol) -> None:
             self._real = httptools.HttpRequestParser(protocol)
 
         def feed_data(self, data) -> None:
-            given_to_parsers.append(len(data))
+            pieces.append(bytes(data))
             self._real.feed_data(data)
 
         def __getattr__(self, name):
@@ -183,16 +185,63 @@ def test_a_head_in_single_bytes_is_not_parsed_or_copied_again_and_again(monkeypa
         HttpParserUpgrade = httptools.HttpParserUpgrade
 
     monkeypatch.setattr(reader_module, "httptools", Fake)
+    return pieces
+
+
+def test_a_head_in_single_bytes_is_not_parsed_or_copied_again_and_again(parsed):
     raw = b"GET / HTTP/1.1\r\nHost: t\r\nA: " + b"a" * 30_000 + b"\r\n\r\n"
     assert len(read(make(), in_bytes(raw)).requests) == 1
-    assert given_to_parsers == [1, len(raw)]
+    assert list(map(len, parsed)) == [1, len(raw)]
+
+
+def test_the_same_head_again_is_not_parsed_again(parsed):
+    reader, head = make(), post(b"one")[:-3]
+    done = read(reader, [head + b"one", head + b"two" + head, b"six", head + b"ten" + GET])
+    assert [request[3] for request in done.requests] == [b"one", b"two", b"six", b"ten", b""]
+    assert [request[:3] for request in done.requests[1:4]] == [done.requests[0][:3]] * 3
+    assert parsed == [head, b"one", GET]
+
+
+@given(
+    heads=st.lists(
+        st.sampled_from(
+            [
+                GET,
+                post(b"hello"),
+                post(b"h\r\n\r\n")[:-1] + b"x",
+                post(b"ab").replace(b"Host", b"Connection: Upgrade\r\nUpgrade: x\r\nHost"),
+                post(b"abc").replace(b"Host", b"Connection: keep-alive\r\nHost"),
+                GET.replace(b"1.1", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"),
+                CHUNKED + b"1\r\na\r\n0\r\n\r\n",
+            ]
+        ),
+        max_size=12,
+    ),
+    last=st.sampled_from(
+        [
+            b"",
+            GET,
+            GET.replace(b"Host", b"Connection: close\r\nHost") * 2,
+            GET.replace(b"1.1", b"1.0") * 2,
+            b"GET / HTTP/1.1\r\n\r\n",
+        ]
+    ),
+    cut=st.integers(1, 60),
+)
+def test_requests_mean_the_same_whatever_came_before_them_on_the_connection(heads, last, cut):
+    raw = b"".join(heads) + last
+    once = read(make(), [raw])
+    cuts = read(make(), (raw[i : i + cut] for i in range(0, len(raw), cut)))
+    alone = [one for each in [*heads, last] for one in read(make(), [each]).requests]
+    assert once.said == cuts.said
+    assert once.requests == alone
 
 
 def test_one_call_takes_so_many_requests_and_holds_the_rest():
     reader = make()
     reader.feed(GET * 100, 0.0)
     assert len(reader.ready) == HEADS_AT_ONCE
-    assert reader.held == len(GET) * (100 - HEADS_AT_ONCE)
+    assert len(reader.held) == len(GET) * (100 - HEADS_AT_ONCE)
     assert len(read(reader, [b""]).requests) == 100
 
 
@@ -201,7 +250,7 @@ def test_one_call_takes_so_many_chunks_and_holds_the_rest():
     reader.feed(CHUNKED + b"1\r\na\r\n" * 4000, 0.0)
     assert reader.current is not None
     assert reader.current.filled == LINES_AT_ONCE // 2  # a line before its data, and one behind it
-    assert reader.held == 6 * (4000 - LINES_AT_ONCE // 2)
+    assert len(reader.held) == 6 * (4000 - LINES_AT_ONCE // 2)
     assert read(reader, [b"0\r\n\r\n"]).requests[0][3] == b"a" * 4000
 
 

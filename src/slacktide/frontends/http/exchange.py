@@ -16,7 +16,6 @@ class Exchange(Request):
         "charged",
         "chunked",
         "filled",
-        "header_count",
         "headers_done",
         "keep_alive",
         "length",
@@ -35,7 +34,6 @@ class Exchange(Request):
         self.keep_alive = False
         self.old = False
         """HTTP/1.0."""
-        self.header_count = 0
         self.headers_done = False
         self.chunked = False
         self.length = 0

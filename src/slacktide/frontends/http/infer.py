@@ -72,6 +72,7 @@ class InferEndpoint:
         self._data = data
         self._unpacker = unpacker
         self._settings = settings
+        self._direct = min(DIRECT_BYTES, settings.max_json_bytes)
         self._reader = InferReader()
 
     def open(self, request: Request) -> Response | None:
@@ -119,12 +120,16 @@ class InferEndpoint:
         body = request.body if call.upload is None else call.upload.body()
         try:
             inflation = None
+            length = call.json_length
             if call.encoding:
                 inflation = Inflation(body, call.encoding, self._settings.max_body_bytes)
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
-            if inflation is None and self._json_size(body, call) <= DIRECT_BYTES:
-                self._submit(request, body, call.json_length, respond)
+            if inflation is None and (
+                (len(body) if length is None else length) <= self._direct
+                or self._json_size(body, call) <= DIRECT_BYTES
+            ):
+                self._submit(request, body, length, respond)
                 return
         except WireError as error:
             self.refuse(request, error.reason, error.message)

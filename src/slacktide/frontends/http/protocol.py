@@ -204,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
     def _may_go_on(self) -> bool:
         """Whether the reader holds bytes and nothing else is to be done before them."""
         reader = self._reader
-        return reader.held > 0 and not reader.ready and self._clogged_since is None
+        return bool(reader.held) and not reader.ready and self._clogged_since is None
 
     def _feed(self, data: Buffer) -> None:
         """Take bytes that begin outside a directly received body."""
@@ -313,19 +313,7 @@ class Connection(asyncio.BufferedProtocol):
         if exchange.response is not None:
             return
 
-        def settle(response: Response) -> None:
-            if exchange.response is None:
-                exchange.response = response
-                self._pump()
-
-        def respond(response: Response) -> None:
-            encoding = self._encoding_of(exchange, response)
-            if encoding:
-                smaller = partial(compressed, response, encoding)
-                self._hub.later(self._hub.unpacker.beside(self.client, smaller), settle)
-            else:
-                settle(response)
-
+        respond = partial(self._respond, exchange)
         if exchange.pieces:
             pieces = exchange.pieces
             exchange.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -346,13 +334,23 @@ class Connection(asyncio.BufferedProtocol):
             exchange.abandoned(Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
 
-    def _encoding_of(self, exchange: Exchange, response: Response) -> bytes:
-        """The coding to send an answer under; b"": as it is."""
-        settings = self._hub.settings
+    def _respond(self, exchange: Exchange, response: Response) -> None:
+        """Here is the answer to `exchange`: it goes out in its turn, compressed if that pays."""
         accept = exchange.headers.get(b"accept-encoding")
-        if accept and settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
-            return chosen_encoding(accept)
-        return b""
+        if accept:
+            hub, settings = self._hub, self._hub.settings
+            worth = settings.compress_min_bytes <= response.length <= settings.compress_max_bytes
+            encoding = chosen_encoding(accept) if worth else b""
+            if encoding:
+                smaller = hub.unpacker.beside(self.client, partial(compressed, response, encoding))
+                hub.later(smaller, partial(self._settle, exchange))
+                return
+        self._settle(exchange, response)
+
+    def _settle(self, exchange: Exchange, response: Response) -> None:
+        if exchange.response is None:
+            exchange.response = response
+            self._pump()
 
     def _write(self, exchange: Exchange) -> None:
         response = exchange.response

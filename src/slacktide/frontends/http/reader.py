@@ -6,6 +6,9 @@ behind it is cut out by its length, decoded by `ChunkedBody`, or received past t
 announced with `bypass` and ended with `complete`. Whole requests are put in `ready`, in order;
 `current` is the one whose end has not come.
 
+Most clients send the same head again and again: the last one of a connection is kept with what it
+said, and the same bytes are not parsed twice.
+
 A call of `feed` does so much work and no more: what it does not get to is `held`, for a later turn
 of the loop.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from typing import NamedTuple
 
 import httptools
 
@@ -41,6 +45,8 @@ _ONCE = frozenset(
 HEADS_AT_ONCE = 16
 LINES_AT_ONCE = 1024
 """Requests and lines of chunked bodies that one call of `feed` takes: about a millisecond each."""
+MOST_KEPT = 2048
+"""Bytes of a head that is kept."""
 _END_OF_HEAD = b"\r\n\r\n"
 _MOST_BLANKS = 64
 """Line ends before a request line that are passed over (RFC 9112 §2.2 asks for one)."""
@@ -48,6 +54,16 @@ _MOST_BLANKS = 64
 
 class _StopParsingError(Exception):
     """Raised in a parser's callback to end the parse; `RequestReader._refusal` says why."""
+
+
+class _KeptHead(NamedTuple):
+    """The last head of a connection that stays open behind it, and what it said."""
+
+    raw: bytes
+    method: str
+    target: bytes
+    headers: dict[bytes, bytes]
+    length: int
 
 
 class _Probe:
@@ -62,9 +78,10 @@ class RequestReader:
         "_chunked",
         "_client",
         "_connection",
+        "_count",
         "_head",
-        "_held",
         "_hub",
+        "_kept",
         "_max_header_bytes",
         "_max_headers",
         "_now",
@@ -72,6 +89,7 @@ class RequestReader:
         "_refusal",
         "current",
         "ended",
+        "held",
         "ready",
     )
 
@@ -83,22 +101,21 @@ class RequestReader:
         self._max_headers = hub.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
         """None: it has not seen the end of the last request, and another is needed."""
+        self._kept: _KeptHead | None = None
         self._now = 0.0
+        self._count = 0
+        """Headers of the head being parsed."""
         self._blanks = 0
         self._head = bytearray()
         """The beginning of a head whose end has not come."""
         self._chunked: ChunkedBody | None = None
-        self._held = b""
+        self.held = b""
+        """What waits for the next call of `feed`."""
         self._refusal: Refusal | None = None
         self.current: Exchange | None = None
         self.ready: deque[Exchange] = deque()
         self.ended = False
         """Nothing more is taken: the last request has been read, or reading has failed."""
-
-    @property
-    def held(self) -> int:
-        """Bytes that wait for the next call of `feed`."""
-        return len(self._held)
 
     @property
     def gathered(self) -> int:
@@ -107,29 +124,29 @@ class RequestReader:
 
     def hold(self, data: Buffer) -> None:
         """Keep `data` for the next call of `feed`."""
-        self._held += data
+        self.held += data
 
     def feed(self, data: Buffer, now: float) -> Refusal | None:
         """Take the next bytes, behind those that are held. A refusal ends the connection."""
         self._now = now
         raw = bytes(data)
-        if self._held:
-            raw, self._held = self._held + raw, b""
+        if self.held:
+            raw, self.held = self.held + raw, b""
         at, end, heads, lines = 0, len(raw), HEADS_AT_ONCE, LINES_AT_ONCE
         while at < end and not self.ended:
             if self._chunked is not None:
                 at, lines = self._take_chunks(self._chunked, raw, at, lines)
                 if lines == 0:
-                    self._held = raw[at:]
+                    self.held = raw[at:]
             elif heads == 0:
-                self._held = raw[at:]
+                self.held = raw[at:]
             else:
                 heads -= 1
                 at = self._take_head(raw, at)
             if self._refusal is not None:
-                self._held = b""
+                self.held = b""
                 return self._refusal
-            if self._held:
+            if self.held:
                 break
         return None
 
@@ -148,7 +165,7 @@ class RequestReader:
         """Part from the parser, which refers back to this object."""
         self.ended = True
         self._parser = None
-        self._held = b""
+        self.held = b""
 
     # ---------------------------------------------------------------- heads
 
@@ -157,6 +174,12 @@ class RequestReader:
         Returns where that ends."""
         current = self.current
         if current is None:
+            kept = self._kept
+            if kept is not None and raw.startswith(kept.raw, at):
+                self.current = current = Exchange(self._now, self._client, self._connection)
+                _, current.method, current.target, current.headers, current.length = kept
+                current.headers_done = current.keep_alive = True
+                return self._begin_body(current, raw, at + len(kept.raw), unheard=True)
             if raw[at] <= 13:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
@@ -183,6 +206,13 @@ class RequestReader:
         elif head.count(b" ", 0, head.find(b"\r")) > 2:
             self._refuse(400, "malformed HTTP: expected one blank between the parts of a request")
         elif self._parse(head):
+            # A parser that is gone saw an upgrade; the rest needs more than these fields.
+            plain = self._parser is not None and not (current.chunked or current.old)
+            self._kept = (
+                _KeptHead(head, current.method, current.target, current.headers, current.length)
+                if plain and current.keep_alive and len(head) <= MOST_KEPT
+                else None
+            )
             return self._begin_body(current, raw, stop)
         return stop
 
@@ -204,6 +234,7 @@ class RequestReader:
 
     def _parse(self, head: bytes) -> bool:
         """Have the parser read a whole head. False: it has been refused."""
+        self._count = 0
         parser = self._parser
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
@@ -241,8 +272,9 @@ class RequestReader:
 
     # ---------------------------------------------------------------- bodies
 
-    def _begin_body(self, current: Exchange, raw: bytes, at: int) -> int:
-        """Behind the head of `current`. Returns the end of what is here of a body with a length."""
+    def _begin_body(self, current: Exchange, raw: bytes, at: int, *, unheard: bool = False) -> int:
+        """Behind the head of `current`, of which the parser has not heard if it is `unheard`.
+        Returns the end of what is here of a body with a length."""
         if current.chunked:
             settings = self._hub.settings
             self._chunked = ChunkedBody(
@@ -257,7 +289,7 @@ class RequestReader:
                 current.filled = len(piece)
             if current.filled < current.length:
                 return len(raw)
-            if self._parser is not None:
+            if self._parser is not None and not unheard:
                 self._parser.feed_data(piece)  # cheaper than another parser
         self.complete(current)
         return at + current.filled
@@ -305,8 +337,8 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         current = self.current
         assert current is not None
-        current.header_count += 1
-        if current.header_count > self._max_headers:
+        self._count += 1
+        if self._count > self._max_headers:
             self._stop(431, "too many headers")
         name = name.lower()
         headers = current.headers
