@@ -42,17 +42,16 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.models import measure_bare, model_file, requests, variant_repository
 from bench.offer import Offered, offer
-from slacktide.domain import PoolId, Replica
+from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaLost
 from slacktide.executors import (
     Arena,
-    Finished,
-    Lost,
+    BatchOutputs,
     ModelSource,
+    OpenedModel,
     Payload,
     ProcessExecutor,
     QuotaAllocator,
     QuotaUnavailableError,
-    Ready,
     Report,
     Resized,
 )
@@ -125,8 +124,8 @@ class Worker:
         self._source = source
         self._loop = asyncio.get_running_loop()
         self._batches = itertools.count()
-        self._finished: asyncio.Future[tuple[float, Finished]] = self._loop.create_future()
-        self._ready: asyncio.Future[Ready] = self._loop.create_future()
+        self._finished: asyncio.Future[float] = self._loop.create_future()
+        self._ready: asyncio.Future[OpenedModel] = self._loop.create_future()
         self.resized: asyncio.Future[tuple[float, Resized]] = self._loop.create_future()
         self.answers = 0
         self.outputs: list[bytes] = []
@@ -134,23 +133,22 @@ class Worker:
         replica = Replica(id, PoolId(source.name, source.version), "lane", on, 32)
         self.handle = executor.start(replica, source, arena, self._report)
 
-    async def ready(self) -> Ready:
-        report = await self._ready
-        interface = report.interface
+    async def ready(self) -> OpenedModel:
+        opened = await self._ready
+        interface = opened.interface
         generator = np.random.default_rng(SEED)
         shapes = row_shapes(interface, self._source)
         self.singles: Sequence[Payload] = payloads(
             interface, shapes, self._arena, generator=generator
         )
-        return report
+        return opened
 
     async def run(self, rows: int) -> float:
         """Seconds of a batch."""
         self._finished = self._loop.create_future()
         begin = time.perf_counter()
         self.handle.run(next(self._batches), batch_of(rows, self.singles))
-        end, _ = await self._finished
-        return end - begin
+        return await self._finished - begin
 
     def ask(self, on: tuple[int, ...]) -> float:
         """Begin a resize; when."""
@@ -173,20 +171,27 @@ class Worker:
         (kib,) = (line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))
         return int(kib) * 1024
 
-    def _report(self, report: Report) -> None:
+    def _report(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
         now = time.perf_counter()
-        if isinstance(report, Finished):
+        if isinstance(event, BatchFinished):
             self.answers += 1
-            self.outputs = [bytes(member[0].data) for member in report.outputs]
-            self._finished.set_result((now, report))
-        elif isinstance(report, Resized):
-            self.resized.set_result((now, report))
-        elif isinstance(report, Ready):
-            self._ready.set_result(report)
+            self.outputs = [bytes(member[0].data) for member in outputs]
+            self._finished.set_result(now)
+        elif isinstance(event, Resized):
+            self.resized.set_result((now, event))
+        elif opened is not None:
+            self._ready.set_result(opened)
         else:
-            error = RuntimeError(f"a worker reports {report}")
+            error = RuntimeError(f"a worker reports {event}")
             for waiting in (self._finished, self._ready, self.resized):
-                if not waiting.done() and not isinstance(report, Lost):
+                if not waiting.done() and not isinstance(event, ReplicaLost):
                     waiting.set_exception(error)
 
 
@@ -200,7 +205,7 @@ class Workers:
 
     async def start(
         self, on: tuple[int, ...], threads: tuple[int, ...] = (), model: str = MODEL
-    ) -> tuple[Worker, Ready]:
+    ) -> tuple[Worker, OpenedModel]:
         path = model_file(model)
         (request,) = requests(model, 1)
         shapes = {name: tensor.shape[1:] for name, tensor in request.items()}

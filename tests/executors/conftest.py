@@ -12,14 +12,14 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from slacktide.domain import PoolId, Replica
+from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaUp
 from slacktide.executors import (
     Arena,
+    BatchOutputs,
     Executor,
-    Finished,
     ModelSource,
+    OpenedModel,
     Payload,
-    Ready,
     ReplicaHandle,
     Report,
     TensorRef,
@@ -132,23 +132,37 @@ class Case:
         self.arena = arena
         self.results: list[list[bytes]] = []
         """Bytes of the last results, by member and output."""
+        self.shapes: list[list[tuple[int, ...]]] = []
+        """Their shapes."""
+        self.opened: OpenedModel | None = None
+        self.out_of_memory = False
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self.handle: ReplicaHandle = executor.start(
             Kit.replica(lane), Kit.source(path, **source), arena, self._on_report
         )
 
-    def _on_report(self, report: Report) -> None:
-        if isinstance(report, Finished):
-            self.results = [[bytes(t.data) for t in member] for member in report.outputs]
-        self._reports.put_nowait(report)
+    def _on_report(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
+        if isinstance(event, BatchFinished):
+            self.results = [[bytes(t.data) for t in member] for member in outputs]
+            self.shapes = [[t.shape for t in member] for member in outputs]
+        self.opened, self.out_of_memory = opened or self.opened, out_of_memory
+        self._reports.put_nowait(event)
 
     async def next(self) -> Report:
         return await asyncio.wait_for(self._reports.get(), Kit.PATIENCE)
 
-    async def ready(self) -> Ready:
+    async def ready(self) -> OpenedModel:
         report = await self.next()
-        assert isinstance(report, Ready), report
-        return report
+        assert isinstance(report, ReplicaUp), report
+        assert self.opened is not None
+        return self.opened
 
     async def run(self, batch: int, *members: Payload) -> Report:
         self.handle.run(batch, members)

@@ -16,9 +16,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from slacktide.domain import PoolId, Replica
+from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.executors import Failed, Finished, Lost, ModelError, ProcessExecutor, Ready
+from slacktide.executors import ModelError, ProcessExecutor
 from slacktide.executors import session as session_module
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.details import Fault, client_detail, fault_of
@@ -227,9 +227,9 @@ class OnGpu:
         replica = Replica(0, PoolId("m", "1"), device, (), 32, device)
         self.handle = executor.start(replica, source, arena, self._heard)
 
-    def _heard(self, report: Any) -> None:
-        if isinstance(report, Finished):
-            data = report.outputs[0][0].data
+    def _heard(self, report: Any, outputs: Any = (), **details: Any) -> None:
+        if isinstance(report, BatchFinished):
+            data = outputs[0][0].data
             self.sums.append(float(np.frombuffer(data, np.float32).min()))
         self.reports.put_nowait(report)
 
@@ -248,26 +248,28 @@ def test_a_worker_tells_memory_device_and_input_apart(
         executor = ProcessExecutor()
         try:
             replica = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:1")
-            assert isinstance(await replica.next(), Ready)
+            assert isinstance(await replica.next(), ReplicaUp)
 
             def row(number: int) -> Any:
                 return kit.put(arena, np.full((1, 4), number, np.float32))
 
-            assert isinstance(await replica.run(0, row(0)), Finished)
+            assert isinstance(await replica.run(0, row(0)), BatchFinished)
             assert replica.sums[0] >= 1000  # the second GPU
-            assert await replica.run(1, row(2)) == Failed(1, "out of memory")
+            assert await replica.run(1, row(2)) == BatchFailed(1, "out of memory")
             failed = await replica.run(2, row(9))
-            assert isinstance(failed, Failed)
+            assert isinstance(failed, BatchFailed)
             assert failed.detail.endswith("CUDA failure 9: invalid configuration argument")
-            assert isinstance(await replica.run(3, row(0)), Finished)
+            assert isinstance(await replica.run(3, row(0)), BatchFinished)
             lost = await replica.run(4, row(700))
-            assert lost == Lost("CUDA failure 700: an illegal memory access was encountered")
+            assert lost == ReplicaLost(
+                0, "CUDA failure 700: an illegal memory access was encountered"
+            )
             again = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
-            assert isinstance(await again.next(), Ready)
-            assert isinstance(await again.run(0, row(11)), Lost)
+            assert isinstance(await again.next(), ReplicaUp)
+            assert isinstance(await again.run(0, row(11)), ReplicaLost)
             models.folder = models.folder / "huge"
             huge = OnGpu(executor, kit.source(models.matmul()), arena, "cuda:0")
-            assert await huge.next() == Lost("out of memory")
+            assert await huge.next() == ReplicaLost(0, "out of memory")
         finally:
             await executor.close()
 

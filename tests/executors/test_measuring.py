@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.domain import BatchTiming, Replica
+from slacktide.domain import BatchFailed, BatchFinished, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors import OpenedModel, Reporter
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
@@ -24,13 +25,9 @@ from slacktide.executors.made_up import payloads, row_shapes
 from slacktide.executors.measuring import FEWEST, Measured, measure
 from slacktide.executors.ports import (
     Executor,
-    Failed,
-    Finished,
     InputArena,
-    Lost,
     ModelSource,
     Payload,
-    Ready,
     Report,
     Resized,
 )
@@ -52,7 +49,7 @@ class ScriptedExecutor:
     seconds: Callable[[int, int], float]
     interface: ModelInterface = IMAGES
     start_s: float = 0.1
-    start_report: Report | None = None
+    start_report: ReplicaLost | None = None
     fail_from: int = 1 << 30
     """Rows from which batches fail."""
     lose_at: int = 1 << 30
@@ -77,14 +74,15 @@ class ScriptedExecutor:
         replica: Replica,
         source: ModelSource,
         arena: InputArena,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> ScriptedReplica:
         assert self.open == 0, "two replicas at a time would disturb each other"
         self.open += 1
         self.started.append(replica)
         self.sources.append(source)
         handle = ScriptedReplica(self, len(replica.cores), report)
-        handle.tell(self.start_s, self.start_report or Ready(self.interface))
+        up = self.start_report or ReplicaUp(replica.id)
+        handle.tell(self.start_s, up, OpenedModel(self.interface))
         return handle
 
     async def close(self) -> None:
@@ -97,15 +95,13 @@ class ScriptedExecutor:
 class ScriptedReplica:
     pid = None
 
-    def __init__(
-        self, executor: ScriptedExecutor, cores: int, report: Callable[[Report], None]
-    ) -> None:
+    def __init__(self, executor: ScriptedExecutor, cores: int, report: Reporter) -> None:
         self.executor, self.cores, self.report = executor, cores, report
 
-    def tell(self, after: float, report: Report) -> None:
+    def tell(self, after: float, event: Report, opened: OpenedModel | None = None) -> None:
         def happen() -> None:
             self.executor.now += after
-            self.report(report)
+            self.report(event, opened=opened)
 
         asyncio.get_running_loop().call_soon(happen)
 
@@ -117,14 +113,14 @@ class ScriptedReplica:
         if number == script.mute_at:
             return
         if number == script.lose_at:
-            self.tell(0.001, Lost("killed by signal 9"))
+            self.tell(0.001, ReplicaLost(0, "killed by signal 9"))
         elif rows >= script.fail_from:
-            self.tell(0.001, Failed(batch, "out of memory"))
+            self.tell(0.001, BatchFailed(batch, "out of memory"))
         else:
             seconds = script.seconds(rows, self.cores)
             if script.per_length:
                 seconds *= max(member.tensors[0].shape[-1] for member in members)
-            self.tell(seconds, Finished(batch, (), BatchTiming()))
+            self.tell(seconds, BatchFinished(batch))
 
     def stop(self) -> None:
         self.executor.stopped += 1
@@ -294,8 +290,12 @@ def test_a_model_without_a_batch_axis_has_one_size() -> None:
 @pytest.mark.parametrize(
     ("script", "message", "permanent"),
     [
-        ({"start_report": Lost("no such operator", permanent=True)}, "no such operator", True),
-        ({"start_report": Lost("out of memory")}, "out of memory", False),
+        (
+            {"start_report": ReplicaLost(0, "no such operator", permanent=True)},
+            "no such operator",
+            True,
+        ),
+        ({"start_report": ReplicaLost(0, "out of memory")}, "out of memory", False),
         ({"fail_from": 1}, "a single row fails: out of memory", False),
         ({"lose_at": 0}, "killed by signal 9", False),
         ({"lose_at": 60}, "killed by signal 9", False),
@@ -308,7 +308,7 @@ def test_what_cannot_be_measured_says_why(
     with pytest.raises(MeasuringError, match=message) as caught:
         run(executor)
     assert caught.value.permanent is permanent
-    dead = isinstance(script.get("start_report"), Lost) or "lose_at" in script
+    dead = isinstance(script.get("start_report"), ReplicaLost) or "lose_at" in script
     assert executor.stopped == (0 if dead else 1)
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from slacktide.executors import Finished, Lost, ProcessExecutor
+from slacktide.domain import BatchFinished, ReplicaLost
+from slacktide.executors import ProcessExecutor
 from slacktide.executors import memory as module
 from slacktide.executors.memory import limit_memory, release_memory
 from slacktide.executors.protocol import FrameReader, Kind, decode_text, encode_batch
@@ -159,9 +160,10 @@ def test_a_real_worker_that_takes_too_much_is_lost_for_that(
         pid = case.handle.pid
         assert pid is not None
         small, large = np.array([1 << 20]), np.array([1 << 28])  # 4 MiB, 1 GiB
-        assert isinstance(await case.run(1, kit.put(arena, small, rows=1)), Finished)
+        assert isinstance(await case.run(1, kit.put(arena, small, rows=1)), BatchFinished)
         lost = await case.run(2, kit.put(arena, large, rows=1))
-        assert lost == Lost("out of memory: a worker may take 192 MiB", out_of_memory=True)
+        assert lost == ReplicaLost(0, "out of memory: a worker may take 192 MiB")
+        assert case.out_of_memory
         assert [p for g in module._places(Path("/")) for p in g.folder.glob(f"*-{pid}")] == []
 
     async def whole() -> None:
@@ -187,8 +189,8 @@ def test_a_worker_that_is_killed_or_stopped_leaves_no_group(
             pids = [killed.handle.pid, stopped.handle.pid]
             killed.handle.kill()
             lost = await killed.next()
-            assert isinstance(lost, Lost)
-            assert not lost.out_of_memory
+            assert isinstance(lost, ReplicaLost)
+            assert not killed.out_of_memory
             assert "signal 9" in lost.detail
             stopped.handle.stop()
         finally:

@@ -9,19 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from slacktide.domain import Request
+from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost, Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import (
-    Aborted,
     Executor,
-    Failed,
-    Finished,
     InProcessExecutor,
-    Lost,
+    OpenedModel,
     Payload,
     ProcessExecutor,
     ProfiledExecutor,
-    Ready,
     Resized,
 )
 from slacktide.profiles import Alike
@@ -37,23 +33,23 @@ def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:
         assert case.handle.pid is None
         arrays = [np.full((n, 4), n, np.float32) for n in (1, 3)]
         report = await case.run(1, *(kit.put(arena, array) for array in arrays))
-        assert isinstance(report, Finished)
+        assert isinstance(report, BatchFinished)
         for array, (data,) in zip(arrays, case.results, strict=True):
             got = np.frombuffer(data, np.float32).reshape(-1, 3)
             assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
         case.handle.run(2, [kit.put(arena, arrays[0])])
         case.handle.abort(3)
         case.handle.abort(2)
-        assert await case.next() == Aborted(2)
+        assert await case.next() == BatchAborted(2)
         case.handle.resize((3,))
         assert await case.next() == Resized((3,))
         raising = kit.Case(executor, models.gather(), arena)
         await raising.ready()
         failed = await raising.run(1, kit.put(arena, np.array([9])))
-        assert isinstance(failed, Failed)
+        assert isinstance(failed, BatchFailed)
         assert "out of data bounds" in failed.detail
         raising.handle.kill()
-        assert isinstance(await raising.next(), Lost)
+        assert isinstance(await raising.next(), ReplicaLost)
         case.handle.run(5, [kit.put(arena, arrays[0])])
         await executor.close()
         case.handle.run(6, [kit.put(arena, arrays[0])])
@@ -83,7 +79,7 @@ def test_in_process_a_broken_model_is_lost_for_good(models, kit, arena) -> None:
         path = models.matmul()
         path.write_bytes(b"garbage")
         report = await kit.Case(executor, path, arena).next()
-        assert isinstance(report, Lost)
+        assert isinstance(report, ReplicaLost)
         assert report.permanent
         await executor.close()
 
@@ -128,25 +124,24 @@ def test_profiled_answers_zeros_after_the_expected_time(models, kit, arena) -> N
         executor = profiled(start_s=0.001)
         loop = asyncio.get_running_loop()
         case = kit.Case(executor, models.folder / "never-opened.onnx", arena)
-        assert await case.next() == Ready(INTERFACE)
+        assert await case.ready() == OpenedModel(INTERFACE)
         begin = loop.time()
         report = await case.run(1, Payload(2, ()), Payload(1, ()))
         assert loop.time() - begin >= 0.03 - 1e-3
-        assert isinstance(report, Finished)
+        assert isinstance(report, BatchFinished)
         assert report.timing.infer_s == pytest.approx(0.03)
-        shapes = [[tensor.shape for tensor in member] for member in report.outputs]
-        assert shapes == [[(2, 3, 1), (2, 2)], [(1, 3, 1), (1, 2)]]
+        assert case.shapes == [[(2, 3, 1), (2, 2)], [(1, 3, 1), (1, 2)]]
         assert case.results == [[bytes(48), bytes(16)], [bytes(24), bytes(8)]]
         case.handle.resize((0, 1))
         assert await case.next() == Resized((0, 1))
         report = await case.run(2, Payload(2, ()))
-        assert isinstance(report, Finished)
+        assert isinstance(report, BatchFinished)
         assert report.timing.infer_s == pytest.approx(0.01)
         case.handle.run(3, [Payload(8, ())])
         case.handle.abort(3)
-        assert await case.next() == Aborted(3)
+        assert await case.next() == BatchAborted(3)
         case.handle.kill()
-        assert await case.next() == Lost("killed")
+        assert await case.next() == ReplicaLost(0, "killed")
         await executor.close()
         assert case.quiet
 
@@ -160,7 +155,7 @@ def test_profiled_times_drawn_from_a_seed_repeat(models, kit, arena) -> None:
         await case.ready()
         reports = [await case.run(number, Payload(1, ())) for number in range(4)]
         await executor.close()
-        return [report.timing.infer_s for report in reports if isinstance(report, Finished)]
+        return [report.timing.infer_s for report in reports if isinstance(report, BatchFinished)]
 
     first, same, other = (asyncio.run(times(seed)) for seed in (1, 1, 2))
     assert first == same != other

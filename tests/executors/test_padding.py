@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from slacktide.domain import BatchFinished
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import (
     Arena,
-    Finished,
     InProcessExecutor,
     ModelError,
     ProcessExecutor,
@@ -89,13 +89,12 @@ def test_answers_are_those_of_each_request_alone(
             members = [member(arena, kit, x, sent=i % 2 == 0) for i, x in enumerate(xs)]
             for picked in ([0, 1, 2, 3, 4], [2], [0, 3], [1, 4], [4, 2]):
                 report = await case.run(1, *(members[i] for i in picked))
-                assert isinstance(report, Finished), report
+                assert isinstance(report, BatchFinished), report
                 for outputs, i in zip(case.results, picked, strict=True):
                     for data, wanted in zip(outputs, expected(xs[i]), strict=True):
                         got = np.frombuffer(data, np.float32).reshape(wanted.shape)
                         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-                shapes = [[o.shape for o in one] for one in report.outputs]
-                assert shapes == [[w.shape for w in expected(xs[i])] for i in picked]
+                assert case.shapes == [[w.shape for w in expected(xs[i])] for i in picked]
         finally:
             await executor.close()
 

@@ -18,15 +18,14 @@ import pytest
 import uvloop
 from onnx import TensorProto, helper
 
+from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost
 from slacktide.executors import (
-    Aborted,
     Arena,
-    Failed,
-    Finished,
-    Lost,
+    BatchOutputs,
     ModelSource,
     Payload,
     ProcessExecutor,
+    Report,
     TensorRef,
 )
 from slacktide.executors import spawner as spawner_module
@@ -71,9 +70,9 @@ def test_results_equal_a_direct_computation(models, kit, arena, any_loop) -> Non
         for number, rows in enumerate([(1,), (2, 1, 5), (3,), (1,) * 32, (700, 900)]):
             arrays = [generator.random((n, 4), np.float32) for n in rows]
             report = await case.run(number, *(kit.put(arena, array) for array in arrays))
-            assert isinstance(report, Finished)
+            assert isinstance(report, BatchFinished)
             assert report.batch == number
-            assert [member[0].shape for member in report.outputs] == [(n, 3) for n in rows]
+            assert [member[0] for member in case.shapes] == [(n, 3) for n in rows]
             for array, (data,) in zip(arrays, case.results, strict=True):
                 got = np.frombuffer(data, np.float32).reshape(-1, 3)
                 assert np.allclose(got, array @ kit.WEIGHT, rtol=1e-5)
@@ -106,10 +105,10 @@ def test_strings(models, kit, arena) -> None:
         await case.ready()
         texts = [[["a", "é"]], [["", "two\nlines"], ["x" * 3000, "0"]]]
         members = [((len(t), 2), encode_strings(np.array(t, object))) for t in texts]
-        assert isinstance(await case.run(1, *(kit.put(arena, m) for m in members)), Finished)
+        assert isinstance(await case.run(1, *(kit.put(arena, m) for m in members)), BatchFinished)
         assert [result[0] for result in case.results] == [data for _, data in members]
         bad = await case.run(2, kit.put(arena, ((1, 2), b"\x01\0\0\0\xff\0\0\0\0")))
-        assert bad == Failed(2, "a BYTES element is not UTF-8, as ONNX strings must be")
+        assert bad == BatchFailed(2, "a BYTES element is not UTF-8, as ONNX strings must be")
 
     serve(body)
 
@@ -120,10 +119,10 @@ def test_a_model_without_batch_axis_runs_one_request(models, kit, arena) -> None
         assert (await case.ready()).interface.max_batch == 0
         one = kit.put(arena, np.arange(5, dtype=np.float32), rows=1)
         report = await case.run(1, one)
-        assert isinstance(report, Finished)
-        assert report.outputs[0][0].shape == ()
+        assert isinstance(report, BatchFinished)
+        assert case.shapes[0][0] == ()
         assert np.frombuffer(case.results[0][0], np.float32) == [10.0]
-        assert await case.run(2, one, one) == Failed(2, "the model has no batch axis")
+        assert await case.run(2, one, one) == BatchFailed(2, "the model has no batch axis")
 
     serve(body)
 
@@ -133,12 +132,12 @@ def test_a_model_that_raises_fails_the_batch_and_lives_on(models, kit, arena) ->
         case = kit.Case(executor, models.gather(), arena)
         await case.ready()
         report = await case.run(1, kit.put(arena, np.array([9])))
-        assert isinstance(report, Failed)
+        assert isinstance(report, BatchFailed)
         assert "out of data bounds" in report.detail
         assert "/" not in report.detail
         report = await case.run(2, Payload(1, (TensorRef(1 << 25, 8 << 30, (1 << 30,)),)))
-        assert isinstance(report, Failed)
-        assert isinstance(await case.run(3, kit.put(arena, np.array([2, 0]))), Finished)
+        assert isinstance(report, BatchFailed)
+        assert isinstance(await case.run(3, kit.put(arena, np.array([2, 0]))), BatchFinished)
         assert case.results[0][0] == kit.WEIGHT[[2, 0]].tobytes()
 
     serve(body)
@@ -156,9 +155,9 @@ def test_out_of_memory_fails_the_batch_and_the_worker_lives_on(models, kit, aren
         case = kit.Case(executor, path, arena)
         await case.ready()
         huge = kit.put(arena, np.array([1 << 22, 1 << 22]), rows=1)
-        assert await case.run(1, huge) == Failed(1, "out of memory")
+        assert await case.run(1, huge) == BatchFailed(1, "out of memory")
         small = kit.put(arena, np.array([2, 3]), rows=1)
-        assert isinstance(await case.run(2, small), Finished)
+        assert isinstance(await case.run(2, small), BatchFinished)
         assert case.results == [[bytes(24)]]
 
     serve(body)
@@ -171,12 +170,12 @@ def test_an_abort_stops_a_long_batch_and_spares_the_next(models, kit, arena, any
         x = np.ones((1, 2), np.float32)
         case.handle.run(1, [kit.put(arena, x, LONG)])
         case.handle.abort(1)
-        assert await case.next() == Aborted(1)
+        assert await case.next() == BatchAborted(1)
         case.handle.abort(1)
-        assert isinstance(await case.run(2, kit.put(arena, x, np.array([3]))), Finished)
+        assert isinstance(await case.run(2, kit.put(arena, x, np.array([3]))), BatchFinished)
         case.handle.abort(3)  # before its batch: it may overtake
-        assert await case.run(3, kit.put(arena, x, LONG)) == Aborted(3)
-        assert isinstance(await case.run(4, kit.put(arena, x, np.array([3]))), Finished)
+        assert await case.run(3, kit.put(arena, x, LONG)) == BatchAborted(3)
+        assert isinstance(await case.run(4, kit.put(arena, x, np.array([3]))), BatchFinished)
 
     serve(body, any_loop)
 
@@ -187,7 +186,7 @@ def test_kill_minus_nine_is_seen_while_a_batch_runs(models, kit, arena, any_loop
         await case.ready()
         case.handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
         os.kill(case.handle.pid, signal.SIGKILL)
-        assert await case.next() == Lost("the worker process was killed by signal 9")
+        assert await case.next() == ReplicaLost(0, "the worker process was killed by signal 9")
         case.handle.run(2, [kit.put(arena, np.ones((1, 2), np.float32), LONG)])
         case.handle.abort(2)
         case.handle.resize((0,))
@@ -208,7 +207,7 @@ def test_a_hanging_worker_can_be_killed(models, kit, arena) -> None:
         os.kill(case.handle.pid, signal.SIGSTOP)  # not even the abort's thread runs now
         case.handle.abort(1)
         case.handle.kill()
-        assert await case.next() == Lost("the worker process was killed by signal 9")
+        assert await case.next() == ReplicaLost(0, "the worker process was killed by signal 9")
 
     serve(body)
 
@@ -226,8 +225,8 @@ def test_a_result_sent_before_death_still_counts(models, kit, arena) -> None:
         os.kill(pid, signal.SIGKILL)
         assert await kit.gone(pidfd)
         os.close(pidfd)
-        assert isinstance(await case.next(), Finished)
-        assert isinstance(await case.next(), Lost)
+        assert isinstance(await case.next(), BatchFinished)
+        assert isinstance(await case.next(), ReplicaLost)
 
     serve(body)
 
@@ -256,7 +255,7 @@ def test_stop_or_kill_while_starting(models, kit, arena) -> None:
         stopped.handle.stop()
         killed = kit.Case(executor, models.matmul(), arena)
         killed.handle.kill()
-        assert await killed.next() == Lost("the worker process was killed by signal 9")
+        assert await killed.next() == ReplicaLost(0, "the worker process was killed by signal 9")
         with pytest.raises(RuntimeError, match="before it was ready"):
             kit.Case(executor, models.matmul(), arena).handle.run(1, [])
         await executor.close()
@@ -280,7 +279,7 @@ def test_broken_models_are_lost_for_good(way: str, models, kit, arena, tmp_path:
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, path, arena, root=root)
         report = await case.next()
-        assert isinstance(report, Lost)
+        assert isinstance(report, ReplicaLost)
         assert report.permanent
         assert str(tmp_path) not in report.detail
         await executor.close()
@@ -303,7 +302,7 @@ def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
         report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
-        assert isinstance(report, Finished)
+        assert isinstance(report, BatchFinished)
 
     serve(body)
 
@@ -316,15 +315,15 @@ def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, are
         first = kit.put(arena, np.full((1, 4), 1, np.float32))
         second = kit.put(arena, np.full((1, 4), 2, np.float32))
 
-        def report(event: object) -> None:
-            if isinstance(event, Finished):
+        def report(event: Report, outputs: BatchOutputs = (), **details: object) -> None:
+            if isinstance(event, BatchFinished):
                 if len(seen) < 10:
                     handle.run(event.batch + 1, [second if event.batch % 2 else first])
                     time.sleep(0.01)  # time for the worker to spoil it, if it were told
-                seen.append(bytes(event.outputs[0][0].data))
+                seen.append(bytes(outputs[0][0].data))
                 if len(seen) > 10:
                     done.set_result(None)
-            elif not isinstance(event, Finished):
+            elif not isinstance(event, BatchFinished):
                 handle.run(0, [second])
 
         source: ModelSource = kit.source(models.matmul())
@@ -352,7 +351,7 @@ def test_the_executor_survives_its_nursery(models, kit, arena) -> None:
         first = executor.nursery_pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        assert isinstance(await case.next(), Lost)  # its workers go with it
+        assert isinstance(await case.next(), ReplicaLost)  # its workers go with it
         again = kit.Case(executor, models.matmul(), arena)
         await again.ready()
         assert executor.nursery_pid not in (None, first)
@@ -365,7 +364,7 @@ def test_a_nursery_that_dies_before_it_answers_loses_the_replica(models, kit, ar
         case = kit.Case(executor, models.matmul(), arena)
         os.kill(executor.nursery_pid, signal.SIGKILL)
         report = await case.next()
-        assert isinstance(report, Lost)
+        assert isinstance(report, ReplicaLost)
         assert not report.permanent
 
     serve(body)
@@ -384,19 +383,19 @@ def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         lost = await kit.Case(executor, models.matmul(), arena).next()
-        assert lost == Lost("the process that starts workers does not answer")
+        assert lost == ReplicaLost(0, "the process that starts workers does not answer")
         assert f"process {stopped}): another one takes its place" in caplog.text
         new = kit.Case(executor, models.matmul(), arena)
         await new.ready()
         assert executor.nursery_pid not in (None, stopped)
         for number, case in enumerate((old, new)):
             given = kit.put(arena, np.ones((1, 4), np.float32))
-            assert isinstance(await case.run(number, given), Finished)
+            assert isinstance(await case.run(number, given), BatchFinished)
         fd = os.pidfd_open(stopped)
         old.handle.stop()  # the last of its workers: nothing needs the old one any more
         await asyncio.to_thread(select.select, [fd], [], [], kit.PATIENCE)
         os.close(fd)
-        assert isinstance(await new.run(7, given), Finished)
+        assert isinstance(await new.run(7, given), BatchFinished)
 
     serve(body)
 
@@ -409,7 +408,7 @@ def test_what_a_nursery_starts_too_late_is_ended(models, kit, arena, monkeypatch
         stopped = executor.nursery_pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
-        assert isinstance(await kit.Case(executor, models.matmul(), arena).next(), Lost)
+        assert isinstance(await kit.Case(executor, models.matmul(), arena).next(), ReplicaLost)
         answers = executor._spawners[0]._answers
         os.kill(stopped, signal.SIGCONT)  # now it does what it was asked to do
         children = Path(f"/proc/{stopped}/task/{stopped}/children")
@@ -417,7 +416,7 @@ def test_what_a_nursery_starts_too_late_is_ended(models, kit, arena, monkeypatch
             await asyncio.sleep(0.01)
         assert children.read_text().split() == [str(old.handle.pid)]
         given = kit.put(arena, np.ones((1, 4), np.float32))
-        assert isinstance(await old.run(1, given), Finished)
+        assert isinstance(await old.run(1, given), BatchFinished)
 
     serve(body)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import Payload, Ready, SessionSize, TensorRef
+from slacktide.executors import OpenedModel, Payload, SessionSize, TensorRef
 from slacktide.executors import protocol as p
 from slacktide.executors.spawning import SpawnRequest
 
@@ -67,8 +67,8 @@ def test_texts_and_numbers_come_back(number: int, text: str) -> None:
 def test_what_a_ready_worker_tells_comes_back() -> None:
     specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
     interface = ModelInterface(specs, specs[:1], 8)
-    ready = Ready(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")
-    assert p.decode_ready(only(p.encode_ready(ready), p.Kind.READY)) == ready
+    opened = OpenedModel(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")
+    assert p.decode_ready(only(p.encode_ready(opened), p.Kind.READY)) == opened
 
 
 @settings(max_examples=300)

@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.executors import (
-    Finished,
-    Lost,
     ProcessExecutor,
-    Ready,
     Resized,
     SessionSize,
 )
@@ -58,7 +56,7 @@ def test_a_resize_is_read_back(models, kit, arena) -> None:
             assert await case.next() == Resized(cores)
             assert thread_cores(case.handle.pid) == cores
             report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
-            assert isinstance(report, Finished)
+            assert isinstance(report, BatchFinished)
 
     serve(body)
 
@@ -69,7 +67,7 @@ def test_a_resize_while_it_starts_is_done_at_once(models, kit, arena) -> None:
         case.handle.resize(ONE)
         case.handle.resize(OTHER)  # before the nursery has answered: only the last one counts
         reports = [await case.next(), await case.next()]
-        assert sorted(type(report).__name__ for report in reports) == ["Ready", "Resized"]
+        assert sorted(type(report).__name__ for report in reports) == ["ReplicaUp", "Resized"]
         assert Resized(OTHER) in reports
         assert thread_cores(case.handle.pid) == OTHER
         assert case.quiet
@@ -140,9 +138,9 @@ def test_cores_outside_its_cpuset_are_told(models, kit, arena) -> None:
             assert less.cores == ONE
             assert "only" in less.detail
             report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
-            assert isinstance(report, Finished)
+            assert isinstance(report, BatchFinished)
             case.handle.kill()
-            assert isinstance(await case.next(), Lost)
+            assert isinstance(await case.next(), ReplicaLost)
 
     serve(body)
 
@@ -162,14 +160,14 @@ def test_kill_minus_nine_during_resizes_ends_in_one_loss(models, kit, arena) -> 
             killer = threading.Thread(target=kill)
             killer.start()
             reports = []
-            while not (reports and isinstance(reports[-1], Lost)):
+            while not (reports and isinstance(reports[-1], ReplicaLost)):
                 started.set()
                 case.handle.resize((ONE, OTHER, ALL)[turn])
                 await asyncio.sleep(0)
                 while not case.quiet:
                     reports.append(await case.next())
             killer.join()
-            assert reports[-1] == Lost("the worker process was killed by signal 9")
+            assert reports[-1] == ReplicaLost(0, "the worker process was killed by signal 9")
             assert all(isinstance(report, Resized) for report in reports[:-1])
             case.handle.resize(ONE)  # long dead
             await asyncio.sleep(0)
@@ -188,7 +186,7 @@ def test_a_worker_that_has_just_died_is_not_resized(models, kit, arena) -> None:
         os.close(pidfd)
         case.handle.resize(OTHER)
         reports = [await case.next()]
-        while not isinstance(reports[-1], Lost):
+        while not isinstance(reports[-1], ReplicaLost):
             reports.append(await case.next())
         assert case.quiet
 
@@ -221,7 +219,7 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
         case.handle.resize(ALL)
         case.handle.resize(OTHER)
         report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
-        assert isinstance(report, Finished)  # it works on meanwhile
+        assert isinstance(report, BatchFinished)  # it works on meanwhile
         _, (_, _, older), (_, cores, newer) = allocator.asked
         sent: list[bytes] = []
         send = case.handle._send
@@ -233,7 +231,7 @@ def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, are
         assert len(sent) == 1
         assert await case.next() == Resized(ONE, "deferred: the node has no room")
         case.handle.kill()
-        assert isinstance(await case.next(), Lost)
+        assert isinstance(await case.next(), ReplicaLost)
         assert allocator.forgotten == [pid]
         sent.clear()
         newer(Grant(OTHER, 1.0))
@@ -279,7 +277,6 @@ def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(models, ki
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, models.matmul(), arena, threads=(1, 2, 4))
         ready = await case.ready()
-        assert isinstance(ready, Ready)
         assert [size.threads for size in ready.sessions] == [4, 1, 2]
         assert all(isinstance(size, SessionSize) and size.nbytes >= 0 for size in ready.sessions)
         assert ready.note == ""
@@ -289,7 +286,7 @@ def test_a_worker_has_the_sessions_asked_for_and_tells_what_they_take(models, ki
             case.handle.resize(cores)
             await case.next()
             x = np.full((3, 4), number, np.float32)
-            assert isinstance(await case.run(number, kit.put(arena, x)), Finished)
+            assert isinstance(await case.run(number, kit.put(arena, x)), BatchFinished)
             got = np.frombuffer(case.results[0][0], np.float32).reshape(3, 3)
             assert np.allclose(got, x @ kit.WEIGHT, rtol=1e-5)
 

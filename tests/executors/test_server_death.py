@@ -18,7 +18,7 @@ async def main(path):
     executor, up = ProcessExecutor(), asyncio.Event()
     source = ModelSource("m", "1", path, path.parent)
     replica = Replica(0, PoolId("m", "1"), "lane", available_cores()[:1], 1)
-    handle = executor.start(replica, source, Arena(4096), lambda report: up.set())
+    handle = executor.start(replica, source, Arena(4096), lambda event, **details: up.set())
     await up.wait()
     print(handle.pid, executor.nursery_pid, flush=True)
     await asyncio.sleep(600)

@@ -12,7 +12,7 @@ import pytest
 
 from slacktide.domain import Batch, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import Arena, Ready
+from slacktide.executors import Arena, OpenedModel
 from slacktide.models.inputs import InputCheck
 from slacktide.models.launching import Launching
 from slacktide.models.repository.settings import ModelSettings
@@ -85,7 +85,7 @@ def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, ca
 
 def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, caplog: Any) -> None:
     def ready(rows: int) -> str | None:
-        return house.launching.ready(REPLICA, Ready(replace(INTERFACE, max_batch=rows)))
+        return house.launching.ready(REPLICA, OpenedModel(replace(INTERFACE, max_batch=rows)))
 
     async def body() -> None:
         assert ready(32) is None

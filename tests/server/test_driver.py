@@ -11,6 +11,9 @@ import pytest
 
 from slacktide.domain import (
     Batch,
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
     BatchTiming,
     Deployment,
     LaneSpec,
@@ -23,6 +26,8 @@ from slacktide.domain import (
     Reason,
     Refused,
     Replica,
+    ReplicaLost,
+    ReplicaUp,
     Request,
     Route,
     Submitted,
@@ -32,15 +37,10 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, Sampling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
+from slacktide.executors import OpenedModel, Reporter
 from slacktide.executors.ports import (
-    Aborted,
-    Failed,
-    Finished,
-    Lost,
     OutputTensor,
     Payload,
-    Ready,
-    Report,
     Resized,
     TensorRef,
 )
@@ -64,7 +64,7 @@ class Puppet:
 
     pid = None
 
-    def __init__(self, replica: Replica, report: Callable[[Report], None]) -> None:
+    def __init__(self, replica: Replica, report: Reporter) -> None:
         self.replica = replica
         self.report = report
         self.asked: list[tuple[Any, ...]] = []
@@ -86,10 +86,16 @@ class Puppet:
     def kill(self) -> None:
         self.asked.append(("kill",))
 
+    def up(self) -> None:
+        self.report(ReplicaUp(self.replica.id), opened=OpenedModel(INTERFACE))
+
+    def lose(self, detail: str) -> None:
+        self.report(ReplicaLost(self.replica.id, detail))
+
     def finish(self, *outputs: bytes | memoryview) -> None:
         """Every member's answer."""
         tensors = [[OutputTensor((1, 1), memoryview(data))] for data in outputs]
-        self.report(Finished(self.batch, tensors, BatchTiming(infer_s=0.001)))
+        self.report(BatchFinished(self.batch, BatchTiming(infer_s=0.001)), tensors)
 
 
 def planned(*pools: PoolId, cores: tuple[int, ...] = (0,)) -> Plan:
@@ -122,15 +128,15 @@ class Stage:
 
     # Launcher
 
-    def start(self, replica: Replica, report: Callable[[Report], None]) -> Puppet:
+    def start(self, replica: Replica, report: Reporter) -> Puppet:
         self.puppets.append(Puppet(replica, report))
         return self.puppets[-1]
 
-    def ready(self, replica: Replica, report: Ready) -> str | None:
+    def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         return self.refusal
 
-    def lost(self, replica: Replica, report: Lost) -> None:
-        self.losses.append(report.detail)
+    def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
+        self.losses.append(event.detail)
 
     def stopped(self, replica: Replica) -> None:
         self.unwanted.append(replica.id)
@@ -183,7 +189,7 @@ def staged(play: Callable[[Stage], Any], sampling: Sampling | None = None) -> No
         stage = Stage()
         stage.sampling = sampling
         stage.deploy(0)
-        stage.puppet.report(Ready(INTERFACE))
+        stage.puppet.up()
         await asyncio.wait_for(play(stage), 20)
         check_invariants(stage.driver.engine)
         stage.driver.close()
@@ -315,12 +321,12 @@ def test_a_lost_replica_is_started_again_and_its_request_run_again():
         id = stage.submit()
         await turn()
         lost = stage.puppet
-        lost.report(Lost("killed by signal 9"))
+        lost.lose("killed by signal 9")
         assert stage.losses == ["killed by signal 9"]
-        lost.report(Ready(INTERFACE))  # the dead are not heard
+        lost.up()  # the dead are not heard
         while stage.puppet is lost:  # after its pause of 0.1 s
             await asyncio.sleep(0.01)
-        stage.puppet.report(Ready(INTERFACE))
+        stage.puppet.up()
         assert stage.puppet.asked == [("run", [64 * id])]
         stage.puppet.finish(b"aaaa")
         assert stage.reason(id) is Reason.ON_TIME
@@ -334,7 +340,7 @@ def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
         id = stage.submit()
         await turn()
         stage.driver.cancel(id, Reason.DISCONNECTED)
-        stage.puppet.report(Lost("killed by signal 9"))
+        stage.puppet.lose("killed by signal 9")
         assert stage.heard == {}
         assert stage.freed == [id]
         assert ("abort", 0) not in stage.puppet.asked
@@ -345,11 +351,11 @@ def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
 
 def test_a_replica_that_cannot_be_started_is_lost():
     async def play(stage: Stage) -> None:
-        def fail(replica: Replica, report: Callable[[Report], None]) -> Puppet:
+        def fail(replica: Replica, report: Reporter) -> Puppet:
             raise OSError("no more processes")
 
         stage.start = fail
-        stage.puppet.report(Lost("killed"))
+        stage.puppet.lose("killed")
         while len(stage.losses) < 2:
             await asyncio.sleep(0.01)
         assert stage.losses[1] == "could not be started: no more processes"
@@ -360,10 +366,10 @@ def test_a_replica_that_cannot_be_started_is_lost():
 def test_a_replica_that_is_ready_with_another_model_is_refused_for_good():
     async def play(stage: Stage) -> None:
         stage.refusal = "not the model that was profiled"
-        stage.puppet.report(Lost("killed"))
+        stage.puppet.lose("killed")
         while len(stage.puppets) < 2:
             await asyncio.sleep(0.01)
-        stage.puppet.report(Ready(INTERFACE))
+        stage.puppet.up()
         assert stage.puppet.asked == [("stop",)]
         id = stage.submit()
         await turn()
@@ -377,7 +383,7 @@ def test_a_model_that_raises_fails_its_request():
     async def play(stage: Stage) -> None:
         id = stage.submit()
         await turn()
-        stage.puppet.report(Failed(stage.puppet.batch, "index out of range"))
+        stage.puppet.report(BatchFailed(stage.puppet.batch, "index out of range"))
         assert stage.reason(id) is Reason.RUNTIME_ERROR
         assert stage.heard[id][0].detail == "index out of range"
         assert stage.freed == [id]
@@ -414,7 +420,7 @@ def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_t
         await turn()
         assert stage.puppet.asked[1:] == [("abort", stage.puppet.batch)]
         assert stage.freed == []
-        stage.puppet.report(Aborted(stage.puppet.batch))
+        stage.puppet.report(BatchAborted(stage.puppet.batch))
         assert stage.freed == ids
         assert stage.heard == {}
 
@@ -439,7 +445,7 @@ def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
         stage.driver.flush()
         assert stage.puppet.asked == [("stop",)]
         assert stage.unwanted == [stage.puppet.replica.id]
-        stage.puppet.report(Lost("ended"))
+        stage.puppet.lose("ended")
         assert stage.losses == []
 
     staged(play)
@@ -448,7 +454,7 @@ def test_a_replica_that_is_no_longer_wanted_is_stopped_and_not_heard_of_again():
 def test_a_lane_is_resized_although_its_replica_dies_of_it():
     async def play(stage: Stage) -> None:
         stage.deploy(0, 1)
-        stage.puppet.report(Lost("killed"))
+        stage.puppet.lose("killed")
         assert stage.driver.engine.state.lanes["lane"].cores == (0, 1)
 
     staged(play)
@@ -617,7 +623,7 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         )
         stage.driver.post(PlanChanged(plan))
         stage.driver.flush()
-        stage.puppet.report(Ready(INTERFACE))
+        stage.puppet.up()
         await turn()
         brake = Brake()
         stage.driver.moderation = brake  # type: ignore[assignment]
@@ -701,7 +707,7 @@ def test_closing_answers_who_still_waits():
         assert [stage.reason(id) for id in ids] == [Reason.DRAINING] * 2
         assert sorted(stage.freed) == ids
         assert stage.puppet.asked[-1] == ("stop",)
-        stage.puppet.report(Lost("stopped"))  # too late to matter
+        stage.puppet.lose("stopped")  # too late to matter
         assert stage.losses == []
         assert stage.driver.in_flight == 0
 
@@ -731,7 +737,7 @@ def test_a_replica_that_finds_no_descriptor_waits_and_is_not_a_crash(monkeypatch
         stage = Stage()
         works, tries = stage.start, []
 
-        def start(replica: Replica, report: Callable[[Report], None]) -> Puppet:
+        def start(replica: Replica, report: Reporter) -> Puppet:
             tries.append(replica.id)
             if len(tries) <= 6:
                 raise OSError(errno.EMFILE, "Too many open files")
@@ -756,7 +762,7 @@ def test_a_replica_that_waits_for_a_descriptor_starts_on_the_cores_of_its_lane(m
         stage = Stage()
         works, full = stage.start, True
 
-        def start(replica: Replica, report: Callable[[Report], None]) -> Puppet:
+        def start(replica: Replica, report: Reporter) -> Puppet:
             if full:
                 raise OSError(errno.EMFILE, "Too many open files")
             return works(replica, report)

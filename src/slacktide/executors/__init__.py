@@ -6,7 +6,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 
 - `arena`, `budget`: shared memory for payloads, and how much of it may be used
 - `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
-- `in_process`, `profiled`: the other two executors
+- `in_process`, `profiled` (`loop_replica`): the other two executors
 - `session` (`model_file`, `providers`, `tensor_io`, `padded_io`): opening and running
   a model; `ladder`: in several sessions
 - `protocol`, `spawning`, `output_file`: what server and worker pass to each other
@@ -30,18 +30,16 @@ from slacktide.executors.cores import move_threads as move_threads
 from slacktide.executors.in_process import InProcessExecutor as InProcessExecutor
 from slacktide.executors.measuring import Measured as Measured
 from slacktide.executors.measuring import measure as measure
-from slacktide.executors.ports import Aborted as Aborted
+from slacktide.executors.ports import BatchOutputs as BatchOutputs
 from slacktide.executors.ports import Executor as Executor
-from slacktide.executors.ports import Failed as Failed
-from slacktide.executors.ports import Finished as Finished
 from slacktide.executors.ports import InputArena as InputArena
-from slacktide.executors.ports import Lost as Lost
 from slacktide.executors.ports import ModelSource as ModelSource
+from slacktide.executors.ports import OpenedModel as OpenedModel
 from slacktide.executors.ports import OutputTensor as OutputTensor
 from slacktide.executors.ports import Payload as Payload
-from slacktide.executors.ports import Ready as Ready
 from slacktide.executors.ports import ReplicaHandle as ReplicaHandle
 from slacktide.executors.ports import Report as Report
+from slacktide.executors.ports import Reporter as Reporter
 from slacktide.executors.ports import Resized as Resized
 from slacktide.executors.ports import SessionSize as SessionSize
 from slacktide.executors.ports import TensorRef as TensorRef

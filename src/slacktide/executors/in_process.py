@@ -12,22 +12,25 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from slacktide.domain import BatchTiming, Replica
+from slacktide.domain import (
+    BatchFailed,
+    BatchFinished,
+    BatchTiming,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.details import client_detail
+from slacktide.executors.loop_replica import LoopReplica
 from slacktide.executors.padded_io import split_padded
 from slacktide.executors.ports import (
-    Aborted,
-    Failed,
-    Finished,
     InputArena,
-    Lost,
     ModelSource,
+    OpenedModel,
     OutputTensor,
     Payload,
-    Ready,
-    Report,
-    Resized,
+    Reporter,
 )
 from slacktide.executors.providers import ModelError
 from slacktide.executors.session import ModelSession
@@ -45,12 +48,10 @@ class InProcessExecutor:
         replica: Replica,
         source: ModelSource,
         arena: InputArena,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> InProcessReplica:
-        """Begin to open the model; Ready or Lost is reported later."""
-        handle = InProcessReplica(
-            asyncio.get_running_loop(), map_read_only(arena.fd), report, self._handles.discard
-        )
+        """Begin to open the model; ReplicaUp or ReplicaLost is reported later."""
+        handle = InProcessReplica(replica, map_read_only(arena.fd), report, self._handles.discard)
         self._handles.add(handle)
         task = asyncio.get_running_loop().create_task(self._open(handle, source))
         self._openings.add(task)
@@ -67,90 +68,55 @@ class InProcessExecutor:
         try:
             handle.opened(await asyncio.to_thread(_open_warm, source))
         except ModelError as error:
-            handle.lost(Lost(str(error), permanent=True))
+            handle.lost(str(error), permanent=True)
         except Exception as error:  # out of memory, a disk error: another try may do better
-            handle.lost(Lost(client_detail(error, source.path, source.root)))
+            handle.lost(client_detail(error, source.path, source.root))
 
 
-class InProcessReplica:
-    """A `ReplicaHandle` without a process."""
+class InProcessReplica(LoopReplica):
+    """A `ReplicaHandle` whose batches run on the loop itself, whatever cores its lane has."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        replica: Replica,
         arena: memoryview,
-        report: Callable[[Report], None],
+        report: Reporter,
         ended: Callable[[InProcessReplica], None],
     ) -> None:
-        self._loop = loop
+        super().__init__(replica, report)
         self._ended = ended
         self._arena = arena
-        self._report: Callable[[Report], None] | None = report
         self._session: ModelSession | None = None
-        self._waiting: tuple[int, asyncio.Handle] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return None
-
-    @property
-    def descriptor(self) -> int | None:
-        return None
 
     def opened(self, session: ModelSession) -> None:
         if self._report is not None:
             self._session = session
-            self._report(Ready(session.interface))
+            self._report(ReplicaUp(self._id), opened=OpenedModel(session.interface))
 
-    def lost(self, report: Lost) -> None:
-        self._tell(report)
-        self._end()
+    def lost(self, detail: str, *, permanent: bool = False) -> None:
+        self._tell(ReplicaLost(self._id, detail, permanent))
+        self.stop()
 
     def run(self, batch: int, members: Sequence[Payload]) -> None:
         """Run these members as soon as the loop comes round."""
         session = self._session
         if session is None:
             if self._report is None:
-                return  # stopped or lost: nobody is told any more
+                return  # stopped or lost: nothing is reported any more
             raise RuntimeError("a replica was given a batch before it was ready")
         if not members:
             raise ValueError("a batch needs members")
-        self._waiting = (batch, self._loop.call_soon(self._execute, session, batch, members))
-
-    def abort(self, batch: int) -> None:
-        """Stop the batch if it has not begun."""
-        if self._waiting is not None and self._waiting[0] == batch:
-            self._waiting[1].cancel()
-            self._waiting = None
-            self._loop.call_soon(self._tell, Aborted(batch))
-
-    def resize(self, cores: tuple[int, ...]) -> None:
-        """Nothing moves: the model runs on the loop's core, whatever the lane has."""
-        self._loop.call_soon(self._tell, Resized(cores))
+        self._batch = batch
+        self._handle = self._loop.call_soon(self._execute, session, batch, members)
 
     def stop(self) -> None:
-        self._end()
-
-    def kill(self) -> None:
-        if self._report is not None:
-            self._loop.call_soon(self._report, Lost("stopped"))
-            self._end()
-
-    def _end(self) -> None:
-        if self._waiting is not None:
-            self._waiting[1].cancel()
-            self._waiting = None
+        super().stop()
         self._session = None
-        self._report = None
         self._arena = memoryview(b"")  # the mapping would keep the memory of all payloads
         self._ended(self)
 
-    def _tell(self, report: Report) -> None:
-        if self._report is not None:
-            self._report(report)
-
     def _execute(self, session: ModelSession, batch: int, members: Sequence[Payload]) -> None:
-        self._waiting = None
+        self._batch = self._handle = None
         cpu = time.thread_time()
         try:
             result = session.run(members, self._arena)
@@ -165,7 +131,7 @@ class InProcessReplica:
                 for member in zip(*columns, strict=True)
             ]
         except Exception as error:  # whatever a model may raise; the server lives on
-            self._tell(Failed(batch, session.detail(error)))
+            self._tell(BatchFailed(batch, session.detail(error)))
             return
         timing = BatchTiming(
             result.input_s,
@@ -173,7 +139,7 @@ class InProcessReplica:
             time.perf_counter() - begin,
             time.thread_time() - cpu,
         )
-        self._tell(Finished(batch, outputs, timing))
+        self._tell(BatchFinished(batch, timing), outputs)
 
 
 def _open_warm(source: ModelSource) -> ModelSession:

@@ -139,8 +139,8 @@ async def measure(
         # On the most cores: its sessions are soonest warm there.
         replica = TimedReplica(executor, source, sets[-1], device, arena, clock, patience_s)
         try:
-            ready = await replica.ready()
-            interface = ready.interface
+            opened = await replica.ready()
+            interface = opened.interface
             shapes = _shapes(interface, source)
             inputs = payloads(interface, shapes, arena, generator=np.random.default_rng(seed))
             sizes = batch_sizes(max(1, interface.max_batch))
@@ -175,7 +175,7 @@ async def measure(
         note=work.note,
         lengths=tuple(lengths),
         threads=source.threads,
-        sessions=ready.sessions,
+        sessions=opened.sessions,
     )
 
 

@@ -1,18 +1,26 @@
 """The seam between a driver and whatever runs models.
 
 A driver asks an `Executor` to start a replica and gets a `ReplicaHandle`; everything that happens
-afterwards comes back through one callback as a `Report`, on the driver's event loop. For every
-`run` exactly one of Finished, Failed or Aborted is reported, unless Lost is.
+afterwards comes back through one callback, on the driver's event loop, as the event that the engine
+is told. For every `run` exactly one of BatchFinished, BatchFailed or BatchAborted is reported,
+unless ReplicaLost is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from slacktide.domain import BatchTiming, Replica
+from slacktide.domain import (
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface
 
@@ -51,8 +59,8 @@ class SessionSize(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """Warm over every batch size, in every session."""
+class OpenedModel:
+    """What a replica has that is up: warm over every batch size, in every session."""
 
     interface: ModelInterface
     sessions: tuple[SessionSize, ...] = ()
@@ -62,48 +70,40 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
-    """`outputs[i]` belongs to member i; one tensor for each output of the model, in its order."""
-
-    batch: int
-    outputs: Sequence[Sequence[OutputTensor]]
-    timing: BatchTiming
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The model raised. `detail` is fit for a client: no path, no trace."""
-
-    batch: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The replica is dead. `permanent`: starting it again cannot help (a broken model)."""
-
-    detail: str
-    permanent: bool = False
-    out_of_memory: bool = False
-    """It took more than its model's `worker_memory`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Resized:
-    """The replica's threads now run on these cores (read back, not assumed). Answers `resize`; said
-    unasked where a replica starts with less than it should, or gets the rest later."""
+    """The replica's threads now run on these cores (read back, not assumed). Answers `resize`; also
+    reported where a replica starts with fewer cores than it should, or gets the rest later. A lane
+    is resized (`domain.LaneResized`) once every replica on it has reported."""
 
     cores: tuple[int, ...]
     detail: str = ""
     """Why these are not the cores asked for; empty if they are."""
 
 
-Report = Ready | Finished | Failed | Aborted | Lost | Resized
+Report = ReplicaUp | ReplicaLost | BatchFinished | BatchFailed | BatchAborted | Resized
+"""The engine's own events, and what only the driver has to know."""
+
+BatchOutputs = Sequence[Sequence[OutputTensor]]
+"""`[i][j]`: member i of the batch, output j of the model, in its order."""
+
+
+class Reporter(Protocol):
+    """What a replica reports to, on the driver's event loop."""
+
+    def __call__(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
+        """`outputs` come with BatchFinished, `opened` with ReplicaUp. `out_of_memory`: the replica
+        was lost because it took more than its model's `worker_memory`.
+
+        Details of a failure or a loss are fit for a client: no path, no trace.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ReplicaHandle(Protocol):
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Move to these cores, also while it starts; reports Resized once that is settled, which
-        may take seconds where somebody else decides. Only the last of several resizes is sure to
+        may take seconds where an orchestrator decides. Only the last of several resizes is sure to
         be reported."""
         ...
 
@@ -173,7 +173,7 @@ class ReplicaHandle(Protocol):
         ...
 
     def kill(self) -> None:
-        """End at once; reports Lost when it is dead."""
+        """End at once; reports ReplicaLost when it is dead."""
         ...
 
 
@@ -185,9 +185,9 @@ class Executor(Protocol):
         replica: Replica,
         source: ModelSource,
         arena: InputArena,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> ReplicaHandle:
-        """Begin to start `replica`; Ready or Lost is reported later, never from inside."""
+        """Begin to start `replica`; ReplicaUp or ReplicaLost comes later, never from inside."""
         ...
 
     async def close(self) -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from itertools import count
 
 from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
 from slacktide.executors.output_file import OutputReader, make_output_file
-from slacktide.executors.ports import InputArena, ModelSource, Report
+from slacktide.executors.ports import InputArena, ModelSource, Reporter
 from slacktide.executors.spawner import Spawner
 from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
@@ -41,9 +40,9 @@ class ProcessExecutor:
         replica: Replica,
         source: ModelSource,
         arena: InputArena,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> WorkerHandle:
-        """Begin to start a worker; Ready or Lost is reported later."""
+        """Begin to start a worker; ReplicaUp or ReplicaLost is reported later."""
         if self._closed:
             raise RuntimeError("this executor is closed")
         loop = asyncio.get_running_loop()
@@ -57,7 +56,7 @@ class ProcessExecutor:
             aborts,
             OutputReader(output_fd),
             self._allocator,
-            replica.cores,
+            replica,
             report,
             self._handle_gone,
             source.worker_memory,

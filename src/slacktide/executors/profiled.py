@@ -7,26 +7,22 @@ long as the profile says; the answers have the declared shapes and are zero.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from slacktide.domain import BatchTiming, Replica
+from slacktide.domain import BatchFinished, BatchTiming, Replica, ReplicaUp
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.engine.ports import BatchTimes
+from slacktide.executors.loop_replica import LoopReplica
 from slacktide.executors.ports import (
-    Aborted,
-    Finished,
     InputArena,
-    Lost,
     ModelSource,
+    OpenedModel,
     OutputTensor,
     Payload,
-    Ready,
-    Report,
-    Resized,
+    Reporter,
 )
 
 
@@ -57,16 +53,11 @@ class ProfiledExecutor:
         replica: Replica,
         source: ModelSource,
         arena: InputArena,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> ProfiledReplica:
-        """Begin to start a replica; Ready is reported after `start_s` seconds."""
+        """Begin to start a replica; ReplicaUp is reported after `start_s` seconds."""
         handle = ProfiledReplica(
-            asyncio.get_running_loop(),
-            self._times(replica),
-            self._interface(source),
-            len(replica.cores),
-            self._generator,
-            report,
+            replica, self._times(replica), self._interface(source), self._generator, report
         )
         handle.ready_in(self._start_s)
         self._handles.append(handle)
@@ -78,67 +69,41 @@ class ProfiledExecutor:
         self._handles.clear()
 
 
-class ProfiledReplica:
+class ProfiledReplica(LoopReplica):
     """A `ReplicaHandle` that waits."""
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        replica: Replica,
         times: BatchTimes,
         interface: ModelInterface,
-        cores: int,
         generator: np.random.Generator | None,
-        report: Callable[[Report], None],
+        report: Reporter,
     ) -> None:
-        self._loop = loop
+        super().__init__(replica, report)
         self._times = times
         self._interface = interface
-        self._cores = max(1, cores)
+        self._cores = max(1, len(replica.cores))
         self._generator = generator
-        self._report: Callable[[Report], None] | None = report
-        self._timer: asyncio.TimerHandle | None = None
-        self._batch: int | None = None
-
-    @property
-    def pid(self) -> int | None:
-        return None
-
-    @property
-    def descriptor(self) -> int | None:
-        return None
 
     def ready_in(self, seconds: float) -> None:
-        """Report Ready after this many seconds."""
-        self._timer = self._loop.call_later(seconds, self._tell, Ready(self._interface))
+        """Report ReplicaUp after this many seconds."""
+        self._handle = self._loop.call_later(seconds, self._up)
 
     def run(self, batch: int, members: Sequence[Payload]) -> None:
         """Answer after the time that the profile gives for these rows and cores."""
-        rows = sum(member.rows for member in members)
-        seconds = self._duration(rows)
+        seconds = self._duration(sum(member.rows for member in members))
         self._batch = batch
-        self._timer = self._loop.call_later(seconds, self._finish, batch, members, seconds)
-
-    def abort(self, batch: int) -> None:
-        if self._batch == batch and self._timer is not None:
-            self._timer.cancel()
-            self._batch = None
-            self._loop.call_soon(self._tell, Aborted(batch))
+        self._handle = self._loop.call_later(seconds, self._finish, batch, members, seconds)
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Takes effect with the next batch."""
         self._cores = max(1, len(cores))
-        self._loop.call_soon(self._tell, Resized(cores))
+        super().resize(cores)
 
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._report = None
-
-    def kill(self) -> None:
-        report = self._report
-        self.stop()
-        if report is not None:
-            self._loop.call_soon(report, Lost("killed"))
+    def _up(self) -> None:
+        if self._report is not None:
+            self._report(ReplicaUp(self._id), opened=OpenedModel(self._interface))
 
     def _duration(self, rows: int) -> float:
         if self._generator is None:
@@ -147,12 +112,9 @@ class ProfiledReplica:
 
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None
-        outputs = [[self._zeros(spec, member) for spec in self._specs] for member in members]
-        self._tell(Finished(batch, outputs, BatchTiming(infer_s=seconds)))
-
-    @property
-    def _specs(self) -> tuple[TensorSpec, ...]:
-        return self._interface.outputs
+        specs = self._interface.outputs
+        outputs = [[self._zeros(spec, member) for spec in specs] for member in members]
+        self._tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
 
     def _zeros(self, spec: TensorSpec, member: Payload) -> OutputTensor:
         """The declared shape with free axes of length one; empty elements for BYTES, whose lengths
@@ -163,7 +125,3 @@ class ProfiledReplica:
         shape = tuple(axes)
         nbytes = math.prod(shape) * (spec.datatype.itemsize or 4)
         return OutputTensor(shape, memoryview(bytes(nbytes)))
-
-    def _tell(self, report: Report) -> None:
-        if self._report is not None:
-            self._report(report)

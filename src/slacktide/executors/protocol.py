@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from slacktide.domain import BatchTiming
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.ports import Payload, Ready, SessionSize, TensorRef
+from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
 
 _HEADER = struct.Struct("=II")
 _WORD = 8
@@ -234,9 +234,9 @@ def decode_number(body: bytes) -> int:
     return words[0]
 
 
-def encode_ready(ready: Ready) -> bytes:
+def encode_ready(opened: OpenedModel) -> bytes:
     """READY frame."""
-    interface = ready.interface
+    interface = opened.interface
 
     def specs(tensors: tuple[TensorSpec, ...]) -> list[Any]:
         return [[spec.name, spec.datatype.wire_name, list(spec.shape)] for spec in tensors]
@@ -245,13 +245,13 @@ def encode_ready(ready: Ready) -> bytes:
         "inputs": specs(interface.inputs),
         "outputs": specs(interface.outputs),
         "max_batch": interface.max_batch,
-        "sessions": ready.sessions,
-        "note": ready.note,
+        "sessions": opened.sessions,
+        "note": opened.note,
     }
     return frame(Kind.READY, json.dumps(document).encode())
 
 
-def decode_ready(body: bytes) -> Ready:
+def decode_ready(body: bytes) -> OpenedModel:
     """What a READY body tells."""
 
     def specs(tensors: list[Any]) -> tuple[TensorSpec, ...]:
@@ -268,7 +268,7 @@ def decode_ready(body: bytes) -> Ready:
         sessions = tuple(
             SessionSize(int(threads), int(nbytes)) for threads, nbytes in document["sessions"]
         )
-        return Ready(interface, sessions, str(document["note"]))
+        return OpenedModel(interface, sessions, str(document["note"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
 

@@ -6,18 +6,16 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
-from slacktide.domain import PoolId, Replica
+from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.made_up import batch_of
 from slacktide.executors.model_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
+    BatchOutputs,
     Executor,
-    Failed,
-    Finished,
-    Lost,
     ModelSource,
+    OpenedModel,
     Payload,
-    Ready,
     Report,
     Resized,
 )
@@ -58,7 +56,8 @@ class TimedReplica:
         self._clock = clock
         self._patience_s = patience_s
         self._batches = itertools.count()
-        self._lost: Lost | None = None
+        self._lost: ReplicaLost | None = None
+        self._opened: OpenedModel | None = None
         self._given_up = False
         self._moving = False
         self._waiting: asyncio.Future[tuple[float, Report]] | None = None
@@ -68,12 +67,12 @@ class TimedReplica:
         replica = Replica(next(_replica_ids), pool, "profile", cores, limit, device)
         self._handle = executor.start(replica, source, arena, self._report)
 
-    async def ready(self) -> Ready:
+    async def ready(self) -> OpenedModel:
         """Wait until it is warm. Raises MeasuringError if it cannot start or takes too long."""
         _, report = await self._next("start")
-        if not isinstance(report, Ready):
+        if not isinstance(report, ReplicaUp) or self._opened is None:
             raise MeasuringError(f"unexpected answer to a start: {report}")
-        return report
+        return self._opened
 
     async def resize(self, cores: tuple[int, ...]) -> None:
         """Move it. Raises MeasuringError if it does not get these cores, dies or takes too long."""
@@ -99,9 +98,9 @@ class TimedReplica:
         begin = self._clock()
         self._handle.run(batch, members)
         end, report = await self._next(f"run a batch of {rows}")
-        if isinstance(report, Failed):
+        if isinstance(report, BatchFailed):
             raise BatchError(report.detail)
-        if not isinstance(report, Finished):
+        if not isinstance(report, BatchFinished):
             raise MeasuringError(f"unexpected answer to a batch: {report}")
         return max(end - begin, 1e-9)  # a coarse clock may not have moved
 
@@ -123,17 +122,25 @@ class TimedReplica:
                 self._given_up = True
                 self._handle.kill()
                 raise MeasuringError(f"took more than {self._patience_s:g} s to {what}") from None
-            if not isinstance(report, Lost):
+            if not isinstance(report, ReplicaLost):
                 return at, report
         assert self._lost is not None
         raise MeasuringError(self._lost.detail, permanent=self._lost.permanent)
 
-    def _report(self, report: Report) -> None:
+    def _report(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
         """Called on the loop: the clock is read here, before anything else gets a turn."""
         now = self._clock()
-        if isinstance(report, Resized) and not self._moving:
-            return  # it has less than it was started with, or the rest: nobody asked
-        if isinstance(report, Lost):
-            self._lost = report
+        if isinstance(event, Resized) and not self._moving:
+            return  # it has less than it was started with, or the rest: no resize is under way
+        if isinstance(event, ReplicaLost):
+            self._lost = event
+        self._opened = opened or self._opened
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result((now, report))
+            self._waiting.set_result((now, event))

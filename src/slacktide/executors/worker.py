@@ -25,7 +25,7 @@ from slacktide.executors.details import Fault, client_detail, fault_of
 from slacktide.executors.ladder import Ladder
 from slacktide.executors.memory import limit_memory
 from slacktide.executors.output_file import OutputWriter
-from slacktide.executors.ports import Ready
+from slacktide.executors.ports import OpenedModel
 from slacktide.executors.protocol import (
     FinishedMessage,
     FrameReader,
@@ -82,7 +82,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
-        control.sendall(encode_ready(Ready(session.interface, ladder.sizes, ladder.note)))
+        control.sendall(encode_ready(OpenedModel(session.interface, ladder.sizes, ladder.note)))
         _serve(control, runner.execute, ladder.use)
     return 0
 

@@ -3,7 +3,7 @@
 Theory of operation. Two things are watched: the control socket, for what the worker says, and the
 pidfd, which becomes readable some ten milliseconds after a `kill -9`. Death is
 decided by the pidfd alone; then the socket is read to its end first, so that a result which was
-sent counts, and `Lost` is the last report there is.
+sent counts, and `ReplicaLost` is the last report there is.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from enum import Enum
 from functools import partial
 from math import ceil
 
+from slacktide.domain import (
+    BatchAborted,
+    BatchFailed,
+    BatchFinished,
+    Replica,
+    ReplicaLost,
+    ReplicaUp,
+)
 from slacktide.executors.allocator import CpuAllocator, Grant
 from slacktide.executors.memory import release_memory
 from slacktide.executors.output_file import OutputReader
-from slacktide.executors.ports import (
-    Aborted,
-    Failed,
-    Finished,
-    Lost,
-    OutputTensor,
-    Payload,
-    Report,
-    Resized,
-)
+from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload, Report, Reporter, Resized
 from slacktide.executors.protocol import (
     FrameReader,
     Kind,
@@ -61,8 +60,8 @@ class _State(Enum):
 class WorkerHandle:
     """One worker. `control` and `aborts` are our ends of its sockets, `outputs` its results.
 
-    Owns all three, and the pidfd once it comes. `allocator` gives it `cores`, and others later.
-    `report` gets what happens, `gone` is called once at the very end, always.
+    Owns all three, and the pidfd once it comes. `allocator` gives it the cores of `replica`, and
+    others later. `report` gets what happens, `gone` is called once at the very end, always.
     """
 
     def __init__(
@@ -72,8 +71,8 @@ class WorkerHandle:
         aborts: socket.socket,
         outputs: OutputReader,
         allocator: CpuAllocator,
-        cores: tuple[int, ...],
-        report: Callable[[Report], None],
+        replica: Replica,
+        report: Reporter,
         gone: Callable[[WorkerHandle], None],
         memory_limit: int | None = None,
     ) -> None:
@@ -82,6 +81,7 @@ class WorkerHandle:
         self._aborts = aborts
         self._outputs = outputs
         self._allocator = allocator
+        self._id = replica.id
         self._report = report
         self._gone = gone
         self._memory_limit = memory_limit
@@ -94,8 +94,10 @@ class WorkerHandle:
         self._pid: int | None = None
         self._pidfd: int | None = None
         self._status: int | None = None
-        self._broken: Lost | None = None
-        self._cores = cores
+        self._broken = ""
+        """Why it cannot go on, in the worker's words or ours."""
+        self._permanent = self._out_of_memory = False
+        self._cores = replica.cores
         self._resizes = 0
         self._short = False
         """Whether it was said to have something else than its cores."""
@@ -126,7 +128,9 @@ class WorkerHandle:
     def abort(self, batch: int) -> None:
         try:
             self._aborts.send(encode_number(Kind.ABORT, batch))
-        except OSError:  # dead (Lost follows), or thousands of aborts unread: nothing to stop
+        except (
+            OSError
+        ):  # dead (ReplicaLost follows), or thousands of aborts unread: nothing to stop
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
@@ -162,8 +166,7 @@ class WorkerHandle:
             self._move(pid, self._cores)
 
     def not_spawned(self, detail: str) -> None:
-        if self._broken is None:
-            self._broken = Lost(detail)
+        self._broken = self._broken or detail
         self._bury()
 
     def exited(self, status: int) -> None:
@@ -191,7 +194,8 @@ class WorkerHandle:
             for kind, body in self._reader.feed(data):
                 self._heard(kind, body)
         except ProtocolError as error:
-            self._broken = Lost(f"the worker talks nonsense: {error}")
+            self._broken = f"the worker talks nonsense: {error}"
+            self._permanent = self._out_of_memory = False
             data = b""
         if not data:
             self._listening = False
@@ -203,16 +207,18 @@ class WorkerHandle:
         if kind is Kind.FINISHED:
             self._finished(body)
         elif kind is Kind.FAILED:
-            self._tell(Failed(*decode_text(body)))
+            self._tell(BatchFailed(*decode_text(body)))
         elif kind is Kind.ABORTED:
-            self._tell(Aborted(decode_number(body)))
+            self._tell(BatchAborted(decode_number(body)))
         elif kind is Kind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP
-            self._tell(decode_ready(body))
+            opened = decode_ready(body)
+            if not self._silent:
+                self._report(ReplicaUp(self._id), opened=opened)
         elif kind is Kind.BROKEN:
-            number, detail = decode_text(body)
-            self._broken = Lost(detail, number == 1, number == 2)
+            number, self._broken = decode_text(body)
+            self._permanent, self._out_of_memory = number == 1, number == 2
             self.kill()  # where it has not ended by itself
         else:
             raise ProtocolError(f"{kind.name} from a worker")
@@ -233,15 +239,15 @@ class WorkerHandle:
         # worker would overwrite them, so it does not hear of that batch until the driver is done.
         self._held = []
         try:
-            self._tell(Finished(message.batch, outputs, message.timing))
+            self._tell(BatchFinished(message.batch, message.timing), outputs)
         finally:
             held, self._held = self._held, None
             for data in held:
                 self._send(data)
 
-    def _tell(self, report: Report) -> None:
+    def _tell(self, event: Report, outputs: BatchOutputs = ()) -> None:
         if not self._silent:
-            self._report(report)
+            self._report(event, outputs)
 
     # Sending
 
@@ -256,7 +262,7 @@ class WorkerHandle:
             sent = self._control.send(data)
         except BlockingIOError:
             sent = 0
-        except OSError:  # dead; Lost follows
+        except OSError:  # dead; ReplicaLost follows
             return
         if sent < len(data):
             self._unsent = data[sent:]
@@ -270,7 +276,7 @@ class WorkerHandle:
     def _move(self, pid: int, cores: tuple[int, ...]) -> None:
         try:
             self._allocator.grant(pid, cores, partial(self._granted, self._resizes))
-        except ProcessLookupError:  # Lost follows
+        except ProcessLookupError:  # ReplicaLost follows
             return
 
     def _granted(self, number: int, grant: Grant) -> None:
@@ -298,7 +304,7 @@ class WorkerHandle:
         self._state = _State.DEAD
         if self._timer is not None:
             self._timer.cancel()
-        if self._status is not None or self._broken is not None or self._silent:
+        if self._status is not None or self._broken or self._silent:
             self._bury()
         else:
             self._timer = self._loop.call_later(_STATUS_WAIT, self._bury)
@@ -320,11 +326,15 @@ class WorkerHandle:
             self._pidfd = None
         if self._pid is not None:
             self._allocator.forget(self._pid)
-        lost = self._broken or Lost(_cause(self._status))
-        limit, pid = self._memory_limit, self._pid
-        if limit is not None and pid is not None and (release_memory(pid) or lost.out_of_memory):
-            lost = Lost(f"out of memory: a worker may take {limit >> 20} MiB", out_of_memory=True)
-        self._tell(lost)
+        detail = self._broken or _cause(self._status)
+        limit, breached = self._memory_limit, self._out_of_memory
+        if limit is not None and self._pid is not None:
+            breached = release_memory(self._pid) or breached
+            if breached:
+                detail = f"out of memory: a worker may take {limit >> 20} MiB"
+        if not self._silent:
+            lost = ReplicaLost(self._id, detail, self._permanent and not breached)
+            self._report(lost, out_of_memory=breached)
         self._gone(self)
 
 

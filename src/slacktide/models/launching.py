@@ -9,9 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
+from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, ReplicaLost, TellCircuit
 from slacktide.engine import Engine
-from slacktide.executors.ports import Executor, Lost, ModelSource, Ready, ReplicaHandle, Report
+from slacktide.executors.ports import (
+    Executor,
+    ModelSource,
+    OpenedModel,
+    ReplicaHandle,
+    Reporter,
+)
 from slacktide.models.repository import ModelDefinition
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 
@@ -40,19 +46,19 @@ class Launching:
 
     # ── Launcher ─────────────────────────────────────────────────────────────────────────────
 
-    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle:
+    def start(self, replica: Replica, report: Reporter) -> ReplicaHandle:
         """See `Launcher.start`."""
         version = self._catalog.loaded(replica.pool)
         executor = self._executors[version.definition.settings.executor]
         return executor.start(replica, version.source, version.arena, report)
 
-    def ready(self, replica: Replica, report: Ready) -> str | None:
+    def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         """See `Launcher.ready`."""
         version = self._catalog.by_pool(replica.pool)
         if version is None:
             return "it is no longer wanted"
-        fits, planned = report.interface.max_batch, version.interface.max_batch
-        found = replace(report.interface, max_batch=planned if fits and planned else fits)
+        fits, planned = opened.interface.max_batch, version.interface.max_batch
+        found = replace(opened.interface, max_batch=planned if fits and planned else fits)
         if found != version.interface:
             return "the model's inputs, outputs or batch axis are not those of its profile"
         if fits < planned:
@@ -61,20 +67,20 @@ class Launching:
             version.limit_batch(fits)
             self.plan_again()
         version.replicas_up.add(replica.id)
-        if report.note and version.sessions != report.sessions:
-            log.warning("%s: %s", version.name, report.note)
-        version.sessions = report.sessions
+        if opened.note and version.sessions != opened.sessions:
+            log.warning("%s: %s", version.name, opened.note)
+        version.sessions = opened.sessions
         self._tell_if_up(version)
         return None
 
-    def lost(self, replica: Replica, report: Lost) -> None:
+    def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
         """See `Launcher.lost`."""
         version = self._catalog.by_pool(replica.pool)
         if version is None:
             return
         version.replicas_up.discard(replica.id)
         version.tally.crashes += 1
-        version.tally.out_of_memory += report.out_of_memory
+        version.tally.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
         """See `Launcher.stopped`."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
-from slacktide.executors.ports import Finished, Payload
+from slacktide.executors.ports import BatchOutputs, Payload
 
 log = logging.getLogger("slacktide.driver")
 
@@ -92,13 +92,13 @@ class OpenRequests:
         payloads = [self._work[member.id].payload for member in batch.members]
         return [payload for payload in payloads if payload is not None]
 
-    def keep(self, batch: Batch, report: Finished) -> None:
+    def keep(self, batch: Batch, results: BatchOutputs, timing: BatchTiming) -> None:
         """Copy the results: the replica's next batch overwrites them."""
-        for member, outputs in zip(batch.members, report.outputs, strict=True):
+        for member, outputs in zip(batch.members, results, strict=True):
             work = self._work.get(member.id)
             if work is not None and work.done is not None:
                 work.outputs = tuple([(o.shape, bytes(o.data)) for o in outputs])
-                work.timing = report.timing
+                work.timing = timing
 
     def answer(self, command: Answer) -> None:
         """Tell whoever waits, once."""

@@ -1,6 +1,6 @@
 """`Replicas`: starts, resizes and stops the replicas of one driver, and hears what they report.
 
-What a replica reports becomes an event for the engine, which is handed over at once.
+What a replica reports is handed to the engine at once.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from slacktide.domain import (
@@ -27,14 +28,12 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.executors.ports import (
-    Aborted,
-    Failed,
-    Finished,
-    Lost,
+    BatchOutputs,
+    OpenedModel,
     Payload,
-    Ready,
     ReplicaHandle,
     Report,
+    Reporter,
     Resized,
 )
 from slacktide.models.resizing import Resizing
@@ -48,13 +47,13 @@ START_AGAIN_S = 1.0
 class Launcher(Protocol):
     """Starts replicas, and hears what becomes of them."""
 
-    def start(self, replica: Replica, report: Callable[[Report], None]) -> ReplicaHandle: ...
+    def start(self, replica: Replica, report: Reporter) -> ReplicaHandle: ...
 
-    def ready(self, replica: Replica, report: Ready) -> str | None:
+    def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         """A replica is warm. A sentence refuses it for good."""
         ...
 
-    def lost(self, replica: Replica, report: Lost) -> None: ...
+    def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None: ...
 
     def stopped(self, replica: Replica) -> None:
         """A replica is no longer wanted; nothing more is heard of it."""
@@ -77,7 +76,7 @@ class Replicas:
         launcher: Launcher,
         clock: Callable[[], float],
         *,
-        keep: Callable[[Batch, Finished], None],
+        keep: Callable[[Batch, BatchOutputs, BatchTiming], None],
         post: Callable[[Event], None],
         flush: Callable[[], None],
     ) -> None:
@@ -102,9 +101,7 @@ class Replicas:
     # ── commands ─────────────────────────────────────────────────────────────────────────────
 
     def start(self, replica: Replica) -> None:
-        def report(report: Report) -> None:
-            self._reported(replica, report)
-
+        report = partial(self._reported, replica)
         self._replicas[replica.id] = replica
         try:
             self._handles[replica.id] = self._launcher.start(replica, report)
@@ -115,7 +112,8 @@ class Replicas:
                 self._loop.call_later(START_AGAIN_S, self._start_again, replica.id)
                 return
             log.exception("replica %d of %s could not be started", replica.id, replica.pool)
-            self._loop.call_soon(report, Lost(f"could not be started: {error}"))
+            lost = ReplicaLost(replica.id, f"could not be started: {error}")
+            self._loop.call_soon(report, lost)
 
     def _start_again(self, id: int) -> None:
         replica = self._replicas.get(id)
@@ -129,7 +127,7 @@ class Replicas:
             if handle is not None:
                 handle.kill()
             elif replica.id in self._replicas:  # it waits for a file descriptor
-                lost = Lost("the server has no file descriptor left")
+                lost = ReplicaLost(replica.id, "the server has no file descriptor left")
                 self._loop.call_soon(self._reported, replica, lost)
         else:
             self._replicas.pop(replica.id, None)
@@ -167,46 +165,55 @@ class Replicas:
 
     # ── what replicas report ─────────────────────────────────────────────────────────────────
 
-    def _reported(self, replica: Replica, report: Report) -> None:
+    def _reported(
+        self,
+        replica: Replica,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+    ) -> None:
+        """See `Reporter`."""
         if replica.id not in self._replicas:
             return  # it was stopped
-        match report:
-            case Finished():
-                self._finished(report)
-            case Failed():
-                del self._batches[report.batch]
-                log.warning("%s failed on a batch: %s", replica.pool, report.detail)
-                self._post(BatchFailed(report.batch, report.detail))
-            case Aborted():
-                del self._batches[report.batch]
-                self._post(BatchAborted(report.batch))
-            case Ready():
-                refusal = self._launcher.ready(replica, report)
-                if refusal is None:
-                    self._post(ReplicaUp(replica.id))
-                else:
-                    self._gone(replica, Lost(refusal, permanent=True), stop=True)
-            case Lost():
-                self._gone(replica, report, stop=False)
+        match event:
             case Resized():
-                self.resizing.told(replica.lane, replica.id, report, wanted=replica.cores)
+                self.resizing.told(replica.lane, replica.id, event, wanted=replica.cores)
+            case BatchFinished():
+                self._finished(event, outputs)
+            case BatchFailed():
+                del self._batches[event.batch]
+                log.warning("%s failed on a batch: %s", replica.pool, event.detail)
+                self._post(event)
+            case BatchAborted():
+                del self._batches[event.batch]
+                self._post(event)
+            case ReplicaUp():
+                assert opened is not None
+                refusal = self._launcher.ready(replica, opened)
+                if refusal is None:
+                    self._post(event)
+                else:
+                    self._handles.pop(replica.id).stop()
+                    self._lost(replica, ReplicaLost(replica.id, refusal, permanent=True))
+            case ReplicaLost():
+                self._lost(replica, event, out_of_memory=out_of_memory)
         self._flush()
 
-    def _finished(self, report: Finished) -> None:
-        batch = self._batches.pop(report.batch)
+    def _finished(self, event: BatchFinished, outputs: BatchOutputs) -> None:
+        batch = self._batches.pop(event.batch)
         # Before anything else: the replica's next batch overwrites its outputs.
-        self._keep(batch, report)
-        self._launcher.finished(batch, report.timing, self._clock() - batch.started)
-        self._post(BatchFinished(report.batch, report.timing))
+        self._keep(batch, outputs, event.timing)
+        self._launcher.finished(batch, event.timing, self._clock() - batch.started)
+        self._post(event)
 
-    def _gone(self, replica: Replica, report: Lost, *, stop: bool) -> None:
+    def _lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool = False) -> None:
         del self._replicas[replica.id]
-        handle = self._handles.pop(replica.id, None)
-        if stop and handle is not None:
-            handle.stop()
+        self._handles.pop(replica.id, None)
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
         self.resizing.gone(replica.lane, replica.id)
-        log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, report.detail)
-        self._launcher.lost(replica, report)
-        self._post(ReplicaLost(replica.id, report.detail, report.permanent))
+        log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, event.detail)
+        self._launcher.lost(replica, event, out_of_memory=out_of_memory)
+        self._post(event)
