@@ -23,8 +23,8 @@ from tritonclient.utils import InferenceServerException
 from slacktide.domain import PlanChanged
 from slacktide.engine import EngineSettings
 from slacktide.executors import available_cores
+from slacktide.executors.onnx_file import OnnxFile
 from slacktide.models.repository import ProfileStore, Repository
-from slacktide.models.repository.onnx_file import OnnxFile
 from slacktide.models.resizing import ResizeOutcome
 from slacktide.models.shelf import ProfileShelf
 from slacktide.profiles import LatencyTable, ProfileRecord
@@ -43,7 +43,8 @@ pytestmark = pytest.mark.skipif(BASE < 2, reason="needs two cores to scale betwe
 def state_profile(zoo: Any, name: str = "matmul") -> None:
     """Store a profile of what the module says, as if it had been measured."""
     (definition,) = Repository(zoo.root).read(name)
-    interface = OnnxFile(definition).interface(definition.settings.max_batch)
+    file = OnnxFile(definition.model_path, definition.data_root)
+    interface = file.interface(definition.settings.max_batch)
     assert interface is not None
     table = LatencyTable.linear(SECONDS, 0.0, interface.max_batch, cores=(1, 2))
     record = ProfileRecord(table, {"x": (4,)})

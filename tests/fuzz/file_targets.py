@@ -33,7 +33,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import EngineSettings
-from slacktide.executors.model_file import inspect
+from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.providers import ModelError
 from slacktide.models.repository import (
     ModelDefinition,
@@ -45,7 +45,6 @@ from slacktide.models.repository import (
 )
 from slacktide.models.repository.errors import ModelConfigError, SettingsError
 from slacktide.models.repository.merge import merge
-from slacktide.models.repository.onnx_file import OnnxFile
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
@@ -172,16 +171,14 @@ def onnx_examples() -> list[bytes]:
 def run_onnx(data: bytes) -> None:
     definition = _model(data)
     try:
-        file = OnnxFile(definition)
-        file.check()
+        file = OnnxFile(definition.model_path, definition.data_root)
+        file.check_rules()
         file.custom_domains()
         interface = file.interface(None)
         if interface is not None:
             check_interface(definition, interface)
     except RepositoryError as error:
         sentence(error, "m/")
-    try:
-        inspect(definition.model_path, definition.data_root)
     except ModelError as error:
         sentence(error)
 

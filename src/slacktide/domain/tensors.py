@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
@@ -63,32 +61,3 @@ class ModelInterface:
     @property
     def batches(self) -> bool:
         return self.max_batch > 0
-
-
-def tensors_of(model: Any) -> Iterator[Any]:
-    """Every TensorProto of an ONNX model: weights and attributes, of all graphs and functions."""
-    yield from _graph_tensors(model.graph)
-    for function in model.functions:
-        yield from _node_tensors(function.node)
-    for training in model.training_info:
-        yield from _graph_tensors(training.initialization)
-        yield from _graph_tensors(training.algorithm)
-
-
-def _graph_tensors(graph: Any) -> Iterator[Any]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    yield from _node_tensors(graph.node)
-
-
-def _node_tensors(nodes: Any) -> Iterator[Any]:
-    for node in nodes:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-                yield from (sparse.values, sparse.indices)
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _graph_tensors(graph)

@@ -7,7 +7,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `arena`, `budget`: shared memory for payloads, and how much of it may be used
 - `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
 - `in_process`, `profiled` (`loop_replica`): the other two executors
-- `session` (`model_file`, `providers`, `tensor_io`, `padded_io`): opening and running
+- `session` (`onnx_file`, `providers`, `tensor_io`, `padded_io`): opening and running
   a model; `ladder`: in several sessions
 - `protocol`, `spawning`, `output_file`: what server and worker pass to each other
 - `measuring` (`measuring_lengths`, `timed_replica`, `made_up`): timing a model, for its profile

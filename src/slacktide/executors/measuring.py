@@ -33,7 +33,7 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
 from slacktide.executors.made_up import payloads, row_shapes
 from slacktide.executors.measuring_lengths import measure_lengths
-from slacktide.executors.model_file import DEFAULT_MAX_BATCH
+from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes, rungs

@@ -20,7 +20,7 @@ from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.details import Fault, client_detail, fault_of
 from slacktide.executors.made_up import row_shapes
-from slacktide.executors.model_file import Shapes, inspect, read_interface
+from slacktide.executors.onnx_file import OnnxFile, Shape, session_interface
 from slacktide.executors.padded_io import LengthReader, Lengths, PaddedGatherer
 from slacktide.executors.ports import ModelSource, Payload
 from slacktide.executors.providers import (
@@ -84,14 +84,12 @@ class ModelSession:
         stated).
         """
         check_number(device)
-        declared = inspect(source.path, source.root)
+        declared = OnnxFile(source.path, source.root).shapes
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)
         opener = _Opener(source, providers, _is_free(declared), shared_arena)
         session = opener.open(threads)
-        interface = read_interface(
-            session.get_inputs(), session.get_outputs(), declared, source.max_batch
-        )
+        interface = session_interface(session, declared, source.max_batch)
         return cls(opener, threads, interface, session)
 
     def add(self, threads: int) -> None:
@@ -352,6 +350,6 @@ def _from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
     return np.frombuffer(content, np.uint16).reshape(value.shape())
 
 
-def _is_free(declared: Shapes) -> bool:
+def _is_free(declared: dict[str, Shape]) -> bool:
     """Whether any tensor leaves an axis open besides the first, or does not say."""
     return any(shape is None or -1 in shape[1:] for shape in declared.values())

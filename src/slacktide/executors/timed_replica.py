@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.made_up import batch_of
-from slacktide.executors.model_file import DEFAULT_MAX_BATCH
+from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     BatchOutputs,
     Executor,

@@ -15,7 +15,7 @@ from typing import Any
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
-from slacktide.executors.model_file import DEFAULT_MAX_BATCH
+from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.models.repository import (
     ModelDefinition,

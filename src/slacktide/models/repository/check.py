@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.onnx_file import OnnxFile
+from slacktide.executors.providers import ModelError
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     ModelFileError,
@@ -16,7 +19,6 @@ from slacktide.models.repository.errors import (
     only_fails,
 )
 from slacktide.models.repository.interface import check_interface
-from slacktide.models.repository.onnx_file import OnnxFile
 from slacktide.models.repository.repository import ListedModel, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
@@ -71,12 +73,7 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
 def _version(definition: ModelDefinition) -> Iterator[Finding]:
     try:
         with only_fails(definition.where):
-            file = OnnxFile(definition)
-            file.check()
-            if domains := file.custom_domains():
-                message = f"operators of {', '.join(domains)} need a library that is not loaded"
-                raise ModelFileError(definition.where, message)
-            interface = file.interface(definition.settings.max_batch)
+            interface = _declared(definition)
             if interface is None:
                 message = "inputs or outputs of undeclared rank were not checked"
                 where = definition.where
@@ -86,6 +83,18 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                 yield Finding(definition.name, Severity.WARNING, warning)
     except RepositoryError as error:
         yield Finding(definition.name, Severity.ERROR, str(error))
+
+
+def _declared(definition: ModelDefinition) -> ModelInterface | None:
+    """What the model file declares; None if that is not all. Raises ModelFileError."""
+    try:
+        file = OnnxFile(definition.model_path, definition.data_root)
+        file.check_rules()
+        if domains := file.custom_domains():
+            raise ModelError(f"operators of {', '.join(domains)} need a library that is not loaded")
+        return file.interface(definition.settings.max_batch)
+    except ModelError as error:
+        raise ModelFileError(definition.where, str(error)) from None
 
 
 def lane_disagreements(definitions: Iterable[ModelDefinition]) -> tuple[SettingsError, ...]:

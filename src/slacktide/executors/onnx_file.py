@@ -1,0 +1,223 @@
+"""What an ONNX file says: may ONNX Runtime open it, and what are its names, datatypes and axes?
+
+External data is resolved by ONNX Runtime relative to the model file. A location such as
+`../../etc/secret`, or a symbolic link that leads out, would let a model read what it must not;
+so every location is resolved here first, links and all, and must end within the version's folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.details import client_detail
+from slacktide.executors.providers import ModelError
+
+DEFAULT_MAX_BATCH = 32
+"""Rows, for a model with a batch axis whose configuration states no limit."""
+
+Shape = tuple[int, ...] | None
+"""Axes of an input or output, free ones as −1; None if the model does not say."""
+
+_DATATYPES = {
+    "float": Datatype.FP32,
+    "double": Datatype.FP64,
+    "float16": Datatype.FP16,
+    "bfloat16": Datatype.BF16,
+    "string": Datatype.BYTES,
+    **{
+        f"{sign}int{bits}": Datatype[f"{sign}int{bits}".upper()]
+        for sign in ("", "u")
+        for bits in (8, 16, 32, 64)
+    },
+    "bool": Datatype.BOOL,
+}
+"""By ONNX's name of the element type: `tensor(float)` in ONNX Runtime, FLOAT in a file."""
+
+_KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
+
+
+class OnnxFile:
+    """A parsed ONNX file, without its external data. Needs onnx, loaded when first used."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        """Parse the file and check where its weights lie: within `root`, both.
+
+        Raises ModelError, with a reason that names no path; so do all methods.
+        """
+        import onnx
+
+        self._path = path
+        self._root = root
+        home = root.resolve()
+        if not path.resolve().is_relative_to(home):
+            raise ModelError("the model file leads out of its folder")
+        try:
+            self._model: Any = onnx.load(str(path), load_external_data=False)
+        except FileNotFoundError:
+            raise ModelError("the model file is missing") from None
+        except OSError as error:
+            raise ModelError(f"the model file cannot be read: {error.strerror}") from None
+        except Exception as error:  # protobuf's errors share no base that is worth naming
+            raise ModelError(f"not an ONNX model: {client_detail(error, path, root)}") from None
+        if not self._model.graph.node and not self._model.graph.output:
+            raise ModelError("not an ONNX model: it has no graph")
+        self._external = [
+            tensor for tensor in _tensors(self._model) if tensor.data_location == tensor.EXTERNAL
+        ]
+        for tensor in self._external:
+            _check_location(tensor, path.resolve().parent, home)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Of inputs and outputs, by name."""
+        graph = self._model.graph
+        return {value.name: _shape(value) for value in (*graph.input, *graph.output)}
+
+    def interface(self, max_batch: int | None) -> ModelInterface | None:
+        """Inputs and outputs as the graph declares them; None if it leaves a rank open.
+
+        `max_batch` as in `interface_of`.
+        """
+        graph = self._model.graph
+        constants = {tensor.name for tensor in graph.initializer}
+        inputs = [_spec(value, "input") for value in graph.input if value.name not in constants]
+        outputs = [_spec(value, "output") for value in graph.output]
+        if None in self.shapes.values():
+            return None
+        return interface_of(inputs, outputs, max_batch)
+
+    def custom_domains(self) -> tuple[str, ...]:
+        """Domains of operators that ONNX Runtime does not bring along."""
+        functions = {function.domain for function in self._model.functions}
+        used = {node.domain for node in self._model.graph.node}
+        return tuple(sorted(used - _KNOWN_DOMAINS - functions))
+
+    def check_rules(self) -> None:
+        """Hold it against the rules of ONNX. Reads the weights."""
+        import onnx
+
+        try:
+            onnx.checker.check_model(str(self._path) if self._external else self._model)
+        except (onnx.checker.ValidationError, ValueError) as error:
+            detail = client_detail(error, self._path, self._root, Path.cwd())
+            raise ModelError(detail) from None
+
+
+def session_interface(
+    session: Any, declared: dict[str, Shape], max_batch: int | None
+) -> ModelInterface:
+    """The interface of a session of ONNX Runtime.
+
+    `declared` tells a scalar from an unknown shape, which ONNX Runtime shows alike; an output of
+    unknown shape is taken to have the batch axis (the warm-up checks it) and shown as one free
+    axis. Otherwise as `interface_of`.
+    """
+
+    def specs(arguments: Sequence[Any], role: str) -> list[TensorSpec]:
+        found = []
+        for argument in arguments:
+            axes = argument.shape or ()
+            shape = tuple(axis if isinstance(axis, int) and axis >= 0 else -1 for axis in axes)
+            if not shape and declared.get(argument.name) is None:
+                shape = (-1,)
+            found.append(_tensor_spec(argument.name, role, argument.type, shape))
+        return found
+
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    return interface_of(specs(inputs, "input"), specs(outputs, "output"), max_batch)
+
+
+def interface_of(
+    inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], max_batch: int | None
+) -> ModelInterface:
+    """The interface with these inputs and outputs. The batch axis is a free first axis of all.
+
+    `max_batch` as in ModelSource. Raises ModelError if a limit is stated and there is no such axis.
+    """
+    fixed = [spec.name for spec in (*inputs, *outputs) if spec.shape[:1] != (-1,)]
+    if max_batch is None:
+        max_batch = DEFAULT_MAX_BATCH if inputs and not fixed else 0
+    elif max_batch > 0 and (fixed or not inputs):
+        which = f"the first axis of {fixed[0]!r} is not free" if fixed else "it has no inputs"
+        raise ModelError(f"max_batch is {max_batch}, but the model has no batch axis: {which}")
+    return ModelInterface(tuple(inputs), tuple(outputs), max_batch)
+
+
+def _check_location(tensor: Any, folder: Path, home: Path) -> None:
+    fields = {entry.key: entry.value for entry in tensor.external_data}
+    try:
+        place = (folder / fields.get("location", "")).resolve()
+        there = place.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        place, there = home, False
+    if not place.is_relative_to(home):
+        raise ModelError(f"the external data of tensor {tensor.name!r} leads out of the folder")
+    if not there:
+        raise ModelError(f"the external data of tensor {tensor.name!r} is missing")
+    try:
+        offset, length = (int(fields.get(key, 0)) for key in ("offset", "length"))
+    except ValueError:
+        offset = length = -1
+    if min(offset, length) < 0 or offset + length > place.stat().st_size:
+        raise ModelError(f"the external data of tensor {tensor.name!r} leads out of its file")
+
+
+def _shape(value: Any) -> Shape:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        axis.dim_value if axis.HasField("dim_value") and axis.dim_value >= 0 else -1
+        for axis in tensor.shape.dim
+    )
+
+
+def _spec(value: Any, role: str) -> TensorSpec:
+    """One input or output of a graph; of no axes where its rank is not declared."""
+    import onnx
+
+    kind = value.type.WhichOneof("value") or "value of no type"
+    if kind == "tensor_type":
+        element = value.type.tensor_type.elem_type
+        known = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number.get(element)
+        kind = f"tensor({element if known is None else known.name.lower()})"
+    return _tensor_spec(value.name, role, kind, _shape(value) or ())
+
+
+def _tensor_spec(name: str, role: str, kind: str, shape: tuple[int, ...]) -> TensorSpec:
+    datatype = _DATATYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
+    if datatype is None:
+        raise ModelError(f"{role} {name!r} is a {kind}, which cannot be served")
+    return TensorSpec(name, datatype, shape)
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Every TensorProto of a model: weights and attributes, of all graphs and functions."""
+    yield from _graph_tensors(model.graph)
+    for function in model.functions:
+        yield from _node_tensors(function.node)
+    for training in model.training_info:
+        yield from _graph_tensors(training.initialization)
+        yield from _graph_tensors(training.algorithm)
+
+
+def _graph_tensors(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    yield from _node_tensors(graph.node)
+
+
+def _node_tensors(nodes: Iterable[Any]) -> Iterator[Any]:
+    for node in nodes:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+                yield from (sparse.values, sparse.indices)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _graph_tensors(graph)
