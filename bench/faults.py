@@ -80,7 +80,7 @@ def _kill(serving: Serving) -> Round:
     with socket.create_connection(("127.0.0.1", serving.port), PATIENCE) as connection:
         connection.sendall(request_bytes(serving, path, body))
         time.sleep(alone / 2)
-        # The only model's worker is the last process of the tree: server, nursery, worker.
+        # The only model's worker is the last process of the tree: server, fork server, worker.
         worker = tree(serving.pid)[-1]
         if worker == serving.pid or not running(worker):
             raise RuntimeError("no worker was seen at work in the middle of its batch")

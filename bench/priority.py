@@ -307,7 +307,7 @@ def _server(options: Options, result: Result) -> None:
 
 def _put(serving: Serving, place: Place) -> None:
     """Put the workers there, and the loop if it takes part."""
-    forked = [pid for pid in tree(serving.pid) if b"executors.nursery" in _command(pid)]
+    forked = [pid for pid in tree(serving.pid) if b"executors.fork_server" in _command(pid)]
     for pid in forked[1:]:  # the first is the process that forks
         place.put(pid)
     set_attributes(serving.pid, os.SCHED_OTHER, 0, place.slice_ms if place.loop else 0.0)

@@ -55,7 +55,7 @@ from slacktide.executors import (
     Report,
     Resized,
 )
-from slacktide.executors.made_up import batch_of, payloads, row_shapes
+from slacktide.executors.synthetic_inputs import batch_of, payloads, row_shapes
 from slacktide.load.results import ENDINGS
 from slacktide.workloads import Fixed, Poisson
 

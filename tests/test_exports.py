@@ -40,12 +40,11 @@ EXPORTS = {
         make_repository
     """,
     "slacktide.executors": """
-        Aborted AffinityAllocator Arena CpuAllocator Executor Failed Finished
-        Grant HardwareFingerprint InProcessExecutor InputArena Lost Measured
-        MeasuringError MemoryBudget MemoryLimitExceeded ModelError ModelSource
-        OutputTensor OwnerLimitExceeded Payload ProcessExecutor
-        ProfiledExecutor QuotaAllocator QuotaUnavailableError Ready
-        ReplicaHandle Report Resized SessionSize Slot TensorRef
+        AffinityAllocator Arena BatchOutputs CpuAllocator Executor Grant HardwareFingerprint
+        InProcessExecutor InputArena MeasuringError Measurement MemoryBudget
+        MemoryLimitExceeded ModelError ModelSource OpenedModel OutputTensor OwnerLimitExceeded
+        Payload ProcessExecutor ProfiledExecutor QuotaAllocator QuotaUnavailableError
+        ReplicaHandle Report Reporter Resized SessionSize Slot TensorRef
         available_cores choose_allocator hardware_fingerprint load_onnxruntime
         measure move_threads
     """,
@@ -62,7 +61,7 @@ EXPORTS = {
         ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency ClassedTimes
         CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
         RunClasses TimeDistribution batch_sizes classes_of_samples covering fit_latency
-        rungs
+        session_sizes
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording

@@ -289,7 +289,7 @@ def parent(pid: int) -> int:
 
 def _forks(pid: int) -> bool:
     try:
-        return b"slacktide.executors.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"slacktide.executors.fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ import pytest
 
 from slacktide.domain import Reason
 from slacktide.executors import available_cores
-from slacktide.executors import spawner as spawner_module
+from slacktide.executors import fork_client as fork_client_module
 from slacktide.wire.proto import messages
 
 A_WHILE = 150_000
@@ -33,7 +33,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.greedy("confined", settings="limits: {worker_memory: 192MiB}\n")
     zoo.slow(settings="max_batch: 1\n")
     own_lane = "cores: 1\n" if len(available_cores()) > 1 else ""
-    for name in ("spin", "killed", "poison", "nursery"):
+    for name in ("spin", "killed", "poison", "forked"):
         zoo.spin(name, settings="max_batch: 8\n")
     zoo.spin("hanging", settings=own_lane + "max_batch: 8\n")
     zoo.matmul("five")
@@ -121,10 +121,10 @@ def test_a_model_that_hangs_is_killed_and_others_are_served_meanwhile(fragile: A
     assert fragile.worker("hanging") != before
 
 
-def test_workers_are_replaced_when_their_nursery_dies(fragile: Any) -> None:
-    waiting = fragile.later("nursery", fragile.spin_call(A_WHILE))
-    fragile.running("nursery")
-    os.kill(fragile.look(lambda app: app._executors["worker"].nursery_pid), signal.SIGKILL)
+def test_workers_are_replaced_when_their_fork_server_dies(fragile: Any) -> None:
+    waiting = fragile.later("forked", fragile.spin_call(A_WHILE))
+    fragile.running("forked")
+    os.kill(fragile.look(lambda app: app._executors["worker"].fork_server_pid), signal.SIGKILL)
     assert waiting.result().status == 200
     fragile.good()
 
@@ -132,17 +132,17 @@ def test_workers_are_replaced_when_their_nursery_dies(fragile: Any) -> None:
 def test_a_model_comes_back_although_the_process_that_starts_workers_stands_still(
     fragile: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawner_module, "_ANSWER", 0.5)
-    stopped = fragile.look(lambda app: app._executors["worker"].nursery_pid)
+    monkeypatch.setattr(fork_client_module, "_ANSWER", 0.5)
+    stopped = fragile.look(lambda app: app._executors["worker"].fork_server_pid)
     os.kill(stopped, signal.SIGSTOP)
     try:
-        kill(fragile, "nursery")
+        kill(fragile, "forked")
         fragile.until(
-            lambda app: app._executors["worker"].nursery_pid not in (None, stopped),
+            lambda app: app._executors["worker"].fork_server_pid not in (None, stopped),
             "another process starts workers",
         )
-        fragile.until(lambda app: app.control.model_ready("nursery", None), "the model is back")
-        assert fragile.infer("nursery", fragile.spin_call(1)).status == 200
+        fragile.until(lambda app: app.control.model_ready("forked", None), "the model is back")
+        assert fragile.infer("forked", fragile.spin_call(1)).status == 200
         fragile.good()
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -177,7 +177,7 @@ def wear_out(house: Any, model: str, *, retry_first: float = 10.0) -> int:
 
 def test_five_crashes_make_a_model_unavailable_and_loading_it_again_helps(fragile: Any) -> None:
     kills = wear_out(fragile, "five")
-    assert 4 <= kills <= 5  # the death of the nursery may have counted as one
+    assert 4 <= kills <= 5  # the death of the fork server may have counted as one
     entry = fragile.index()["five"]
     assert entry["state"] == "UNAVAILABLE"
     assert "5 crashes within 60 s" in entry["reason"]

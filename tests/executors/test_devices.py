@@ -21,9 +21,9 @@ from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.executors import ModelError, ProcessExecutor
 from slacktide.executors import session as session_module
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.details import Fault, client_detail, fault_of
-from slacktide.executors.ladder import Ladder
+from slacktide.executors.onnx_runtime import Fault, client_detail, fault_of
 from slacktide.executors.session import ModelSession
+from slacktide.executors.session_pool import SessionPool
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
@@ -276,6 +276,6 @@ def test_a_worker_tells_memory_device_and_input_apart(
     asyncio.run(body())
 
 
-def test_a_ladder_on_a_gpu_is_one_session(runtime: Any, models: Any, kit: Any) -> None:
-    ladder = Ladder.open(kit.source(models.matmul(), threads=(1, 2)), cores=0, device="cuda:0")
-    assert [size.threads for size in ladder.sizes] == [1]
+def test_a_pool_on_a_gpu_is_one_session(runtime: Any, models: Any, kit: Any) -> None:
+    pool = SessionPool.open(kit.source(models.matmul(), threads=(1, 2)), cores=0, device="cuda:0")
+    assert [size.threads for size in pool.sizes] == [1]

@@ -21,8 +21,7 @@ from slacktide.executors import OpenedModel, Reporter
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.made_up import payloads, row_shapes
-from slacktide.executors.measuring import FEWEST, Measured, measure
+from slacktide.executors.measuring import FEWEST, Measurement, measure
 from slacktide.executors.ports import (
     Executor,
     InputArena,
@@ -32,6 +31,7 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.synthetic_inputs import payloads, row_shapes
 from slacktide.executors.tensor_io import decode_strings
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import ENOUGH_SAMPLES
@@ -139,7 +139,7 @@ class ScriptedReplica:
         self.tell(0.0001, self.executor.resized(cores))
 
 
-def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measured:
+def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any) -> Measurement:
     options.setdefault("cores", [(0,)])
     source = replace(source, max_batch=executor.interface.max_batch)
     return asyncio.run(measure(executor, source, clock=executor.clock, **options))
@@ -367,7 +367,7 @@ def test_a_real_model_is_measured(models: Any, kind: Callable[[], Executor]) -> 
     path = models.matmul()
     core = available_cores()[:1]
 
-    async def body() -> Measured:
+    async def body() -> Measurement:
         executor = kind()
         try:
             source = ModelSource("m", "1", path, path.parent, max_batch=5)
@@ -389,7 +389,7 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
     broken.write_bytes(b"no model")
     core = available_cores()[:1]
 
-    async def body() -> Measured:
+    async def body() -> Measurement:
         executor = InProcessExecutor()
         try:
             with pytest.raises(MeasuringError) as caught:
@@ -414,7 +414,7 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
         ((3, 2**31), "takes 25769803776 bytes, above 1073741824"),
     ],
 )
-def test_no_inputs_are_made_up_that_the_model_cannot_have(shape: tuple[int, ...], why: str) -> None:
+def test_no_inputs_are_made_that_the_model_cannot_have(shape: tuple[int, ...], why: str) -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": shape})
     with pytest.raises(ValueError, match=f"input 'x'.*{why}"):
         row_shapes(IMAGES, source)

@@ -17,7 +17,7 @@ from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.executors import ProcessExecutor
 from slacktide.executors import memory as module
 from slacktide.executors.memory import limit_memory, release_memory
-from slacktide.executors.protocol import FrameReader, Kind, decode_text, encode_batch
+from slacktide.executors.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.worker import BatchRunner
 
 MIB = 1 << 20
@@ -121,7 +121,7 @@ class Failing:
         raise MemoryError
 
     def fault(self, error: BaseException) -> Any:
-        from slacktide.executors.details import fault_of
+        from slacktide.executors.onnx_runtime import fault_of
 
         return fault_of(error)
 
@@ -129,9 +129,11 @@ class Failing:
         return "out of memory"
 
 
-@pytest.mark.parametrize(("confined", "kind"), [(True, Kind.BROKEN), (False, Kind.FAILED)])
+@pytest.mark.parametrize(
+    ("confined", "kind"), [(True, FrameKind.BROKEN), (False, FrameKind.FAILED)]
+)
 def test_a_failed_allocation_ends_a_confined_worker_alone(
-    kit: Any, arena: Any, confined: bool, kind: Kind
+    kit: Any, arena: Any, confined: bool, kind: FrameKind
 ) -> None:
     session: Any = Failing()
     runner = BatchRunner(session, memoryview(b""), session, confined=confined)

@@ -92,7 +92,7 @@ def test_a_model_that_cannot_do_the_stated_batch_is_refused(models, kit) -> None
     assert "max_batch is 4, but a batch of 2 fails" in refusal(kit.source(path, max_batch=4))
 
 
-def test_a_model_that_refuses_made_up_inputs_is_served_all_the_same(models, kit) -> None:
+def test_a_model_that_refuses_synthetic_inputs_is_served_all_the_same(models, kit) -> None:
     path = kit.save(
         models.path("picky"),
         [

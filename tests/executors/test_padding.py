@@ -22,9 +22,8 @@ from slacktide.executors import (
     Slot,
     TensorRef,
 )
-from slacktide.executors.padded_io import PaddedGatherer
 from slacktide.executors.session import ModelSession
-from slacktide.executors.tensor_io import TensorError
+from slacktide.executors.tensor_io import PaddedGatherer, TensorError
 
 MASKED = Padding(
     {"x": PaddedInput(1, 7.5), "mask": PaddedInput(1, 0, mask=True)},

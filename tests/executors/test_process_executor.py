@@ -28,7 +28,7 @@ from slacktide.executors import (
     Report,
     TensorRef,
 )
-from slacktide.executors import spawner as spawner_module
+from slacktide.executors import fork_client as fork_client_module
 from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
@@ -335,34 +335,34 @@ def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, are
     serve(body)
 
 
-def test_the_nursery_has_one_thread(models, kit, arena) -> None:
+def test_the_fork_server_has_one_thread(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         await kit.Case(executor, models.matmul(), arena).ready()
-        assert len(os.listdir(f"/proc/{executor.nursery_pid}/task")) == 1
+        assert len(os.listdir(f"/proc/{executor.fork_server_pid}/task")) == 1
 
     serve(body)
 
 
-def test_the_executor_survives_its_nursery(models, kit, arena) -> None:
+def test_the_executor_survives_its_fork_server(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         executor.warm()
         case = kit.Case(executor, models.matmul(), arena)
         await case.ready()
-        first = executor.nursery_pid
+        first = executor.fork_server_pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
         assert isinstance(await case.next(), ReplicaLost)  # its workers go with it
         again = kit.Case(executor, models.matmul(), arena)
         await again.ready()
-        assert executor.nursery_pid not in (None, first)
+        assert executor.fork_server_pid not in (None, first)
 
     serve(body)
 
 
-def test_a_nursery_that_dies_before_it_answers_loses_the_replica(models, kit, arena) -> None:
+def test_a_fork_server_that_dies_before_it_answers_loses_the_replica(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, models.matmul(), arena)
-        os.kill(executor.nursery_pid, signal.SIGKILL)
+        os.kill(executor.fork_server_pid, signal.SIGKILL)
         report = await case.next()
         assert isinstance(report, ReplicaLost)
         assert not report.permanent
@@ -370,7 +370,7 @@ def test_a_nursery_that_dies_before_it_answers_loses_the_replica(models, kit, ar
     serve(body)
 
 
-def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
+def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
     models, kit, arena, monkeypatch, caplog
 ) -> None:
     """SIGSTOP: its requests are lost and said so; what comes next goes to another one."""
@@ -378,8 +378,8 @@ def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
     async def body(executor: ProcessExecutor) -> None:
         old = kit.Case(executor, models.matmul(), arena)
         await old.ready()
-        monkeypatch.setattr(spawner_module, "_ANSWER", 0.1)
-        stopped = executor.nursery_pid
+        monkeypatch.setattr(fork_client_module, "_ANSWER", 0.1)
+        stopped = executor.fork_server_pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         lost = await kit.Case(executor, models.matmul(), arena).next()
@@ -387,7 +387,7 @@ def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
         assert f"process {stopped}): another one takes its place" in caplog.text
         new = kit.Case(executor, models.matmul(), arena)
         await new.ready()
-        assert executor.nursery_pid not in (None, stopped)
+        assert executor.fork_server_pid not in (None, stopped)
         for number, case in enumerate((old, new)):
             given = kit.put(arena, np.ones((1, 4), np.float32))
             assert isinstance(await case.run(number, given), BatchFinished)
@@ -400,19 +400,21 @@ def test_a_nursery_that_stands_still_is_replaced_and_its_workers_live_on(
     serve(body)
 
 
-def test_what_a_nursery_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
+def test_what_a_fork_server_starts_too_late_is_ended(models, kit, arena, monkeypatch) -> None:
     async def body(executor: ProcessExecutor) -> None:
         old = kit.Case(executor, models.matmul(), arena)
         await old.ready()
-        monkeypatch.setattr(spawner_module, "_ANSWER", 0.1)
-        stopped = executor.nursery_pid
+        monkeypatch.setattr(fork_client_module, "_ANSWER", 0.1)
+        stopped = executor.fork_server_pid
         assert stopped is not None
         os.kill(stopped, signal.SIGSTOP)
         assert isinstance(await kit.Case(executor, models.matmul(), arena).next(), ReplicaLost)
-        answers = executor._spawners[0]._answers
+        answers = executor._fork_clients[0]._answers
         os.kill(stopped, signal.SIGCONT)  # now it does what it was asked to do
         children = Path(f"/proc/{stopped}/task/{stopped}/children")
-        while executor._spawners[0]._answers == answers or len(children.read_text().split()) > 1:
+        while (
+            executor._fork_clients[0]._answers == answers or len(children.read_text().split()) > 1
+        ):
             await asyncio.sleep(0.01)
         assert children.read_text().split() == [str(old.handle.pid)]
         given = kit.put(arena, np.ones((1, 4), np.float32))
@@ -428,7 +430,7 @@ def test_close_ends_every_process_and_leaves_no_descriptor(models, kit) -> None:
         cases = [kit.Case(executor, models.spin(), arena) for _ in range(2)]
         for case in cases:
             await case.ready()
-        pids = [case.handle.pid for case in cases] + [executor.nursery_pid]
+        pids = [case.handle.pid for case in cases] + [executor.fork_server_pid]
         cases[0].handle.run(1, [kit.put(arena, np.ones((1, 2), np.float32), np.array([3]))])
         await executor.close()
         await executor.close()

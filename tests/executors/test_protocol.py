@@ -11,7 +11,7 @@ from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import OpenedModel, Payload, SessionSize, TensorRef
 from slacktide.executors import protocol as p
-from slacktide.executors.spawning import SpawnRequest
+from slacktide.executors.fork_protocol import SpawnRequest
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)
@@ -34,7 +34,7 @@ def results(draw: st.DrawFn) -> list[list[p.TensorPlace]]:
     return draw(st.lists(member, max_size=6))
 
 
-def only(data: bytes, kind: p.Kind) -> bytes:
+def only(data: bytes, kind: p.FrameKind) -> bytes:
     """The body of the one frame in `data`."""
     frames = list(p.FrameReader().feed(data))
     assert [found for found, _ in frames] == [kind]
@@ -43,7 +43,7 @@ def only(data: bytes, kind: p.Kind) -> bytes:
 
 @given(st.integers(-(2**63), 2**63 - 1), batches())
 def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> None:
-    body = only(p.encode_batch(batch, members), p.Kind.BATCH)
+    body = only(p.encode_batch(batch, members), p.FrameKind.BATCH)
     assert p.decode_batch(body) == (batch, members)
 
 
@@ -51,24 +51,29 @@ def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> N
 def test_results_come_back_as_they_went(batch: int, outputs: list[list[p.TensorPlace]]) -> None:
     timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
     message = p.FinishedMessage(batch, timing, 4096, outputs)
-    body = only(p.encode_finished(message), p.Kind.FINISHED)
+    body = only(p.encode_finished(message), p.FrameKind.FINISHED)
     assert p.decode_finished(body) == message
 
 
 @given(WORD, st.text())
 def test_texts_and_numbers_come_back(number: int, text: str) -> None:
-    assert p.decode_text(only(p.encode_text(p.Kind.FAILED, number, text), p.Kind.FAILED)) == (
+    assert p.decode_text(
+        only(p.encode_text(p.FrameKind.FAILED, number, text), p.FrameKind.FAILED)
+    ) == (
         number,
         text,
     )
-    assert p.decode_number(only(p.encode_number(p.Kind.ABORT, number), p.Kind.ABORT)) == number
+    assert (
+        p.decode_number(only(p.encode_number(p.FrameKind.ABORT, number), p.FrameKind.ABORT))
+        == number
+    )
 
 
 def test_what_a_ready_worker_tells_comes_back() -> None:
     specs = tuple(TensorSpec(f"é{d.wire_name}", d, (-1, 3)) for d in Datatype)
     interface = ModelInterface(specs, specs[:1], 8)
     opened = OpenedModel(interface, (SessionSize(4, 3 << 30), SessionSize(1, 0)), "no 2: é")
-    assert p.decode_ready(only(p.encode_ready(opened), p.Kind.READY)) == opened
+    assert p.decode_ready(only(p.encode_ready(opened), p.FrameKind.READY)) == opened
 
 
 @settings(max_examples=300)
@@ -83,7 +88,7 @@ def test_nonsense_is_refused_as_nonsense(decode: object, body: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=40), max_size=6), st.lists(st.integers(1, 30), min_size=1))
 def test_frames_survive_any_cutting(bodies: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(p.frame(p.Kind.FAILED, body) for body in bodies)
+    stream = b"".join(p.frame(p.FrameKind.FAILED, body) for body in bodies)
     reader = p.FrameReader()
     found, at, turn = [], 0, 0
     while at < len(stream):
@@ -101,9 +106,9 @@ def test_a_false_header_is_refused(header: tuple[int, int]) -> None:
 
 def test_a_reader_left_in_the_middle_keeps_the_rest() -> None:
     reader = p.FrameReader()
-    stream = p.frame(p.Kind.FAILED, b"one") + p.frame(p.Kind.STOP)
-    assert next(reader.feed(stream)) == (p.Kind.FAILED, b"one")
-    assert list(reader.feed(b"")) == [(p.Kind.STOP, b"")]
+    stream = p.frame(p.FrameKind.FAILED, b"one") + p.frame(p.FrameKind.STOP)
+    assert next(reader.feed(stream)) == (p.FrameKind.FAILED, b"one")
+    assert list(reader.feed(b"")) == [(p.FrameKind.STOP, b"")]
 
 
 def test_members_with_unlike_numbers_of_tensors_are_no_batch() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.executors.providers import (
+from slacktide.executors.onnx_runtime import (
     CPU,
     CUDA,
     TENSORRT,

@@ -24,7 +24,7 @@ from slacktide.executors import (
 from slacktide.executors.allocator import Confirm, CpuAllocator, Grant
 from slacktide.executors.cores import available_cores, thread_cores
 from slacktide.executors.measuring import measure
-from slacktide.executors.protocol import Kind, encode_number, frame
+from slacktide.executors.protocol import FrameKind, encode_number, frame
 from slacktide.executors.worker import _serve
 
 ALL = available_cores()
@@ -65,7 +65,7 @@ def test_a_resize_while_it_starts_is_done_at_once(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         case = kit.Case(executor, models.matmul(), arena)
         case.handle.resize(ONE)
-        case.handle.resize(OTHER)  # before the nursery has answered: only the last one counts
+        case.handle.resize(OTHER)  # before the fork server has answered: only the last one counts
         reports = [await case.next(), await case.next()]
         assert sorted(type(report).__name__ for report in reports) == ["ReplicaUp", "Resized"]
         assert Resized(OTHER) in reports
@@ -303,7 +303,9 @@ def test_the_worker_hears_of_its_cores_in_order_with_its_batches() -> None:
 
     with ours, theirs:
         for number in (1, 2):
-            ours.sendall(encode_number(Kind.CORES, number) + frame(Kind.BATCH, b"%d" % number))
-        ours.sendall(frame(Kind.STOP))
+            ours.sendall(
+                encode_number(FrameKind.CORES, number) + frame(FrameKind.BATCH, b"%d" % number)
+            )
+        ours.sendall(frame(FrameKind.STOP))
         _serve(theirs, execute, seen.append)
     assert seen == [1, b"1", 2, b"2"]

@@ -1,4 +1,4 @@
-"""When the server is killed, its nursery and its workers go by themselves."""
+"""When the server is killed, its fork server and its workers go by themselves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def main(path):
     replica = Replica(0, PoolId("m", "1"), "lane", available_cores()[:1], 1)
     handle = executor.start(replica, source, Arena(4096), lambda event, **details: up.set())
     await up.wait()
-    print(handle.pid, executor.nursery_pid, flush=True)
+    print(handle.pid, executor.fork_server_pid, flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main(Path(sys.argv[1])))

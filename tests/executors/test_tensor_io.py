@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors import Arena, TensorRef
-from slacktide.executors.details import client_detail
+from slacktide.executors.onnx_runtime import client_detail
 from slacktide.executors.tensor_io import (
     InputGatherer,
     TensorError,

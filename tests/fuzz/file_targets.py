@@ -34,7 +34,7 @@ from slacktide.domain import (
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import EngineSettings
 from slacktide.executors.onnx_file import OnnxFile
-from slacktide.executors.providers import ModelError
+from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.repository import (
     ModelDefinition,
     ProfileKey,

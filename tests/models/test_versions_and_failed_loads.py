@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from slacktide.domain import PoolId
-from slacktide.executors.arena import Arena
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.models import versions as versions_module
 from slacktide.models.fleet import Fleet, FleetSettings, machine_reason
 from slacktide.models.tally import Tally

@@ -110,7 +110,7 @@ def test_memory_without_a_limit_is_that_of_the_machine_v1(host: Host) -> None:
 
 
 class Workers:
-    nursery_pid: int | None = 10
+    fork_server_pid: int | None = 10
     worker_pids = (11, 12)
 
 
@@ -119,7 +119,7 @@ def test_workers_times_include_those_that_ended(host: Host) -> None:
         host.write(f"proc/{pid}/stat", f"{pid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {ticks} 20 0 1")
         host.write(f"proc/{pid}/status", "Name: x\nRssAnon:\t    2048 kB\nRssFile: 9 kB\n")
 
-    process(10, "1 2 300 400", "nursery")
+    process(10, "1 2 300 400", "forks")
     process(11, "50 50 7000 7000", "a (b) c) 1 2 3")
     usage = usage_of(Workers(), root=host.root)  # 12 has just gone
     assert usage.processes == 1
@@ -129,7 +129,7 @@ def test_workers_times_include_those_that_ended(host: Host) -> None:
 
 def test_without_workers_there_is_no_usage(host: Host) -> None:
     idle = Workers()
-    idle.nursery_pid = None
+    idle.fork_server_pid = None
     assert usage_of(None) == usage_of(idle, root=host.root) == WorkerUsage()
 
 

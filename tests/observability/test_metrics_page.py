@@ -36,8 +36,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine, PoolParts
-from slacktide.executors.arena import Arena
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer
 from slacktide.models.resizing import Resizing
@@ -74,7 +73,7 @@ class World:
         self.scaling = Scaling(self.engine, (0, 1))
         self.resizing = Resizing(lambda: self.now, lambda event: None)
         self.now = 0.0
-        workers = SimpleNamespace(nursery_pid=os.getpid(), worker_pids=(os.getpid(),))
+        workers = SimpleNamespace(fork_server_pid=os.getpid(), worker_pids=(os.getpid(),))
         self.metrics = Metrics(
             self.catalog,
             self.engine,

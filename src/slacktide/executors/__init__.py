@@ -4,13 +4,13 @@
 and carries batches to them and results back. It decides nothing: not what runs, not when, and not
 what follows a crash. ONNX Runtime is loaded only where a model is opened.
 
-- `arena`, `budget`: shared memory for payloads, and how much of it may be used
-- `process` (`spawner`, `nursery`, `worker_handle`, `worker`): a process for each replica
+- `arena`: shared memory for payloads, and how much of it may be used
+- `process` (`fork_client`, `fork_server`, `worker_handle`, `worker`): a process for each replica
 - `in_process`, `profiled` (`loop_replica`): the other two executors
-- `session` (`onnx_file`, `providers`, `tensor_io`, `padded_io`): opening and running
-  a model; `ladder`: in several sessions
-- `protocol`, `spawning`, `output_file`: what server and worker pass to each other
-- `measuring` (`measuring_lengths`, `timed_replica`, `made_up`): timing a model, for its profile
+- `onnx_runtime`, `onnx_file`: the library and the files that it opens
+- `session` (`tensor_io`): running a model; `session_pool`: in several sessions
+- `protocol`, `fork_protocol`, `output_file`: what server and worker pass to each other
+- `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
 - `allocator`, `quota`: giving a process its cores, by affinity or a control group
 - `cores`, `memory` (`cgroups`): which cores and how much memory there is
 """
@@ -19,17 +19,19 @@ from slacktide.executors.allocator import AffinityAllocator as AffinityAllocator
 from slacktide.executors.allocator import CpuAllocator as CpuAllocator
 from slacktide.executors.allocator import Grant as Grant
 from slacktide.executors.arena import Arena as Arena
+from slacktide.executors.arena import MemoryBudget as MemoryBudget
+from slacktide.executors.arena import MemoryLimitExceeded as MemoryLimitExceeded
+from slacktide.executors.arena import OwnerLimitExceeded as OwnerLimitExceeded
 from slacktide.executors.arena import Slot as Slot
-from slacktide.executors.budget import MemoryBudget as MemoryBudget
-from slacktide.executors.budget import MemoryLimitExceeded as MemoryLimitExceeded
-from slacktide.executors.budget import OwnerLimitExceeded as OwnerLimitExceeded
 from slacktide.executors.cores import HardwareFingerprint as HardwareFingerprint
 from slacktide.executors.cores import available_cores as available_cores
 from slacktide.executors.cores import hardware_fingerprint as hardware_fingerprint
 from slacktide.executors.cores import move_threads as move_threads
 from slacktide.executors.in_process import InProcessExecutor as InProcessExecutor
-from slacktide.executors.measuring import Measured as Measured
+from slacktide.executors.measuring import Measurement as Measurement
 from slacktide.executors.measuring import measure as measure
+from slacktide.executors.onnx_runtime import ModelError as ModelError
+from slacktide.executors.onnx_runtime import load_onnxruntime as load_onnxruntime
 from slacktide.executors.ports import BatchOutputs as BatchOutputs
 from slacktide.executors.ports import Executor as Executor
 from slacktide.executors.ports import InputArena as InputArena
@@ -45,8 +47,6 @@ from slacktide.executors.ports import SessionSize as SessionSize
 from slacktide.executors.ports import TensorRef as TensorRef
 from slacktide.executors.process import ProcessExecutor as ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor as ProfiledExecutor
-from slacktide.executors.providers import ModelError as ModelError
-from slacktide.executors.providers import load_onnxruntime as load_onnxruntime
 from slacktide.executors.quota import QuotaAllocator as QuotaAllocator
 from slacktide.executors.quota import QuotaUnavailableError as QuotaUnavailableError
 from slacktide.executors.quota import choose_allocator as choose_allocator

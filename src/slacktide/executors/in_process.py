@@ -21,9 +21,8 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.details import client_detail
 from slacktide.executors.loop_replica import LoopReplica
-from slacktide.executors.padded_io import split_padded
+from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     InputArena,
     ModelSource,
@@ -32,8 +31,8 @@ from slacktide.executors.ports import (
     Payload,
     Reporter,
 )
-from slacktide.executors.providers import ModelError
 from slacktide.executors.session import ModelSession
+from slacktide.executors.tensor_io import split_padded
 
 
 class InProcessExecutor:

@@ -1,7 +1,7 @@
 """`measure`: run a model in calm and time it, by batch size and cores.
 
 One replica is started, on the executor that will serve, with the sessions that a served one has,
-and moved from one number of cores to the next as a served one is. It gets batches of made-up
+and moved from one number of cores to the next as a served one is. It gets batches of synthetic
 requests of one row each, and a batch is timed as the driver will see it: from `run` to the report,
 hand-over and gathering included.
 
@@ -9,7 +9,7 @@ hand-over and gathering included.
 it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
 would take longer than the whole budget by itself, judged by twice the time of half the size; the
 table then extrapolates. `thorough` leaves out only what fails. Where axes are padded, other lengths
-are measured beside the table (`measuring_lengths`).
+are measured beside the table.
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. What is left of it is
 divided evenly among the core counts to come, and then given to the size with the least n · √t (n
@@ -22,6 +22,7 @@ often, and a machine that slows down meanwhile slows all of them. A point is don
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,12 +32,17 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
-from slacktide.executors.made_up import payloads, row_shapes
-from slacktide.executors.measuring_lengths import measure_lengths
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
+from slacktide.executors.synthetic_inputs import payloads, row_shapes
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
-from slacktide.profiles import ENOUGH_SAMPLES, LatencyTable, ProfileRecord, batch_sizes, rungs
+from slacktide.profiles import (
+    ENOUGH_SAMPLES,
+    LatencyTable,
+    ProfileRecord,
+    batch_sizes,
+    session_sizes,
+)
 from slacktide.profiles.latency_fit import LengthTime
 
 FEWEST = 3
@@ -50,7 +56,7 @@ Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Measurement:
     """What `measure` found."""
 
     table: LatencyTable
@@ -110,7 +116,7 @@ async def measure(
     seed: int = 0,
     patience_s: float = 300.0,
     clock: Callable[[], float] = time.perf_counter,
-) -> Measured:
+) -> Measurement:
     """Measure `source` on each of these core sets (no two of one size) of a device.
 
     The replica has the sessions that `source` names; if it names none, those of a replica that is
@@ -132,7 +138,7 @@ async def measure(
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
     lengths: list[LengthTime] = []
-    source = replace(source, threads=source.threads or rungs(counts[0], counts[-1]))
+    source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
     try:
@@ -164,7 +170,7 @@ async def measure(
     work.meter.finish()
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
     wanted = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
-    return Measured(
+    return Measurement(
         table=LatencyTable.from_samples(kept),
         interface=interface,
         hardware=hardware_fingerprint(),
@@ -291,3 +297,47 @@ class _Meter:
 
 def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
+
+
+async def measure_lengths(
+    replica: TimedReplica,
+    source: ModelSource,
+    interface: ModelInterface,
+    arena: Arena,
+    warm: Mapping[int, float],
+    *,
+    most_s: float,
+    seed: int,
+) -> list[LengthTime]:
+    """Times at the lengths that the model declares: what its padding costs.
+
+    One row and the largest batch are timed at each, `FEWEST` times after a run that does not count:
+    enough for the two numbers of l_B = c0 + c1 · k · max(l), and little beside the table, which is
+    taken at one length. `warm` has seconds by batch size at that length; a point is left out if it
+    would take longer than `most_s`. The replica must be ready; its inputs are those of the last
+    length then. Raises MeasuringError if a declared length fails.
+    """
+    padding = None if source.padding is None else source.padding.fitting(interface)
+    if padding is None:
+        return []
+    name, padded = next(iter(padding.inputs.items()))
+    own = row_shapes(interface, source)[name][padded.axis - 1]
+    found = []
+    for length in padding.lengths:
+        if length == own:
+            continue
+        shapes = row_shapes(interface, source, length)
+        generator = np.random.default_rng(seed)
+        replica.inputs = payloads(interface, shapes, arena, generator=generator)
+        for rows in dict.fromkeys((1, max(warm))):
+            if warm[rows] * max(1.0, length / own) * (FEWEST + 1) > most_s:
+                continue
+            try:
+                times = [await replica.run(rows) for _ in range(FEWEST + 1)][1:]
+            except BatchError as error:
+                raise MeasuringError(
+                    f"a batch of {rows} of length {length} fails: {error}"
+                ) from None
+            point = LengthTime(rows, replica.cores, length / own, statistics.median(times))
+            found.append(point)
+    return found

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.details import client_detail
-from slacktide.executors.providers import ModelError
+from slacktide.executors.onnx_runtime import ModelError, client_detail
 
 DEFAULT_MAX_BATCH = 32
 """Rows, for a model with a batch axis whose configuration states no limit."""

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface
 from slacktide.executors.arena import ALIGNMENT, map_read_only
-from slacktide.executors.padded_io import Lengths, split_padded
 from slacktide.executors.protocol import ProtocolError, TensorPlace
-from slacktide.executors.tensor_io import Piece, as_bytes
+from slacktide.executors.tensor_io import MemberLengths, Piece, as_bytes, split_padded
 
 
 def make_output_file() -> int:
@@ -63,7 +62,7 @@ class OutputWriter:
         arrays: Sequence[NDArray[Any]],
         rows: Sequence[int],
         interface: ModelInterface,
-        lengths: Lengths | None = None,
+        lengths: MemberLengths | None = None,
     ) -> list[list[TensorPlace]]:
         """Put a batch's outputs down; the place of each, by member and then by output."""
         whole: list[tuple[int, list[Piece]]] = []

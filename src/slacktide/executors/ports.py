@@ -126,8 +126,8 @@ class ModelSource:
     padding: Padding | None = None
     """Axes along which members of a batch may differ; None: they are of one shape."""
     threads: tuple[int, ...] = ()
-    """Thread counts of the sessions that a replica is to have, ascending (`profiles.rungs`): a
-    ladder for one that will be resized. Empty: one session, with a thread for each core it starts
+    """Thread counts of the sessions that a replica is to have, ascending: several for one that will
+    be resized (`profiles.session_sizes`). Empty: one session, with a thread for each core it starts
     on."""
     worker_memory: int | None = None
     """Most bytes that a worker process may take beyond an empty one; None: no limit."""

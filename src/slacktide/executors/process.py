@@ -11,15 +11,15 @@ from itertools import count
 
 from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
+from slacktide.executors.fork_client import ForkClient
+from slacktide.executors.fork_protocol import SpawnRequest
 from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import InputArena, ModelSource, Reporter
-from slacktide.executors.spawner import Spawner
-from slacktide.executors.spawning import SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
 
 class ProcessExecutor:
-    """Starts replicas as forks of one nursery process, which it starts when first needed.
+    """Starts replicas as forks of one fork server process, which it starts when first needed.
 
     A replica on a device such as `cuda:1` gets ONNX Runtime's provider for it. All methods belong
     to the loop's thread.
@@ -28,7 +28,7 @@ class ProcessExecutor:
     def __init__(self, allocator: CpuAllocator | None = None) -> None:
         """`allocator` moves cores; affinity alone unless stated."""
         self._allocator = AffinityAllocator() if allocator is None else allocator
-        self._spawners: list[Spawner] = []
+        self._fork_clients: list[ForkClient] = []
         """The one in use is the last; those before it were given up, and still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._numbers = count()
@@ -65,18 +65,18 @@ class ProcessExecutor:
         request = SpawnRequest(next(self._numbers), source, replica.cores, replica.device)
         descriptors = [their_control.fileno(), their_aborts.fileno(), arena.fd, output_fd]
         with their_control, their_aborts:
-            self._spawners[-1].spawn(request, descriptors, handle)
+            self._fork_clients[-1].spawn(request, descriptors, handle)
         return handle
 
     def warm(self) -> None:
-        """Start the nursery ahead of the first replica (it takes a quarter of a second)."""
-        if self.nursery_pid is None:
-            self._spawners.append(Spawner(asyncio.get_running_loop()))
+        """Start the fork server ahead of the first replica (it takes a quarter of a second)."""
+        if self.fork_server_pid is None:
+            self._fork_clients.append(ForkClient(asyncio.get_running_loop()))
 
     @property
-    def nursery_pid(self) -> int | None:
-        """Process id of the nursery; None if there is none."""
-        return next((spawner.pid for spawner in self._spawners if spawner.alive), None)
+    def fork_server_pid(self) -> int | None:
+        """Process id of the fork server; None if there is none."""
+        return next((client.pid for client in self._fork_clients if client.alive), None)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -84,18 +84,18 @@ class ProcessExecutor:
         return tuple(handle.pid for handle in self._handles if handle.pid is not None)
 
     async def close(self) -> None:
-        """Stop every worker (each has two seconds for its batch), then the nursery."""
+        """Stop every worker (each has two seconds for its batch), then the fork server."""
         self._closed = True
         self._empty = asyncio.Event()
         for handle in list(self._handles):
             handle.stop()
         if self._handles:
             await self._empty.wait()
-        await asyncio.gather(*(spawner.close() for spawner in self._spawners))
+        await asyncio.gather(*(client.close() for client in self._fork_clients))
 
     def _handle_gone(self, handle: WorkerHandle) -> None:
         self._handles.discard(handle)
-        for spawner in self._spawners:
-            spawner.end_if_deserted(self.worker_pids)
+        for client in self._fork_clients:
+            client.end_if_deserted(self.worker_pids)
         if self._empty is not None and not self._handles:
             self._empty.set()

@@ -40,7 +40,7 @@ _MAX_BODY = 256 << 20
 _MAX_RANK = 64
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame says."""
 
     BATCH = 1
@@ -75,10 +75,10 @@ class FinishedMessage(NamedTuple):
     outputs: list[list[TensorPlace]]
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in FrameKind}
 
 
-def frame(kind: Kind, body: bytes = b"") -> bytes:
+def frame(kind: FrameKind, body: bytes = b"") -> bytes:
     """A whole frame, ready to send."""
     return _HEADER.pack(len(body), kind) + body
 
@@ -89,7 +89,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[FrameKind, bytes]]:
         """The frames completed by `data`. Raises ProtocolError at the first one that is wrong."""
         if self._rest:
             data = self._rest + data
@@ -143,7 +143,7 @@ def encode_batch(batch: int, members: Sequence[Payload]) -> bytes:
         for tensor in member.tensors:
             shape = tensor.shape
             words += (tensor.offset, tensor.nbytes, len(shape), *shape)
-    return frame(Kind.BATCH, _words(words))
+    return frame(FrameKind.BATCH, _words(words))
 
 
 def decode_batch(body: bytes) -> tuple[int, list[Payload]]:
@@ -188,7 +188,7 @@ def encode_finished(message: FinishedMessage) -> bytes:
     for member in outputs:
         for offset, nbytes, shape in member:
             words += (offset, nbytes, len(shape), *shape)
-    return frame(Kind.FINISHED, _words(words))
+    return frame(FrameKind.FINISHED, _words(words))
 
 
 def decode_finished(body: bytes) -> FinishedMessage:
@@ -213,7 +213,7 @@ def decode_finished(body: bytes) -> FinishedMessage:
     return FinishedMessage(batch, timing, file_bytes, outputs)
 
 
-def encode_text(kind: Kind, number: int, text: str) -> bytes:
+def encode_text(kind: FrameKind, number: int, text: str) -> bytes:
     """FAILED or BROKEN: a word and some text."""
     return frame(kind, _words((number,)) + text.encode("utf-8", "replace"))
 
@@ -222,7 +222,7 @@ def decode_text(body: bytes) -> tuple[int, str]:
     return decode_number(body[:_WORD]), body[_WORD:].decode("utf-8", "replace")
 
 
-def encode_number(kind: Kind, number: int) -> bytes:
+def encode_number(kind: FrameKind, number: int) -> bytes:
     """ABORT, ABORTED or CORES: a word."""
     return frame(kind, _words((number,)))
 
@@ -248,7 +248,7 @@ def encode_ready(opened: OpenedModel) -> bytes:
         "sessions": opened.sessions,
         "note": opened.note,
     }
-    return frame(Kind.READY, json.dumps(document).encode())
+    return frame(FrameKind.READY, json.dumps(document).encode())
 
 
 def decode_ready(body: bytes) -> OpenedModel:

@@ -18,20 +18,27 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.details import Fault, client_detail, fault_of
-from slacktide.executors.made_up import row_shapes
 from slacktide.executors.onnx_file import OnnxFile, Shape, session_interface
-from slacktide.executors.padded_io import LengthReader, Lengths, PaddedGatherer
-from slacktide.executors.ports import ModelSource, Payload
-from slacktide.executors.providers import (
+from slacktide.executors.onnx_runtime import (
+    Fault,
     ModelError,
     Provider,
     check_number,
     check_taken,
     choose_providers,
+    client_detail,
+    fault_of,
     load_onnxruntime,
 )
-from slacktide.executors.tensor_io import InputGatherer, TensorError
+from slacktide.executors.ports import ModelSource, Payload
+from slacktide.executors.synthetic_inputs import row_shapes
+from slacktide.executors.tensor_io import (
+    InputGatherer,
+    LengthReader,
+    MemberLengths,
+    PaddedGatherer,
+    TensorError,
+)
 
 _SEED = 20250  # of the warm-up's inputs: any will do, as long as it is the same every time
 
@@ -43,7 +50,7 @@ class RunResult:
     arrays: list[NDArray[Any]]
     rows: list[int]
     """Of each member."""
-    lengths: Lengths | None
+    lengths: MemberLengths | None
     """Of each member, where they differ: the outputs are to be cut."""
     input_s: float
     infer_s: float
@@ -70,7 +77,7 @@ class ModelSession:
         )
         self.interface = interface
         """What the model takes and gives; settled once `warm_up` has run."""
-        self._warm = False  # whether a row of made-up inputs has run
+        self._warm = False  # whether a row of synthetic inputs has run
 
     @classmethod
     def open(
@@ -79,9 +86,9 @@ class ModelSession:
         """Open a model with this many threads, which never spin.
 
         Threads inherit the affinity of the calling thread. With `shared_arena` all sessions take
-        memory for what they compute from one arena of the process (see `ladder`). Raises ModelError
-        if no attempt can ever succeed (a bad file, an unknown type, no batch axis where one is
-        stated).
+        memory for what they compute from one arena of the process (see `session_pool`). Raises
+        ModelError if no attempt can ever succeed (a bad file, an unknown type, no batch axis where
+        one is stated).
         """
         check_number(device)
         declared = OnnxFile(source.path, source.root).shapes
@@ -113,7 +120,7 @@ class ModelSession:
         self._session = self._sessions[threads]
 
     def warm_up(self) -> None:
-        """Run every batch size 1, 2, 4, … up to the greatest, with made-up inputs.
+        """Run every batch size 1, 2, 4, … up to the greatest, with synthetic inputs.
 
         Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
         false (ModelError), and one that was read off the model is taken back: no batch axis. Where
@@ -126,7 +133,7 @@ class ModelSession:
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
         for rows in [*sizes, limit]:
             try:
-                arrays = self._infer(self._made_up(max(1, rows)), None)
+                arrays = self._infer(self._synthetic(max(1, rows)), None)
                 self._check_rows(arrays, rows)
                 self._warm = True
             except ModelError:
@@ -164,7 +171,7 @@ class ModelSession:
         for length in padding.lengths:
             for rows in dict.fromkeys((self.interface.max_batch, 1)):
                 try:
-                    arrays = self._infer(self._made_up(rows, length), None)
+                    arrays = self._infer(self._synthetic(rows, length), None)
                 except Exception as error:  # whatever a model may raise
                     if self._fits_before(rows, error):
                         self._warm_up_lengths(padding)  # again, with fewer rows
@@ -226,12 +233,12 @@ class ModelSession:
         return client_detail(error, self._source.path, self._source.root)
 
     def fault(self, error: BaseException) -> Fault:
-        """Whose fault an error of a run is. Where the text does not tell, a row of made-up inputs
+        """Whose fault an error of a run is. Where the text does not tell, a row of synthetic inputs
         shows whether an accelerator still answers."""
         fault = fault_of(error)
         if fault is Fault.MODEL and self._warm and len(self._opener.providers) > 1:
             try:
-                self._infer(self._made_up(1), None)
+                self._infer(self._synthetic(1), None)
             except Exception as again:
                 return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
         return fault
@@ -256,7 +263,7 @@ class ModelSession:
             if array.shape[:1] != (rows,):
                 raise TensorError(f"output {name!r} has not one row for each of the {rows} given")
 
-    def _made_up(self, rows: int, length: int | None = None) -> dict[str, NDArray[Any]]:
+    def _synthetic(self, rows: int, length: int | None = None) -> dict[str, NDArray[Any]]:
         """Inputs of so many rows; of this length where they are padded, if it is given."""
         try:
             shapes = row_shapes(self.interface, self._source, length)
@@ -267,7 +274,7 @@ class ModelSession:
         padded = {} if self._padding is None else self._padding.inputs
         arrays = {}
         for spec in self.interface.inputs:
-            array = _made_up_array(spec, (*lead, *shapes[spec.name]), generator)
+            array = _synthetic_array(spec, (*lead, *shapes[spec.name]), generator)
             if spec.name in padded and padded[spec.name].mask:
                 array[...] = pad_element(spec.datatype, 1)
             arrays[spec.name] = array
@@ -321,7 +328,7 @@ def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | Padd
     return InputGatherer(spec) if padded is None else PaddedGatherer(spec, padded)
 
 
-def _made_up_array(
+def _synthetic_array(
     spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator
 ) -> NDArray[Any]:
     """Random numbers for floats; zeros for integers, which tend to be indices."""

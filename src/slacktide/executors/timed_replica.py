@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
-from slacktide.executors.made_up import batch_of
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
     BatchOutputs,
@@ -19,6 +18,7 @@ from slacktide.executors.ports import (
     Report,
     Resized,
 )
+from slacktide.executors.synthetic_inputs import batch_of
 
 _replica_ids = itertools.count(1_000_000_000)
 """Far from a server's own, which count from 0: both may use one executor."""

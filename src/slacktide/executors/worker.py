@@ -1,6 +1,6 @@
 """The worker: one process, one model, one batch at a time.
 
-It is forked by the nursery, runs nicer than the server's loop, is the first to go when memory is
+The fork server makes it. It runs nicer than the server's loop, is the first to go when memory is
 short, and ends when the server's socket closes or its parent dies. Only here (and in the
 in-process executor) are model files opened.
 """
@@ -21,15 +21,21 @@ from typing import Any
 
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.details import Fault, client_detail, fault_of
-from slacktide.executors.ladder import Ladder
+from slacktide.executors.fork_protocol import SpawnRequest
 from slacktide.executors.memory import limit_memory
+from slacktide.executors.onnx_runtime import (
+    Fault,
+    ModelError,
+    client_detail,
+    fault_of,
+    load_onnxruntime,
+)
 from slacktide.executors.output_file import OutputWriter
 from slacktide.executors.ports import OpenedModel
 from slacktide.executors.protocol import (
     FinishedMessage,
+    FrameKind,
     FrameReader,
-    Kind,
     decode_batch,
     decode_number,
     encode_finished,
@@ -37,9 +43,8 @@ from slacktide.executors.protocol import (
     encode_ready,
     encode_text,
 )
-from slacktide.executors.providers import ModelError, load_onnxruntime
 from slacktide.executors.session import ModelSession
-from slacktide.executors.spawning import SpawnRequest
+from slacktide.executors.session_pool import SessionPool
 
 NICENESS = 5
 """Added to the worker's: the loop stays prompt while every core computes."""
@@ -56,7 +61,7 @@ Execute = Callable[[bytes], bytes]
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
     """Everything a worker does, from the fork to its exit status.
 
-    `descriptors` as `spawning` lists them; `parent` is the nursery's process id.
+    `descriptors` as `fork_protocol` lists them; `parent` is the fork server's process id.
     """
     _settle(parent)
     control_fd, abort_fd, inputs_fd, outputs_fd = descriptors
@@ -66,24 +71,24 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     # What a control group's limit ends is ended by the kernel. Under the other, allocations fail.
     confined = limit is not None and not limit_memory(limit) and request.device == "cpu"
     try:
-        ladder = Ladder.open(request.source, cores=len(request.cores), device=request.device)
+        pool = SessionPool.open(request.source, cores=len(request.cores), device=request.device)
     except ModelError as error:
-        control.sendall(encode_text(Kind.BROKEN, 1, str(error)))
+        control.sendall(encode_text(FrameKind.BROKEN, 1, str(error)))
         return 0
     except Exception as error:  # out of memory, a disk error: another try may do better
         detail = client_detail(error, request.source.path, request.source.root)
         breach = confined and fault_of(error) is Fault.MEMORY
-        control.sendall(encode_text(Kind.BROKEN, 2 if breach else 0, detail))
+        control.sendall(encode_text(FrameKind.BROKEN, 2 if breach else 0, detail))
         return 1
-    session = ladder.session
+    session = pool.session
     arena, outputs = map_read_only(inputs_fd), OutputWriter(outputs_fd)
     runner = BatchRunner(session, arena, outputs, confined=confined)
     threading.Thread(
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
-        control.sendall(encode_ready(OpenedModel(session.interface, ladder.sizes, ladder.note)))
-        _serve(control, runner.execute, ladder.use)
+        control.sendall(encode_ready(OpenedModel(session.interface, pool.sizes, pool.note)))
+        _serve(control, runner.execute, pool.use)
     return 0
 
 
@@ -96,11 +101,11 @@ def _serve(control: socket.socket, execute: Execute, use_cores: Callable[[int], 
     reader = FrameReader()
     while data := control.recv(_RECEIVE):
         for kind, body in reader.feed(data):
-            if kind is Kind.STOP:
+            if kind is FrameKind.STOP:
                 return
-            if kind is Kind.BATCH:
+            if kind is FrameKind.BATCH:
                 control.sendall(execute(body))
-            if kind is Kind.CORES:
+            if kind is FrameKind.CORES:
                 use_cores(decode_number(body))
 
 
@@ -137,7 +142,7 @@ class BatchRunner:
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
-                return encode_number(Kind.ABORTED, batch)
+                return encode_number(FrameKind.ABORTED, batch)
             self._running, self._options = batch, options
         try:
             result = self._session.run(members, self._arena, options)
@@ -147,14 +152,14 @@ class BatchRunner:
             )
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and _stopped(error):
-                return encode_number(Kind.ABORTED, batch)
+                return encode_number(FrameKind.ABORTED, batch)
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if fault is Fault.DEVICE:
-                return encode_text(Kind.BROKEN, 0, detail)  # and is killed for it
+                return encode_text(FrameKind.BROKEN, 0, detail)  # and is killed for it
             if fault is Fault.MEMORY and self._confined:
-                return encode_text(Kind.BROKEN, 2, detail)
-            return encode_text(Kind.FAILED, batch, detail)
+                return encode_text(FrameKind.BROKEN, 2, detail)
+            return encode_text(FrameKind.FAILED, batch, detail)
         finally:
             with self._lock:
                 self._running = self._options = None
@@ -184,7 +189,7 @@ def _watch_aborts(aborts: socket.socket, abort: Callable[[int], None]) -> None:
     with contextlib.suppress(OSError):
         while data := aborts.recv(_RECEIVE):
             for kind, body in reader.feed(data):
-                if kind is Kind.ABORT:
+                if kind is FrameKind.ABORT:
                     abort(decode_number(body))
 
 

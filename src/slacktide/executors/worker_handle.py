@@ -30,8 +30,8 @@ from slacktide.executors.memory import release_memory
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload, Report, Reporter, Resized
 from slacktide.executors.protocol import (
+    FrameKind,
     FrameReader,
-    Kind,
     ProtocolError,
     decode_finished,
     decode_number,
@@ -45,7 +45,7 @@ from slacktide.executors.protocol import (
 _GRACE = 2.0
 """Seconds that a stopped worker has to finish its batch before it is killed."""
 _STATUS_WAIT = 0.05
-"""Seconds to wait, after a death, for the nursery to say how it came about."""
+"""Seconds to wait, after a death, for the fork server to say how it came about."""
 _RECEIVE = 1 << 18
 
 
@@ -53,7 +53,7 @@ class _State(Enum):
     STARTING = "starting"
     UP = "up"
     ENDING = "ending"
-    """Stopped or killed before the nursery has answered; ends as soon as it has."""
+    """Stopped or killed before the fork server has answered; ends as soon as it has."""
     DEAD = "dead"
 
 
@@ -127,14 +127,14 @@ class WorkerHandle:
 
     def abort(self, batch: int) -> None:
         try:
-            self._aborts.send(encode_number(Kind.ABORT, batch))
+            self._aborts.send(encode_number(FrameKind.ABORT, batch))
         except (
             OSError
         ):  # dead (ReplicaLost follows), or thousands of aborts unread: nothing to stop
             return
 
     def resize(self, cores: tuple[int, ...]) -> None:
-        """While the nursery has not answered yet, the worker is moved as soon as it has."""
+        """While the fork server has not answered yet, the worker is moved as soon as it has."""
         self._cores = cores
         self._resizes += 1
         if self._pid is not None and self._state in (_State.STARTING, _State.UP):
@@ -143,7 +143,7 @@ class WorkerHandle:
     def stop(self) -> None:
         self._silent = True
         if self._state is _State.UP:
-            self._send(frame(Kind.STOP))
+            self._send(frame(FrameKind.STOP))
             if self._timer is None:
                 self._timer = self._loop.call_later(_GRACE, self.kill)
         else:
@@ -155,7 +155,7 @@ class WorkerHandle:
         elif self._state is _State.STARTING:
             self._state = _State.ENDING
 
-    # What the nursery tells (spawner.Parent)
+    # What the fork server tells (fork_client.WorkerOwner)
 
     def spawned(self, pid: int, pidfd: int) -> None:
         self._pid, self._pidfd = pid, pidfd
@@ -203,20 +203,20 @@ class WorkerHandle:
             self.kill()
         return bool(data)
 
-    def _heard(self, kind: Kind, body: bytes) -> None:
-        if kind is Kind.FINISHED:
+    def _heard(self, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.FINISHED:
             self._finished(body)
-        elif kind is Kind.FAILED:
+        elif kind is FrameKind.FAILED:
             self._tell(BatchFailed(*decode_text(body)))
-        elif kind is Kind.ABORTED:
+        elif kind is FrameKind.ABORTED:
             self._tell(BatchAborted(decode_number(body)))
-        elif kind is Kind.READY:
+        elif kind is FrameKind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP
             opened = decode_ready(body)
             if not self._silent:
                 self._report(ReplicaUp(self._id), opened=opened)
-        elif kind is Kind.BROKEN:
+        elif kind is FrameKind.BROKEN:
             number, self._broken = decode_text(body)
             self._permanent, self._out_of_memory = number == 1, number == 2
             self.kill()  # where it has not ended by itself
@@ -282,7 +282,7 @@ class WorkerHandle:
     def _granted(self, number: int, grant: Grant) -> None:
         """The allocator has settled our resize with this number."""
         if number == self._resizes and self._state is not _State.DEAD:
-            self._send(encode_number(Kind.CORES, max(1, ceil(grant.amount - 1e-6))))
+            self._send(encode_number(FrameKind.CORES, max(1, ceil(grant.amount - 1e-6))))
             # What it was started with needs no report, unless that is not what it has.
             if number or self._short or grant.detail:
                 self._short = bool(grant.detail)

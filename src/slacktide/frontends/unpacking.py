@@ -24,7 +24,7 @@ from typing import TypeVar
 import orjson
 
 from slacktide.domain import Reason
-from slacktide.executors.budget import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
 from slacktide.frontends.sizes import KIB, MIB
 from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
 from slacktide.frontends.turns import Line

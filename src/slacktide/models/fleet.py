@@ -18,8 +18,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from slacktide.domain import Plan, PoolId
-from slacktide.executors.arena import Arena
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.deployed import Deployed

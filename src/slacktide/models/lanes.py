@@ -25,7 +25,7 @@ from itertools import chain
 from slacktide.domain import LaneSpec
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.view import ScalingLimits
-from slacktide.profiles import rungs
+from slacktide.profiles import session_sizes
 
 SHARED = "shared"
 """Name of the lane that models without cores of their own share; `shared/0` … if it is split."""
@@ -50,13 +50,13 @@ class ScaledLane:
     """Its `batch_max` is 1: that is the models' own business."""
 
     @property
-    def rungs(self) -> tuple[int, ...]:
+    def session_sizes(self) -> tuple[int, ...]:
         """The sizes for which a ladder has sessions."""
-        return rungs(self.limits.cores_min, self.limits.cores_max)
+        return session_sizes(self.limits.cores_min, self.limits.cores_max)
 
     def threads(self, settings: ModelSettings) -> tuple[int, ...]:
         """Threads of each session that a replica of a model with these settings has."""
-        return self.rungs if settings.sessions == "ladder" else self.rungs[-1:]
+        return self.session_sizes if settings.sessions == "ladder" else self.session_sizes[-1:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Layout:
             place = next(spec for spec in self.lanes if spec.name in self.places[model])
             return (place.cores,)
         cores = (*self.spare, *self.others)
-        return tuple(cores[:size] for size in lane.rungs)
+        return tuple(cores[:size] for size in lane.session_sizes)
 
 
 def lay_out(

@@ -20,7 +20,7 @@ from slacktide.profiles.latency_table import Peak as Peak
 from slacktide.profiles.record import ProfileRecord as ProfileRecord
 from slacktide.profiles.run_classes import NO_HINT as NO_HINT
 from slacktide.profiles.run_classes import RunClasses as RunClasses
-from slacktide.profiles.rungs import covering as covering
-from slacktide.profiles.rungs import rungs as rungs
+from slacktide.profiles.session_sizes import covering as covering
+from slacktide.profiles.session_sizes import session_sizes as session_sizes
 from slacktide.profiles.surface import batch_sizes as batch_sizes
 from slacktide.profiles.time_distribution import TimeDistribution as TimeDistribution

@@ -13,7 +13,7 @@ from slacktide.profiles import reading
 from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_fit import LengthTime
 from slacktide.profiles.latency_table import LatencyTable
-from slacktide.profiles.rungs import covering
+from slacktide.profiles.session_sizes import covering
 
 SCHEMA = 3
 _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "threads", "table")
@@ -36,8 +36,8 @@ class ProfileRecord:
     lengths: tuple[LengthTime, ...] = ()
     """Times at other lengths than that of `shapes`, where the model has padded axes."""
     threads: tuple[int, ...] = ()
-    """Thread counts of the sessions that the replica was to have (`rungs`); none for a stated
-    table, which is taken to hold for any."""
+    """Thread counts of the sessions that the replica was to have (`session_sizes`); none for a
+    stated table, which is taken to hold for any."""
 
     def mismatch(
         self,

@@ -20,7 +20,7 @@ from slacktide.domain import Replica
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import Engine, EngineSettings
 from slacktide.executors.allocator import CpuAllocator
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import MemoryBudget
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.ports import Executor, ModelSource

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
-from slacktide.executors.budget import MemoryLimitExceeded
+from slacktide.executors.arena import MemoryLimitExceeded
 from slacktide.models.versions import Catalog
 from slacktide.observability.observers import Observers
 from slacktide.server.bandwidth import Bandwidth

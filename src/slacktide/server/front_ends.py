@@ -7,7 +7,7 @@ import errno
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.grpc import GrpcServer, GrpcSettings
 from slacktide.frontends.grpc import rpc as grpc_rpc
 from slacktide.frontends.grpc.settings import TlsPem

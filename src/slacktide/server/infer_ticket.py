@@ -16,8 +16,7 @@ from slacktide.domain import (
     Refused,
     Request,
 )
-from slacktide.executors.arena import Slot
-from slacktide.executors.budget import MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.executors.arena import MemoryLimitExceeded, OwnerLimitExceeded, Slot
 from slacktide.executors.ports import Payload
 from slacktide.models.convictions import FRESH_S
 from slacktide.models.inputs import CheckedInputs

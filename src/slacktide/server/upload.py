@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
-from slacktide.executors.arena import Slot
-from slacktide.executors.budget import MemoryLimitExceeded
+from slacktide.executors.arena import MemoryLimitExceeded, Slot
 from slacktide.models.versions import LoadedVersion
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.infer_ticket import InferTicket, Reply, TicketOffice, memory_reason, nobody

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.executors.onnx_file import OnnxFile
-from slacktide.executors.providers import ModelError
+from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.repository import Finding, Repository, Severity, check_repository
 
 Builder = Callable[..., Path]

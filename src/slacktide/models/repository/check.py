@@ -9,7 +9,7 @@ from pathlib import Path
 
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.onnx_file import OnnxFile
-from slacktide.executors.providers import ModelError
+from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     ModelFileError,

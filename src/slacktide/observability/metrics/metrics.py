@@ -7,7 +7,7 @@ from itertools import chain
 
 from slacktide.cluster import PodAllocator
 from slacktide.engine import Engine
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.http import Route
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resizing import Resizing

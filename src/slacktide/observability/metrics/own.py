@@ -13,7 +13,7 @@ from slacktide.domain import Circuit, Reason
 from slacktide.engine import Engine
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
-from slacktide.executors.budget import MemoryBudget
+from slacktide.executors.arena import MemoryBudget
 from slacktide.models.tally import Histogram, Tally
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.exposition import Family

@@ -19,7 +19,7 @@ class Workers(Protocol):
     """Who starts worker processes (`ProcessExecutor`)."""
 
     @property
-    def nursery_pid(self) -> int | None: ...
+    def fork_server_pid(self) -> int | None: ...
 
     @property
     def worker_pids(self) -> tuple[int, ...]: ...
@@ -37,10 +37,10 @@ class WorkerUsage(NamedTuple):
 
 def usage_of(workers: Workers | None, *, root: Path = ROOT) -> WorkerUsage:
     """Ask the kernel; a process that has just gone is left out."""
-    if workers is None or workers.nursery_pid is None:
+    if workers is None or workers.fork_server_pid is None:
         return WorkerUsage()
-    # The nursery's children hand their times to it when it reaps them.
-    ticks = sum(_ticks(root / f"proc/{workers.nursery_pid}", ended=True))
+    # The fork server's children hand their times to it when it reaps them.
+    ticks = sum(_ticks(root / f"proc/{workers.fork_server_pid}", ended=True))
     living = memory = 0
     for pid in workers.worker_pids:
         own = _ticks(root / f"proc/{pid}", ended=False)

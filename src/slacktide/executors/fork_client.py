@@ -1,6 +1,6 @@
-"""The server's end of the nursery: starts it, asks it for workers, hears how they end.
+"""The server's end of the fork server: starts it, asks it for workers, reports how they end.
 
-Nothing here blocks: the nursery takes a quarter of a second to start, and requests wait in its
+Nothing here blocks: the fork server takes a quarter of a second to start, and requests wait in its
 socket meanwhile.
 """
 
@@ -19,17 +19,17 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from slacktide.executors.spawning import MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.fork_protocol import MESSAGE_LIMIT, SpawnRequest
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 2.0  # seconds for a nursery to end by itself; it has nothing to save
+_PATIENCE = 2.0  # seconds for a fork server to end by itself; it has nothing to save
 _FIRST_ANSWER = 30.0  # seconds, twice: it imports first, perhaps from a cold disk
 _ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine is not taken for its own
 
 
-class Parent(Protocol):
-    """Who asked for a worker, and hears of it. Called on the loop."""
+class WorkerOwner(Protocol):
+    """What a worker is started for. Called on the loop."""
 
     def spawned(self, pid: int, pidfd: int) -> None:
         """The worker lives; `pidfd` belongs to the receiver now."""
@@ -44,8 +44,8 @@ class Parent(Protocol):
         ...
 
 
-class Spawner:
-    """One nursery process. Make it with a running loop; `alive` is False once it has gone.
+class ForkClient:
+    """One fork server. Make it with a running loop; `alive` is False once it has gone.
 
     One that does not answer (stopped, or stuck) is given up: it gets no requests any more, but it
     stays while its workers live, which would die with it.
@@ -53,8 +53,8 @@ class Spawner:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._asked: dict[int, Parent] = {}
-        self._parents: dict[int, Parent] = {}
+        self._asked: dict[int, WorkerOwner] = {}
+        self._owners: dict[int, WorkerOwner] = {}
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._answers = 0
@@ -64,13 +64,19 @@ class Spawner:
         with theirs:
             self._process = subprocess.Popen(
                 # -P: the working directory may hold a model repository, never our modules.
-                [sys.executable, "-P", "-m", "slacktide.executors.nursery", str(theirs.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "slacktide.executors.fork_server",
+                    str(theirs.fileno()),
+                ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
             )
         self._pidfd = os.pidfd_open(self._process.pid)
-        loop.add_reader(self._pidfd, self._nursery_ended)
+        loop.add_reader(self._pidfd, self._server_ended)
         loop.add_reader(self._socket, self._readable)
 
     @property
@@ -81,13 +87,13 @@ class Spawner:
     def pid(self) -> int:
         return self._process.pid
 
-    def spawn(self, request: SpawnRequest, descriptors: Sequence[int], parent: Parent) -> None:
+    def spawn(self, request: SpawnRequest, descriptors: Sequence[int], owner: WorkerOwner) -> None:
         """Ask for a worker. The descriptors are copied: the caller may close its own."""
         message = request.encode()
         if len(message) > MESSAGE_LIMIT:
-            self._loop.call_soon(parent.not_spawned, "the model's configuration is too long")
+            self._loop.call_soon(owner.not_spawned, "the model's configuration is too long")
             return
-        self._asked[request.id] = parent
+        self._asked[request.id] = owner
         self._waiting.append((message, [os.dup(fd) for fd in descriptors]))
         self._send()
         patience = _ANSWER if self._answers else _FIRST_ANSWER
@@ -95,7 +101,7 @@ class Spawner:
 
     def end_if_deserted(self, workers: Collection[int]) -> None:
         """If it was given up, and none of its workers is among the living `workers`, kill it."""
-        if self._given_up and not self._ended.done() and self._parents.keys().isdisjoint(workers):
+        if self._given_up and not self._ended.done() and self._owners.keys().isdisjoint(workers):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _overdue(self, id: int, again: float = 0.0) -> None:
@@ -112,7 +118,7 @@ class Spawner:
         self._tell_all_asked(what)
 
     async def close(self) -> None:
-        """End the nursery (and with it every worker it still has), and wait for it."""
+        """End the fork server (and with it every worker it still has), and wait for it."""
         if not self._ended.done():
             self._socket.shutdown(socket.SHUT_WR)
             try:
@@ -129,7 +135,7 @@ class Spawner:
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._send)
                 return
-            except OSError:  # it has just died: `_nursery_ended` tells everybody
+            except OSError:  # it has just died: `_server_ended` tells everybody
                 break
             self._waiting.popleft()
             _close_all(descriptors)
@@ -152,28 +158,28 @@ class Spawner:
 
     def _heard(self, document: dict[str, object], descriptors: list[int]) -> None:
         if "exited" in document:
-            gone = self._parents.pop(int(str(document["exited"])), None)
+            gone = self._owners.pop(int(str(document["exited"])), None)
             if gone is not None:
                 gone.exited(int(str(document["status"])))
             return
         self._answers += 1
-        parent = self._asked.pop(int(str(document["id"])), None)
-        if parent is None:  # given up meanwhile, and so is the worker
+        owner = self._asked.pop(int(str(document["id"])), None)
+        if owner is None:  # given up meanwhile, and so is the worker
             for pidfd in descriptors:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             _close_all(descriptors)
             return
         if "error" in document:
-            parent.not_spawned(str(document["error"]))
+            owner.not_spawned(str(document["error"]))
             return
         if not descriptors:  # no room in our table; the worker ends when its socket closes
-            parent.not_spawned("the server has no file descriptor left")
+            owner.not_spawned("the server has no file descriptor left")
             return
         pid = int(str(document["pid"]))
-        self._parents[pid] = parent
-        parent.spawned(pid, descriptors[0])
+        self._owners[pid] = owner
+        owner.spawned(pid, descriptors[0])
 
-    def _nursery_ended(self) -> None:
+    def _server_ended(self) -> None:
         self._loop.remove_reader(self._pidfd)
         self._readable()  # what it still had to say
         self._loop.remove_reader(self._socket)
@@ -191,8 +197,8 @@ class Spawner:
             _close_all(descriptors)
         self._waiting.clear()
         asked, self._asked = list(self._asked.values()), {}
-        for parent in asked:
-            parent.not_spawned(detail)
+        for owner in asked:
+            owner.not_spawned(detail)
 
 
 def _close_all(descriptors: Sequence[int]) -> None:

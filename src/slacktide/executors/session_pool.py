@@ -1,4 +1,4 @@
-"""`Ladder`: the sessions of one replica, and which of them its batches run in.
+"""`SessionPool`: the sessions of one replica, and which of them its batches run in.
 
 A session computes with the number of threads it was opened with. On fewer cores its threads take
 turns and wait for each other, at the tail most of all; so a replica that will be resized is opened
@@ -9,8 +9,8 @@ for each of its cores.
 not use its cores. The others are opened from the smallest up, since a replica sits on few cores
 most of the time, as long as all of them together take at most a quarter of the memory that was free
 after the first. The second is expected to take as much as the first, the third and those after it
-as much as the largest of the others so far. What each took is measured, and told when the replica
-is ready.
+as much as the largest of the others so far. What each took is measured, and reported when the
+replica is ready.
 
 Only one session runs at a time, so they share one arena for what they compute: a further session
 costs its weights, in the layout that ONNX Runtime has made for it, and little else.
@@ -20,10 +20,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from slacktide.executors.details import client_detail
 from slacktide.executors.memory import memory, own_memory
+from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
 from slacktide.executors.ports import ModelSource, SessionSize
-from slacktide.executors.providers import load_onnxruntime
 from slacktide.executors.session import ModelSession
 from slacktide.profiles import covering
 
@@ -31,8 +30,8 @@ PART_OF_FREE = 0.25
 """Of the memory that is free: what the sessions beside the first may take."""
 
 
-class Ladder:
-    """Make it with `Ladder.open`."""
+class SessionPool:
+    """Make it with `SessionPool.open`."""
 
     def __init__(self, session: ModelSession, sizes: tuple[SessionSize, ...], note: str) -> None:
         self.session = session
@@ -46,7 +45,7 @@ class Ladder:
     @classmethod
     def open(
         cls, source: ModelSource, *, cores: int, device: str, free: int | None = None
-    ) -> Ladder:
+    ) -> SessionPool:
         """Open and warm up the sessions that `source.threads` names; those for `cores` are in use.
 
         Without any named, or on an accelerator, it is one. `free` is the memory to go by, in bytes,
@@ -76,9 +75,9 @@ class Ladder:
                 note = _left_out(others[at:], client_detail(error, source.path, source.root))
                 break
             sizes.append(SessionSize(threads, max(0, own_memory() - before)))
-        ladder = cls(session, tuple(sizes), note)
-        ladder.use(cores)
-        return ladder
+        pool = cls(session, tuple(sizes), note)
+        pool.use(cores)
+        return pool
 
     def use(self, cores: int) -> None:
         """Have the batches that follow run in the session for so many cores."""

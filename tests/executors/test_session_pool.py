@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from slacktide.executors import ModelError, SessionSize
-from slacktide.executors.ladder import PART_OF_FREE, Ladder
 from slacktide.executors.memory import memory, own_memory
 from slacktide.executors.session import ModelSession
+from slacktide.executors.session_pool import PART_OF_FREE, SessionPool
 
 GIB = 1 << 30
 
@@ -27,28 +27,28 @@ class Scale:
 
 def open_weighed(
     monkeypatch: pytest.MonkeyPatch, source, *sizes: int, room: int, cores: int = 1
-) -> Ladder:
-    monkeypatch.setattr("slacktide.executors.ladder.own_memory", Scale(*sizes))
-    return Ladder.open(source, cores=cores, device="cpu", free=round(room / PART_OF_FREE))
+) -> SessionPool:
+    monkeypatch.setattr("slacktide.executors.session_pool.own_memory", Scale(*sizes))
+    return SessionPool.open(source, cores=cores, device="cpu", free=round(room / PART_OF_FREE))
 
 
-def threads_of(ladder: Ladder) -> list[int]:
-    return [size.threads for size in ladder.sizes]
+def threads_of(pool: SessionPool) -> list[int]:
+    return [size.threads for size in pool.sizes]
 
 
 def test_without_sessions_named_there_is_one_for_its_cores(models, kit) -> None:
-    ladder = Ladder.open(kit.source(models.matmul()), cores=3, device="cpu")
-    assert threads_of(ladder) == [3]
-    assert ladder.note == ""
+    pool = SessionPool.open(kit.source(models.matmul()), cores=3, device="cpu")
+    assert threads_of(pool) == [3]
+    assert pool.note == ""
 
 
 def test_the_largest_comes_first_and_the_others_from_the_smallest(models, kit, monkeypatch) -> None:
     source = kit.source(models.matmul(), threads=(1, 2, 4, 8))
-    ladder = open_weighed(monkeypatch, source, 100, 60, 70, 65, room=1000)
-    assert ladder.sizes == (
+    pool = open_weighed(monkeypatch, source, 100, 60, 70, 65, room=1000)
+    assert pool.sizes == (
         SessionSize(8, 100), SessionSize(1, 60), SessionSize(2, 70), SessionSize(4, 65)
     )  # fmt: skip
-    assert ladder.note == ""
+    assert pool.note == ""
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_sessions_are_opened_as_far_as_memory_goes(
     models, kit, monkeypatch, room: int, opened: list[int]
 ) -> None:
     source = kit.source(models.matmul(), threads=(1, 2, 4, 8))
-    ladder = open_weighed(monkeypatch, source, 100, 60, 70, 65, room=room)
-    assert threads_of(ladder) == opened
+    pool = open_weighed(monkeypatch, source, 100, 60, 70, 65, room=room)
+    assert threads_of(pool) == opened
     left = [str(n) for n in (1, 2, 4) if n not in opened]
-    assert ladder.note == (f"no session with {', '.join(left)} threads: 0 of 0 MiB" if left else "")
+    assert pool.note == (f"no session with {', '.join(left)} threads: 0 of 0 MiB" if left else "")
 
 
 def test_an_accelerator_has_one_session(models, kit) -> None:
     source = kit.source(models.matmul(), threads=(1, 2), providers=("cpu",))
-    assert threads_of(Ladder.open(source, cores=0, device="cuda:0")) == [1]
+    assert threads_of(SessionPool.open(source, cores=0, device="cuda:0")) == [1]
 
 
 def test_a_session_that_fails_is_left_out(models, kit, monkeypatch) -> None:
@@ -87,26 +87,26 @@ def test_a_session_that_fails_is_left_out(models, kit, monkeypatch) -> None:
         add(session, threads)
 
     monkeypatch.setattr(ModelSession, "add", fail)
-    ladder = Ladder.open(source, cores=4, device="cpu")
-    assert threads_of(ladder) == [4, 1]
-    assert ladder.note == "no session with 2 threads: out of memory"
+    pool = SessionPool.open(source, cores=4, device="cpu")
+    assert threads_of(pool) == [4, 1]
+    assert pool.note == "no session with 2 threads: out of memory"
     with pytest.raises(ModelError):
-        Ladder.open(kit.source(models.path("none"), threads=(1, 2)), cores=1, device="cpu")
+        SessionPool.open(kit.source(models.path("none"), threads=(1, 2)), cores=1, device="cpu")
 
 
 def test_a_batch_runs_in_the_smallest_session_with_a_thread_for_each_core(
     models, kit, arena, monkeypatch
 ) -> None:
-    ladder = Ladder.open(
+    pool = SessionPool.open(
         kit.source(models.matmul(), threads=(1, 2, 4)), cores=2, device="cpu", free=64 * GIB
     )
     used: list[int] = []
-    use = ladder.session.use
-    monkeypatch.setattr(ladder.session, "use", lambda threads: (used.append(threads), use(threads)))
+    use = pool.session.use
+    monkeypatch.setattr(pool.session, "use", lambda threads: (used.append(threads), use(threads)))
     x = np.ones((2, 4), np.float32)
     for cores in (1, 2, 3, 4, 9):
-        ladder.use(cores)
-        result = ladder.session.run([kit.put(arena, x)], arena.view(arena.allocate(0)).obj)
+        pool.use(cores)
+        result = pool.session.run([kit.put(arena, x)], arena.view(arena.allocate(0)).obj)
         assert np.allclose(result.arrays[0], x @ kit.WEIGHT, rtol=1e-5)
     assert used == [1, 2, 4, 4, 4]
 

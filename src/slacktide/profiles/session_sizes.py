@@ -1,4 +1,4 @@
-"""Which sessions a replica has, and which of them it uses: the ladder of DESIGN §5.
+"""Which sessions a replica has, and which of them it uses (decision 0021).
 
 A session is a model opened with a number of threads. On fewer cores than threads they get in each
 other's way; so a replica that will be resized keeps several.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def rungs(least: int, most: int) -> tuple[int, ...]:
+def session_sizes(least: int, most: int) -> tuple[int, ...]:
     """Thread counts of the sessions of a replica that runs on `least` to `most` cores, ascending.
 
     Both ends, and the powers of two between them. Raises ValueError unless 1 ≤ least ≤ most.

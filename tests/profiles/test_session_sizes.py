@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.profiles import covering, rungs
+from slacktide.profiles import covering, session_sizes
 
 
 @pytest.mark.parametrize(
@@ -21,18 +21,18 @@ from slacktide.profiles import covering, rungs
 def test_both_ends_and_the_powers_of_two_between(
     least: int, most: int, expected: tuple[int, ...]
 ) -> None:
-    assert rungs(least, most) == expected
+    assert session_sizes(least, most) == expected
 
 
 @pytest.mark.parametrize(("least", "most"), [(0, 2), (3, 2)])
 def test_a_range_must_make_sense(least: int, most: int) -> None:
     with pytest.raises(ValueError, match="least ≤ most"):
-        rungs(least, most)
+        session_sizes(least, most)
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 80))
 def test_the_session_used_is_the_smallest_that_covers_the_cores(a: int, b: int, cores: int) -> None:
-    threads = rungs(min(a, b), max(a, b))
+    threads = session_sizes(min(a, b), max(a, b))
     used = covering(threads, cores)
     assert used in threads
     assert used >= cores or used == threads[-1]

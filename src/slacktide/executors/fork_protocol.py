@@ -1,7 +1,7 @@
-"""`SpawnRequest`: what a server asks of the nursery, as JSON beside four descriptors.
+"""`SpawnRequest`: what a server asks of the fork server, as JSON beside four descriptors.
 
 The descriptors travel with the message (SCM_RIGHTS), in this order: the worker's ends of the
-control and the abort socket, the pool's input arena, the worker's output file. The nursery
+control and the abort socket, the pool's input arena, the worker's output file. The fork server
 answers with the process id and a pidfd, and later tells how the process ended.
 """
 

@@ -1,11 +1,11 @@
-"""The nursery: a process that forks workers. `python -m slacktide.executors.nursery FD`.
+"""The fork server: a process that forks workers. `python -m slacktide.executors.fork_server FD`.
 
 It has imported what a worker needs and has one thread and no session, so a fork of it is cheap
 (10 ms instead of 200) and safe; a process that runs ONNX Runtime's threads must never be forked.
 It reads spawn requests from its socket, answers with process ids and pidfds, tells how each worker
 ended, and goes when the server's end of the socket closes; its workers go with it.
 
-Not to be imported by the server: `spawner.py` is its other end.
+Not to be imported by the server: `fork_client.py` is its other end.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import sys
 import traceback
 from typing import Any
 
-from slacktide.executors.providers import load_onnxruntime
-from slacktide.executors.spawning import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.fork_protocol import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.onnx_runtime import load_onnxruntime
 from slacktide.executors.worker import ignore_terminal_signals, run_worker
 
 
@@ -35,7 +35,7 @@ def preload() -> None:
     gc.freeze()
 
 
-class Nursery:
+class ForkServer:
     """The loop: requests come in on `server`, children end on their pidfds."""
 
     def __init__(self, server: socket.socket) -> None:
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     ignore_terminal_signals()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     preload()
-    Nursery(server).serve()
+    ForkServer(server).serve()
     return 0
 
 
