@@ -162,8 +162,9 @@ class DeadlinePolicy(ABC):
             ahead=ahead,
         )
         if (
-            reason is Reason.SHORTER_THAN_ALONE
+            reason is not None  # rare, and quicker to see than which it is
             and not waiting
+            and reason is Reason.SHORTER_THAN_ALONE
             and self._view.free_in(now=now) == 0.0
         ):
             self._times.doubt()

@@ -100,14 +100,15 @@ class Slack(DeadlinePolicy):
         self._patience.arrived(request.id)
         reason = super().add(request, now=now)
         promises = self._promises
-        if reason is Reason.BEHIND_WORK and not request.best_effort:
+        if reason is None:
+            if promises.tight and not request.best_effort:
+                promises.let_in(request)
+        elif reason is Reason.BEHIND_WORK and not request.best_effort:
             of = self._work_before(request)[1].of
             if promises.replaced(request, of, now=now):
                 self._timed.add(request)
                 promises.let_in(request)
                 return None
-        elif promises.tight and reason is None and not request.best_effort:
-            promises.let_in(request)
         return reason
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
