@@ -37,7 +37,7 @@ from bench.measurement import Figure, Options, Result, Table, at_least
 from bench.models import DEEP, BareTimes, measure_bare, model_file, variant_repository
 from bench.offer import offer, rest
 from bench.servers import Serving
-from slacktide.models.repository.model_hash import PROFILE_PREFIX
+from slacktide.models.repository.profile_store import PROFILE_PREFIX
 
 UPLOAD = 0.2
 """From headers to body, in batch-1 latencies: as long as `slack` holds a lane by default."""

@@ -74,10 +74,9 @@ EXPORTS = {
         render_comparison render_sweep score summary sweep_page timeline
     """,
     "slacktide.models.repository": """
-        Finding ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
-        ProfileStore Repository RepositoryError Severity StagedModel Staging StoredProfile
-        UploadLimits check_interface check_repository config_json
-        lane_disagreements metadata_shape model_hash split_parameters
+        ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
+        ProfileStore Repository RepositoryError StagedModel Staging StoredProfile
+        UploadLimits check_interface config_json metadata_shape model_hash split_parameters
     """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions

@@ -11,7 +11,7 @@ from kubernetes.client import ApiClient, Configuration, models
 
 from slacktide.cli.serve import serve
 from slacktide.cluster import PodName
-from slacktide.cluster.pod_cpu import resize_patch
+from slacktide.cluster.pod_client import resize_patch
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
 MODELS = {

@@ -69,8 +69,8 @@ def check(
     import asyncio
 
     from slacktide.executors import available_cores
-    from slacktide.models.repository import RepositoryError, Severity, check_repository
-    from slacktide.models.trial import try_loading
+    from slacktide.models.check import Severity, check_repository, try_loading
+    from slacktide.models.repository import RepositoryError
 
     if not repository.is_dir():
         fail(f"{repository}: no such folder")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from slacktide.cluster.pod_cpu import PodCpu, PodError, ResizeState
+from slacktide.cluster.pod_client import PodCpu, PodError, ResizeState
 from slacktide.executors.allocator import Confirm, Grant, bind
 
 log = logging.getLogger("slacktide.cores")

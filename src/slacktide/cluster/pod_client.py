@@ -1,17 +1,160 @@
 """`PodClient`: reads and resizes one pod, through the official Kubernetes client (extra
-`kubernetes`). Its calls block for up to seconds."""
+`kubernetes`). Its calls block for up to seconds.
+
+What a pod's status says of one container's CPU, and the patch that changes it, are pure functions.
+A resize is a wish: the API server stores it in the specification, the node's kubelet carries it out
+or says why not, and the status tells what the container really has (Kubernetes 1.33 and later, "In
+place pod resize"). CPU is counted in millicores here.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slacktide.cluster.pod_cpu import PodCpu, PodError, read_pod, resize_patch
+
+class PodError(Exception):
+    """A pod cannot be read or resized; the text says why."""
+
+
+class ResizeState(Enum):
+    """How far the last resize has come."""
+
+    SETTLED = "settled"
+    """The container has what its specification says."""
+    IN_PROGRESS = "in_progress"
+    """Accepted by the node, not yet in force."""
+    DEFERRED = "deferred"
+    """The node has no room now; Kubernetes tries again by itself."""
+    INFEASIBLE = "infeasible"
+    """The node can never have room."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodCpu:
+    """One container's CPU."""
+
+    limit: int | None
+    """Millicores that it may use, as the kubelet has set them; None: as many as the node has."""
+    wanted: int | None
+    """Millicores that its specification asks for."""
+    state: ResizeState
+    message: str = ""
+    """What Kubernetes says of a resize that is not settled."""
+
+
+_STATES = {"Deferred": ResizeState.DEFERRED, "Infeasible": ResizeState.INFEASIBLE}
+
+
+def read_pod(pod: Mapping[str, Any], container: str) -> PodCpu:
+    """What a pod, as the API's JSON has it, says of `container`. Raises PodError."""
+    wanted = _limit(_container(pod, container).get("resources"))
+    status = _mapping(pod, "status")
+    for each in status.get("containerStatuses") or ():
+        if each.get("name") == container:
+            # A kubelet that cannot resize does not report resources: then nothing ever changes.
+            found = each.get("resources")
+            limit = wanted if found is None else _limit(found)
+            break
+    else:
+        raise PodError(f"pod has no running container {container!r}")
+    state, message = _resize_state(pod, status)
+    if state is ResizeState.SETTLED and limit != wanted:
+        state = ResizeState.IN_PROGRESS
+    return PodCpu(limit, wanted, state, message)
+
+
+def resize_patch(pod: Mapping[str, Any], container: str, millicores: int) -> dict[str, Any]:
+    """The strategic merge patch of the pod's `resize` subresource that gives it so many millicores.
+
+    The pod keeps its QoS class, as it must: requests that equal limits stay equal, lower ones stay
+    lower, and what is not stated is not added. Raises PodError where that leaves nothing to resize.
+    """
+    resources = _container(pod, container).get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    amount = quantity(millicores)
+    changed: dict[str, dict[str, str]] = {}
+    if "cpu" in limits:
+        changed["limits"] = {"cpu": amount}
+        # A limit without a request is a request of the same size.
+        request = _millicores(requests.get("cpu", limits["cpu"]))
+        if request == _millicores(limits["cpu"]) or request > millicores:
+            changed["requests"] = {"cpu": amount}
+    elif "cpu" in requests:
+        changed["requests"] = {"cpu": amount}
+    else:
+        raise PodError(
+            f"container {container!r} states no CPU request or limit: to add one would change the "
+            "pod's QoS class, which Kubernetes does not allow"
+        )
+    return {"spec": {"containers": [{"name": container, "resources": changed}]}}
+
+
+def quantity(millicores: int) -> str:
+    """As Kubernetes writes it: whole cores without a unit."""
+    return str(millicores // 1000) if millicores % 1000 == 0 else f"{millicores}m"
+
+
+def _resize_state(pod: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[ResizeState, str]:
+    generation = _mapping(pod, "metadata").get("generation")
+    for condition in status.get("conditions") or ():
+        if condition.get("status") != "True":
+            continue
+        seen = condition.get("observedGeneration")
+        stale = seen is not None and generation is not None and seen < generation
+        reason, message = condition.get("reason") or "", condition.get("message") or ""
+        if condition.get("type") == "PodResizePending":
+            if stale:  # it speaks of an earlier resize
+                return ResizeState.IN_PROGRESS, ""
+            return _STATES.get(reason, ResizeState.DEFERRED), message or reason
+        if condition.get("type") == "PodResizeInProgress":
+            return ResizeState.IN_PROGRESS, message
+    return ResizeState.SETTLED, ""
+
+
+def _container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    containers = _mapping(pod, "spec").get("containers") or ()
+    for each in containers:
+        if each.get("name") == name:
+            found: Mapping[str, Any] = each
+            return found
+    names = ", ".join(str(each.get("name")) for each in containers) or "none"
+    raise PodError(f"pod has no container {name!r}; it has {names}")
+
+
+def _mapping(pod: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = pod.get(key)
+    if not isinstance(found, Mapping):
+        raise PodError(f"what the API server sent is no pod: it has no {key}")
+    return found
+
+
+def _limit(resources: Mapping[str, Any] | None) -> int | None:
+    limits = (resources or {}).get("limits") or {}
+    return _millicores(limits["cpu"]) if "cpu" in limits else None
+
+
+_SUFFIXES = {"n": Decimal("1e-6"), "u": Decimal("1e-3"), "m": Decimal(1), "k": Decimal("1e6")}
+
+
+def _millicores(text: object) -> int:
+    """A CPU quantity such as `2`, `1500m` or `0.5`, rounded up as Kubernetes does."""
+    number = str(text)
+    scale = _SUFFIXES.get(number[-1:], Decimal(1000))
+    try:
+        value = Decimal(number[:-1] if number[-1:] in _SUFFIXES else number) * scale
+    except InvalidOperation:
+        raise PodError(f"not a CPU quantity: {number!r}") from None
+    return math.ceil(value)
+
 
 log = logging.getLogger("slacktide.cores")
 

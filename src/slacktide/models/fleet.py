@@ -21,9 +21,8 @@ from slacktide.domain import Plan, PoolId
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.models.deployed import Deployed
 from slacktide.models.inputs import InputCheck
-from slacktide.models.lanes import LaneError, Layout
+from slacktide.models.lanes import Deployed, LaneError, Layout
 from slacktide.models.launching import Launching, executor_for_measuring, source_of
 from slacktide.models.repository import (
     ModelDefinition,

@@ -1,4 +1,4 @@
-"""Which cores or device a model's replicas run on. Pure.
+"""Which cores or device a model's replicas run on, and the plan that follows. Pure.
 
 - A device, such as `cuda:1`, is one lane, shared by all models on it: each has one replica there.
 - A model that states `cores` gets a lane of its own; models that name the same `lane` share one and
@@ -18,12 +18,14 @@ share a name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from slacktide.domain import LaneSpec
+from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.versions import LoadedVersion
+from slacktide.planning.scaling.autoscaler import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 
@@ -113,6 +115,8 @@ def lay_out(
         if not models[name].on_cpu:
             places[name] = (models[name].device,)
     lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*places.values())}))
+    for name, conflict in lane_conflicts(models).items():
+        raise LaneError(name, conflict)
     for label, names in _owners(models).items():
         settings = models[names[0]]
         limits, warning = _limits(names[0], settings, total)
@@ -153,22 +157,24 @@ def _shares(settings: ModelSettings) -> bool:
     return settings.on_cpu and settings.cores is None and settings.lane is None
 
 
+def lane_conflicts(models: Mapping[str, ModelSettings]) -> dict[str, str]:
+    """By model: why it cannot share the lane that it names with an earlier one."""
+    return {
+        name: f"lane {label!r}: states other cores, replicas or scaling than model {names[0]!r}"
+        for label, names in _owners(models).items()
+        for name in names
+        if _size(models[name]) != _size(models[names[0]])
+    }
+
+
 def _owners(models: Mapping[str, ModelSettings]) -> dict[str, tuple[str, ...]]:
-    """The models of each lane that is somebody's own, by its name. Raises LaneError."""
+    """The models of each lane that only those have which name it, by its name."""
     owners: dict[str, tuple[str, ...]] = {}
     for name in sorted(models):
         settings = models[name]
-        if not settings.on_cpu or _shares(settings):
-            continue
-        label = settings.lane or name
-        others = owners.setdefault(label, ())
-        for other in others[:1]:
-            if _size(models[other]) != _size(settings):
-                raise LaneError(
-                    name,
-                    f"lane {label!r}: states other cores, replicas or scaling than model {other!r}",
-                )
-        owners[label] = (*others, name)
+        if settings.on_cpu and not _shares(settings):
+            label = settings.lane or name
+            owners[label] = (*owners.get(label, ()), name)
     return owners
 
 
@@ -263,3 +269,57 @@ def _share(
             load[lane] += 1
         places[name] = tuple(sorted(chosen))
     return places
+
+
+class Deployed:
+    """Changed by the fleet alone, which then hands the plan to the engine."""
+
+    def __init__(self, cores: tuple[int, ...], *, allow_fewer: bool = False) -> None:
+        """`cores`: processor numbers that lanes may use. `allow_fewer`: see `lay_out`."""
+        self._cores = cores
+        self._allow_fewer = allow_fewer
+        self._versions: list[LoadedVersion] = []
+        self._layout = Layout((), {})
+
+    def layout_with(self, name: str, settings: ModelSettings) -> Layout:
+        """The lanes once model `name` is there with these settings. Raises LaneError."""
+        return self._lay_out({**self._settings(), name: settings})
+
+    def add(self, versions: Sequence[LoadedVersion], layout: Layout) -> None:
+        """`versions` have replicas from now on, on the lanes of `layout`."""
+        self._layout = layout
+        self._versions.extend(versions)
+
+    def remove(self, pools: Collection[PoolId]) -> None:
+        """These have none any more. Raises LaneError, never while they fitted before."""
+        self._versions = [v for v in self._versions if v.pool not in pools]
+        self._layout = self._lay_out(self._settings())
+
+    def plan(self) -> Plan:
+        """What the engine is to have, scaled lanes as few and as small as they may be."""
+        deployments = []
+        routes = []
+        for version in self._versions:
+            for lane in self._layout.places[version.name]:
+                deployments.append(
+                    Deployment(version.pool, lane, max(1, version.interface.max_batch))
+                )
+            routes.append(Route(version.name, version.pool, version=version.pin))
+        return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
+
+    def scaled(self) -> dict[str, ScaledModel]:
+        """How models are scaled, by name; those that are not are not named."""
+        found: dict[str, ScaledModel] = {}
+        for version in self._versions:
+            lane = self._layout.scaled_lane(version.name)
+            if lane is not None:
+                planner, options = version.definition.settings.planner
+                limits = replace(lane.limits, batch_max=max(1, version.interface.max_batch))
+                found[version.name] = ScaledModel(limits, planner, options)
+        return found
+
+    def _lay_out(self, models: Mapping[str, ModelSettings]) -> Layout:
+        return lay_out(models, self._cores, allow_fewer=self._allow_fewer)
+
+    def _settings(self) -> dict[str, ModelSettings]:
+        return {version.name: version.definition.settings for version in self._versions}

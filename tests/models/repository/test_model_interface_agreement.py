@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models.lanes import lane_conflicts
 from slacktide.models.repository import (
     ModelDefinition,
     Repository,
     check_interface,
     config_json,
-    lane_disagreements,
     metadata_shape,
 )
 from slacktide.models.repository.errors import InterfaceMismatchError
@@ -265,9 +265,7 @@ def test_models_that_name_a_lane_must_agree_on_it(
     add_model("b", yaml="lane: one\ncores: 2", versions=("1", "2"))
     add_model("c", yaml="lane: one\ncores: {min: 1, max: 2}")
     add_model("d", yaml="lane: two")
-    definitions = [d for m in Repository(root).scan() for d in m.definitions]
-    (error,) = lane_disagreements(definitions)
-    assert str(error) == (
-        "c/slacktide.yaml: lane: model 'a' gives lane 'one' 2 to 2 cores on cpu, "
-        "this one 1 to 2 cores on cpu scaled by vertical"
-    )
+    settings = {m.name: m.definitions[0].settings for m in Repository(root).scan()}
+    assert lane_conflicts(settings) == {
+        "c": "lane 'one': states other cores, replicas or scaling than model 'a'"
+    }

@@ -4,20 +4,16 @@ Reads `slacktide.yaml` and Triton's `config.pbtxt`, finds files, keeps profiles,
 knows nothing of event loops, sockets or workers, and opens ONNX files only to check them.
 """
 
-from slacktide.models.repository.check import Finding as Finding
-from slacktide.models.repository.check import Severity as Severity
-from slacktide.models.repository.check import check_repository as check_repository
-from slacktide.models.repository.check import lane_disagreements as lane_disagreements
 from slacktide.models.repository.config_json import config_json as config_json
 from slacktide.models.repository.config_json import metadata_shape as metadata_shape
 from slacktide.models.repository.definition import ModelDefinition as ModelDefinition
 from slacktide.models.repository.errors import RepositoryError as RepositoryError
 from slacktide.models.repository.interface import check_interface as check_interface
-from slacktide.models.repository.model_hash import model_hash as model_hash
 from slacktide.models.repository.profile_store import NoProfile as NoProfile
 from slacktide.models.repository.profile_store import ProfileKey as ProfileKey
 from slacktide.models.repository.profile_store import ProfileStore as ProfileStore
 from slacktide.models.repository.profile_store import StoredProfile as StoredProfile
+from slacktide.models.repository.profile_store import model_hash as model_hash
 from slacktide.models.repository.repository import ListedModel as ListedModel
 from slacktide.models.repository.repository import Repository as Repository
 from slacktide.models.repository.settings import ModelSettings as ModelSettings

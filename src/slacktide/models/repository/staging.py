@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slacktide.domain.suggestions import shown
-from slacktide.models.repository.atomic import sync_folder
 from slacktide.models.repository.errors import UnwritableError, UploadError
-from slacktide.models.repository.paths import check_name, check_version
+from slacktide.models.repository.paths import check_name, check_version, sync_folder
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.settings_file import Document
 from slacktide.models.repository.triton.messages import CONFIG_FILE, parse_json, to_text

@@ -1,27 +1,40 @@
-"""`slacktide models check DIR`: everything that can be found wrong without serving."""
+"""`slacktide models check DIR`: everything that can be found wrong without serving.
+
+Files are read first. Then each model is opened, warmed up and run in a worker process, by what a
+load measures a profile with: so what a load refuses is refused here (a size that memory cannot
+hold, a device that is not there), and a file that ends its process ends a worker only. Nothing is
+stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from slacktide.domain.tensors import ModelInterface
+from slacktide.executors import ProcessExecutor
+from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.fleet import machine_reason
+from slacktide.models.lanes import LaneError, lane_conflicts, lay_out
+from slacktide.models.launching import source_of
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     ModelFileError,
-    Problem,
     RepositoryError,
-    SettingsError,
     only_fails,
 )
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ListedModel, Repository
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
+
+_BUDGET_S = 0.01
+"""Of measuring: so little that one row is all that is sure to be run."""
 
 
 class Severity(Enum):
@@ -54,9 +67,10 @@ def check_repository(root: Path) -> list[Finding]:
         message = "no models: expected folders such as NAME/1/model.onnx"
         return [Finding("", Severity.WARNING, message)]
     findings = [finding for model in listed for finding in _model(model)]
-    definitions = [definition for model in listed for definition in model.definitions]
-    for lane in lane_disagreements(definitions):
-        findings.append(Finding(lane.where.partition("/")[0], Severity.ERROR, str(lane)))
+    settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
+    for name, conflict in lane_conflicts(settings).items():
+        message = f"{name}/{SETTINGS_FILE}: {conflict}"
+        findings.append(Finding(name, Severity.ERROR, message))
     return sorted(findings, key=lambda finding: finding.model)
 
 
@@ -97,34 +111,43 @@ def _declared(definition: ModelDefinition) -> ModelInterface | None:
         raise ModelFileError(definition.where, str(error)) from None
 
 
-def lane_disagreements(definitions: Iterable[ModelDefinition]) -> tuple[SettingsError, ...]:
-    """An error for each model that names a lane which an earlier model states otherwise."""
-    first: dict[str, ModelDefinition] = {}
-    errors: dict[str, SettingsError] = {}
-    for definition in definitions:
-        lane = definition.settings.lane
-        if lane is None:
-            continue
-        other = first.setdefault(lane, definition)
-        ours, theirs = _place(definition.settings), _place(other.settings)
-        if ours != theirs and other.name != definition.name:
-            message = f"model {other.name!r} gives lane {lane!r} {theirs}, this one {ours}"
-            where = f"{definition.name}/{SETTINGS_FILE}"
-            errors.setdefault(definition.name, SettingsError(where, Problem("lane", message)))
-    return tuple(errors.values())
+async def try_loading(
+    root: Path, cores: Sequence[int], *, skip: Collection[str] = ()
+) -> list[Finding]:
+    """An error for each model, other than those of `skip`, that would not load on these `cores`.
 
-
-def _place(settings: ModelSettings) -> str:
-    cores = settings.cores
-    if cores is None:
-        return f"no cores of its own on {settings.device}"
-    most = "all" if cores.max is None else str(cores.max)
-    copies = settings.replicas
-    place = f"{cores.min} to {most} cores on {settings.device}"
-    if (copies.min, copies.max) != (1, 1):
-        place += f" for {copies.min} to {copies.max} replicas"
-    if settings.scaled:
-        name, options = settings.planner
-        stated = ", ".join(f"{key} {value}" for key, value in sorted(options.items()))
-        place += f" scaled by {name}" + (f" ({stated})" if stated else "")
-    return place
+    Models share the cores in the order of their names, as a start of the server has it. Raises
+    RepositoryError if the folder cannot be read.
+    """
+    findings: list[Finding] = []
+    fitting: dict[str, ModelSettings] = {}
+    executor = ProcessExecutor()
+    try:
+        for listed in Repository(root).scan():
+            if listed.name in skip or not listed.definitions:
+                continue
+            try:
+                beside = {**fitting, listed.name: listed.definitions[0].settings}
+                layout = lay_out(beside, cores)
+                lane = layout.scaled_lane(listed.name)
+                for definition in listed.definitions:
+                    threads = () if lane is None else lane.threads(definition.settings)
+                    await measure(
+                        executor,
+                        source_of(definition, threads),
+                        cores=[each or (0,) for each in layout.core_sets(listed.name)],
+                        device=definition.settings.device,
+                        budget_s=_BUDGET_S,
+                    )
+            except LaneError as error:
+                message = f"{listed.name}/{SETTINGS_FILE}: {error}"
+                findings.append(Finding(listed.name, Severity.ERROR, message))
+            except (MeasuringError, OSError, MemoryError) as error:
+                why = str(error) if isinstance(error, MeasuringError) else machine_reason(error)
+                message = f"{definition.where}: {why}"
+                findings.append(Finding(listed.name, Severity.ERROR, message))
+            else:
+                fitting = beside
+    finally:
+        await executor.close()
+    return findings
