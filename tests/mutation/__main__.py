@@ -94,7 +94,7 @@ ROOMS = (
             "frontends/http/protocol.py",
             "frontends/http/infer.py",
         ),
-        (("tests/server", "-m", "not slow"), LIVE),
+        (("tests/server", "tests/frontends/http", "-m", "not slow"), LIVE),
     ),
 )
 NOT_CHANGED = {"engine/invariants.py"}

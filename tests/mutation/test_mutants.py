@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -36,7 +37,7 @@ def mutants() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up while the class is made.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(__import__("sys").modules, "mutants", module)
+        patch.setitem(sys.modules, "mutants", module)
         spec.loader.exec_module(module)
     return module
 
@@ -66,3 +67,22 @@ def test_each_fault_is_alone_in_a_module_that_compiles(mutants: ModuleType) -> N
             i for i, pair in enumerate(zip(plain, changed, strict=True)) if len({*pair}) > 1
         ]
         assert len(differing) == 1, mutant.name
+
+
+def test_every_room_has_modules_and_tests(mutants: ModuleType, monkeypatch) -> None:
+    """What is moved is moved here, too: a pattern without a file would change nothing, in vain."""
+    monkeypatch.setitem(sys.modules, "mutants", mutants)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = importlib.util.spec_from_file_location("mutation_main", HERE / "__main__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    main = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "mutation_main", main)
+    spec.loader.exec_module(main)
+    for room in main.ROOMS:
+        assert [each for each in room.modules if not list(main.SOURCE.glob(each))] == []
+        asked = [each for stage in room.tests for each in stage if each.startswith("tests/")]
+        assert [each for each in asked if not (main.ROOT / each).is_dir()] == []
+    assert [each for each in main.NOT_CHANGED if not (main.SOURCE / each).exists()] == []
+    listed = {name.partition(" ")[0] for name in main._equivalent()}
+    assert [each for each in listed if not (main.SOURCE / each).exists()] == []
