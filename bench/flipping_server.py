@@ -9,19 +9,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.cli.main import main as serve
-from slacktide.planning.scaling import planners
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
+from slacktide.planning.scaling import PLANNERS
 from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class FlipOptions:
-    """Seconds between two plans."""
+class FlipOptions(Options):
+    """Options of `flip`."""
 
-    period: float = 0.05
+    period: float = option(0.05, "Time between two plans.", unit=SECONDS, above=0)
 
 
 class Flip:
     """A planner."""
+
+    Options = FlipOptions
 
     def __init__(self, options: FlipOptions) -> None:
         self._options = options
@@ -40,6 +44,5 @@ class Flip:
 
 def main() -> None:
     """Run the command line with it among the planners."""
-    kind = planners.PlannerKind("flip", FlipOptions, Flip)
-    planners.PLANNERS = {**planners.PLANNERS, "flip": kind}  # the one seam
+    PLANNERS.offer("flip", lambda: Flip)
     serve()

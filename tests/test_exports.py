@@ -81,8 +81,7 @@ EXPORTS = {
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
         DeadlineQueue Edf EdfOptions Fifo FifoOptions Nexus NexusOptions Orloj
-        OrlojOptions OrlojText Policy PolicyError PoolRecipe Slack SlackOptions make_scheduler
-        option_defaults policy_options
+        OrlojOptions OrlojText PoolRecipe Slack SlackOptions make_scheduler
     """,
     "slacktide.frontends.grpc": """
         AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem
@@ -95,10 +94,9 @@ EXPORTS = {
         CONTENT_TYPE Metrics metrics_routes
     """,
     "slacktide.planning.scaling": """
-        PLANNERS Autoscaler AutoscalerSettings BatchSeconds ModelView PlannerError
-        PlannerKind ReplicaView ScaledModel ScalingLimits ScalingPlanner Standing
-        VariantView Waiting Watchful Wish make_planner planner_defaults
-        planner_options
+        PLANNERS Autoscaler AutoscalerSettings BatchSeconds ModelView ReplicaView
+        ScaledModel ScalingLimits ScalingPlanner Standing VariantView Waiting Watchful
+        Wish make_planner
     """,
     "slacktide.planning.scaling.baselines": """
         Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
@@ -109,7 +107,7 @@ EXPORTS = {
         length_of predict stream
     """,
     "slacktide.simulation.yardsticks": """
-        KAPPAS Case OracleSlack best_finish
+        KAPPAS Case OracleSlack OracleSlackOptions best_finish
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

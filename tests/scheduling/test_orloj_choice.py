@@ -131,7 +131,7 @@ READINGS = ("batch", "own_class", "by_class")
 def test_the_batch_is_that_of_algorithm_1(
     lab, kind: type[Orloj], reading: str, some, b: float
 ) -> None:
-    made = scheduler(lab, kind, b=b, times=reading)
+    made = scheduler(lab, kind, delay_rate=b, times=reading)
     now = 1.0
     for id, (slack, application, penalty) in enumerate(some):
         request = lab.request(id, now + slack, application=application, penalty=penalty)

@@ -56,7 +56,7 @@ def the_long_way(scheduler: Scheduler, replica: Replica, now: float) -> object:
     st.lists(st.one_of(st.floats(0.0, 3.0), st.just(1.0)), min_size=1, max_size=40),
     st.sampled_from([1.0, 4.0]),
     st.integers(0, 3),
-    st.sampled_from([{}, {"kappa": 0.5, "levels": 1}, {"guarantee": "p99"}]),
+    st.sampled_from([{}, {"deferral_discount": 0.5, "levels": 1}, {"guarantee": "p99"}]),
 )
 @settings(max_examples=150)
 def test_requests_that_are_all_alike(

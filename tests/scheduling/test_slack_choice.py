@@ -173,7 +173,12 @@ def test_the_chosen_batch_is_the_best_of_all(
     lab, drawn, single: bool, latency: str, sigma: float, setting: tuple[float, int], best_effort
 ) -> None:
     kappa, levels = setting
-    options = {"kappa": kappa, "levels": levels, "admission": False, "best_effort_share": 0.0}
+    options = {
+        "deferral_discount": kappa,
+        "levels": levels,
+        "admission": False,
+        "best_effort_share": 0.0,
+    }
     scheduler = slack(lab, latency, sigma, **options)
     times = lab.LogNormalTimes(getattr(lab, latency), sigma)
     for id, (left, penalty, signature, rows) in enumerate(drawn):
@@ -260,7 +265,7 @@ def test_the_lane_is_held_when_the_rule_says_so(
     lab, drawn, coming, latency: str, sigma: float, setting: tuple[float, int]
 ) -> None:
     kappa, levels = setting
-    options = {"kappa": kappa, "levels": levels, "admission": False, "lead": 0.5}
+    options = {"deferral_discount": kappa, "levels": levels, "admission": False, "lead": 0.5}
     scheduler = slack(lab, latency, sigma, **options)
     times = lab.LogNormalTimes(getattr(lab, latency), sigma)
     for id, (left, penalty, signature, rows) in enumerate(drawn):
@@ -432,7 +437,7 @@ class TestBestEffort:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"levels": 0}, {"kappa": 1.1}, {"drop": 0.0}, {"best_effort_share": 2.0}]
+    "bad", [{"levels": 0}, {"deferral_discount": 1.1}, {"drop": 0.0}, {"best_effort_share": 2.0}]
 )
 def test_options_out_of_range_are_refused(bad: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):

@@ -59,7 +59,7 @@ class TestClasses:
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
 
     def test_the_long_come_first_where_they_are_worth_enough(self, lab) -> None:
-        scheduler, _ = self.make(lab, theta=5.0)
+        scheduler, _ = self.make(lab, length_exponent=5.0)
         for id, name in enumerate("abab"):
             scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
         assert {1, 3} <= set(ids(scheduler.propose(lab.REPLICA, now=0.0)))

@@ -125,8 +125,8 @@ class Rule:
             length = self.latency.length_alone(left, rows)
             p = float(np.interp(length / self.classes.step, np.arange(POINTS), c))
             spare = max(0.0, left - self.latency.seconds(r.rows, self.classes.means[g]) - took)
-            share = 1 - self.options.kappa * (1 - exp(-spare / tau))
-            worth = (self.classes.alone(g) / self.a) ** self.options.theta * r.penalty
+            share = 1 - self.options.deferral_discount * (1 - exp(-spare / tau))
+            worth = (self.classes.alone(g) / self.a) ** self.options.length_exponent * r.penalty
             value += worth * p * share
         return value / (took + held)
 
@@ -216,8 +216,8 @@ drawn = st.lists(
     st.sampled_from(
         [
             {},
-            {"kappa": 0.5, "levels": 2, "theta": 2.0},
-            {"theta": 0.0, "drop": 0.4},
+            {"deferral_discount": 0.5, "levels": 2, "length_exponent": 2.0},
+            {"length_exponent": 0.0, "drop": 0.4},
             {"guarantee": "p99"},
         ]
     ),

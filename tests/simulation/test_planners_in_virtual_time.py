@@ -186,8 +186,14 @@ class TestScenariosWithPlanners:
                 "'cores' of the scenario gives it more",
             ),
             ("models.m.cores={min: 5, max: 6}", "cores.min: wants 5 cores, and the server may"),
-            ("models.m.scaling=verticle", "scaling: unknown planner 'verticle'; did you mean"),
-            ("models.m.scaling={name: static, core: 2}", "'static' has no option 'core'"),
+            (
+                "models.m.scaling=verticle",
+                "models.m.scaling.name: expected a planner, got 'verticle'; did you mean",
+            ),
+            (
+                "models.m.scaling={name: static, core: 2}",
+                "models.m.scaling.core: unknown key; did you mean 'cores'",
+            ),
             ("models.m.cores=2", None),
             ("models.m.latency.cores=[1, 2, 3]", "models.m.cores: the profile of 'm' "),
         ],

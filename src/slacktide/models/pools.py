@@ -47,7 +47,7 @@ class Pools:
             name, options = self._scheduler, dict(self._options)
         else:
             name = settings.scheduler.name
-            options = settings.scheduler.model_dump(exclude={"name"}, exclude_none=True)
+            options = settings.scheduler.spelt_out()
         if settings.queue_limit is not None:
             options["max_queue"] = settings.queue_limit
         return PoolRecipe(name, options, settings.share, settings.profiling.online)

@@ -19,12 +19,8 @@ from slacktide.scheduling.orloj import OrlojOptions as OrlojOptions
 from slacktide.scheduling.orloj import OrlojText as OrlojText
 from slacktide.scheduling.policies import DEFAULT_POLICY as DEFAULT_POLICY
 from slacktide.scheduling.policies import POLICIES as POLICIES
-from slacktide.scheduling.policies import Policy as Policy
-from slacktide.scheduling.policies import PolicyError as PolicyError
 from slacktide.scheduling.policies import PoolRecipe as PoolRecipe
 from slacktide.scheduling.policies import make_scheduler as make_scheduler
-from slacktide.scheduling.policies import option_defaults as option_defaults
-from slacktide.scheduling.policies import policy_options as policy_options
 from slacktide.scheduling.queue import DeadlineQueue as DeadlineQueue
 from slacktide.scheduling.slack import Slack as Slack
 from slacktide.scheduling.slack import SlackOptions as SlackOptions

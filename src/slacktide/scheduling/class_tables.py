@@ -136,7 +136,9 @@ class ClassTables:
         """A: what a request takes by itself, over all arrivals."""
         self.alone = tuple(classes.alone(of) for of in range(len(classes)))
         """Expected time of one row by itself, by class."""
-        self.worth = tuple((alone / self.mean_alone) ** options.theta for alone in self.alone)
+        self.worth = tuple(
+            (alone / self.mean_alone) ** options.length_exponent for alone in self.alone
+        )
         """What an answer is worth, by class, before its penalty."""
         self.sizes = _sizes(classes, limit)
         """Batch sizes to try, ascending."""

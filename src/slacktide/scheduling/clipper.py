@@ -15,34 +15,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slacktide.domain import Batch, Replica
+from slacktide.domain.options import option
 from slacktide.engine.ports import Idle, Proposal
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
+from slacktide.scheduling.options import QueueOptions
 
 
 @dataclass(frozen=True, slots=True)
-class ClipperOptions:
-    """Settings of `clipper`. Raises ValueError if out of range."""
+class ClipperOptions(QueueOptions):
+    """Options of `clipper`."""
 
-    increase: float = 1.0
-    """Rows that the size grows by after a batch in time."""
-    decrease: float = 0.9
-    """What the size is multiplied by after a late one; above 0, below 1."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
-
-    def __post_init__(self) -> None:
-        if not self.increase > 0.0:
-            raise ValueError(f"increase must be positive, got {self.increase}")
-        if not 0.0 < self.decrease < 1.0:
-            raise ValueError(f"decrease must lie between 0 and 1, got {self.decrease}")
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+    increase: float = option(
+        1.0, "Rows that the batch size grows by after a batch in time.", above=0
+    )
+    decrease: float = option(
+        0.9, "What the batch size is multiplied by after a late one.", above=0, below=1
+    )
 
 
 class Clipper(ArrivalPolicy):
     """First in, first out, with a batch size that feels its way."""
 
-    def __init__(self, options: ClipperOptions, *, max_batch: int) -> None:
+    Options = ClipperOptions
+
+    def __init__(self, options: ClipperOptions, *, max_batch: int, **known: object) -> None:
         super().__init__(max_batch=max_batch, max_queue=options.max_queue)
         self._options = options
         self._size = 1.0

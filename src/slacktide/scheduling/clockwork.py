@@ -19,38 +19,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slacktide.domain import Batch, Reason, Replica
+from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, PoolView, Proposal
 from slacktide.scheduling.edf import Edf, EdfOptions
+from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.recent_times import RecentTimes
 from slacktide.scheduling.tables import powers_of_two
 
 
 @dataclass(frozen=True, slots=True)
-class ClockworkOptions:
-    """Settings of `clockwork`. Raises ValueError if out of range."""
+class ClockworkOptions(DeadlineOptions):
+    """The default tolerance fits the printed figures; on a real machine it makes jitter cost every
+    other batch of the most regular model, and 0.1 is closer to Clockwork's own windows."""
 
-    window: int = 10
-    """Batches of a size that its median is taken over."""
-    tolerance: float = 0.001
-    """Share of its estimate that a batch may take longer before the next one is lost. The default
-    fits the printed figures; on a real machine it makes jitter cost every other batch of the most
-    regular model, and 0.1 is closer to Clockwork's own windows."""
-    admission: bool = True
-    """Refuse at the door what cannot be on time behind the work ahead."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ValueError(f"window must be at least 1, got {self.window}")
-        if not self.tolerance >= 0.0:
-            raise ValueError(f"tolerance must not be negative, got {self.tolerance}")
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+    window: int = option(10, "Batches of a size that its median time is taken over.", least=1)
+    tolerance: float = option(
+        0.001,
+        "Share of its estimate that a batch may take longer before the one behind it is lost.",
+        least=0,
+    )
 
 
 class Clockwork(Edf):
     """Earliest deadline first by point estimates, with batches lost behind overruns."""
+
+    Options: type[DeadlineOptions] = ClockworkOptions
 
     def __init__(
         self, options: ClockworkOptions, *, max_batch: int, times: BatchTimes, view: PoolView

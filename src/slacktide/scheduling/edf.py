@@ -24,32 +24,29 @@ from typing import Literal
 import numpy as np
 
 from slacktide.domain import Replica, Request
+from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import RunClasses
 from slacktide.profiles.fixed_times import ClassForecast
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import TimeByRows
 
 
 @dataclass(frozen=True, slots=True)
-class EdfOptions:
-    """Settings of `edf`. Raises ValueError if out of range."""
+class EdfOptions(DeadlineOptions):
+    """Options of `edf`."""
 
-    guarantee: Literal["expected", "p99"] = "expected"
-    """Which predicted time of a batch must fit before its first deadline."""
-    admission: bool = True
-    """Refuse at the door what cannot be on time behind the work ahead."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
-
-    def __post_init__(self) -> None:
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+    guarantee: Literal["expected", "p99"] = option(
+        "expected", "Which predicted time of a batch must fit before its first deadline."
+    )
 
 
 class Edf(DeadlinePolicy):
     """Earliest deadline first; the largest batch that keeps its first deadline."""
+
+    Options: type[DeadlineOptions] = EdfOptions
 
     def __init__(
         self, options: EdfOptions, *, max_batch: int, times: BatchTimes, view: PoolView

@@ -22,40 +22,44 @@ from itertools import chain
 from typing import Literal
 
 from slacktide.domain import Batch, Reason, Replica, Request
+from slacktide.domain.options import option
+from slacktide.domain.units import SECONDS
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.scheduling.arrival_policy import ArrivalPolicy, Waiting
+from slacktide.scheduling.options import QueueOptions
 
 
 @dataclass(frozen=True, slots=True)
-class FifoOptions:
-    """Settings of `fifo`. Raises ValueError if they contradict each other."""
+class FifoOptions(QueueOptions):
+    """Those of Triton's dynamic batcher."""
 
-    max_delay: float = 0.0
-    """Longest wait of the oldest request for others to join it, in seconds."""
-    preferred: tuple[int, ...] = ()
-    """Batch sizes (rows) worth starting at once; empty: only the largest."""
-    max_queue: int | None = None
-    """Most requests waiting, notices included; None: no limit."""
-    timeout: float | None = None
-    """Longest wait of a request, in seconds; None: no limit."""
-    timeout_action: Literal["reject", "delay"] = "reject"
-    """What becomes of a request that has waited `timeout`."""
-
-    def __post_init__(self) -> None:
-        if self.max_delay < 0:
-            raise ValueError(f"max_delay must not be negative, got {self.max_delay}")
-        if any(size < 1 for size in self.preferred):
-            raise ValueError(f"preferred sizes must be at least 1, got {self.preferred}")
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
-        if self.timeout is not None and self.timeout <= 0:
-            raise ValueError(f"timeout must be positive, got {self.timeout}")
+    max_delay: float = option(
+        0.0,
+        "Longest that the oldest request is held back for a fuller batch.",
+        unit=SECONDS,
+        least=0,
+    )
+    preferred: tuple[int, ...] = option(
+        (), "Batch sizes (rows) that start at once; without them only a full batch does.", least=1
+    )
+    max_queue: int | None = option(
+        None,
+        "Most requests waiting; where `limits.queue` is stated too, the smaller counts.",
+        least=1,
+    )
+    timeout: float | None = option(None, "Longest that a request may wait.", unit=SECONDS, above=0)
+    timeout_action: Literal["reject", "delay"] = option(
+        "reject",
+        "What becomes of one that has: `reject` drops it, `delay` runs it after all others.",
+    )
 
 
 class Fifo(ArrivalPolicy):
     """First in, first out."""
 
-    def __init__(self, options: FifoOptions, *, max_batch: int) -> None:
+    Options = FifoOptions
+
+    def __init__(self, options: FifoOptions, *, max_batch: int, **known: object) -> None:
         super().__init__(max_batch=max_batch, max_queue=options.max_queue)
         self._options = options
         self._delayed: OrderedDict[int, Waiting] = OrderedDict()

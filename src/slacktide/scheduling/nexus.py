@@ -16,31 +16,30 @@ from dataclasses import dataclass
 from math import inf
 
 from slacktide.domain import Replica, Request
+from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, Proposal
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
+from slacktide.scheduling.options import QueueOptions
 from slacktide.scheduling.tables import Cached, Lazy, TimeByRows, powers_of_two
 
 
 @dataclass(frozen=True, slots=True)
-class NexusOptions:
-    """Settings of `nexus`. Raises ValueError if out of range."""
+class NexusOptions(QueueOptions):
+    """Options of `nexus`."""
 
-    cycles: float = 4.0
-    """How many batches of the planned size an SLO has room for; at least 1."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
-
-    def __post_init__(self) -> None:
-        if not self.cycles >= 1.0:
-            raise ValueError(f"cycles must be at least 1, got {self.cycles}")
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
+    cycles: float = option(
+        4.0, "How many batches of the planned size an SLO has room for.", least=1
+    )
 
 
 class Nexus(ArrivalPolicy):
     """First in, first out, at a planned size."""
 
-    def __init__(self, options: NexusOptions, *, max_batch: int, times: BatchTimes) -> None:
+    Options = NexusOptions
+
+    def __init__(
+        self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object
+    ) -> None:
         super().__init__(max_batch=max_batch, max_queue=options.max_queue)
         self._cycles = options.cycles
         self._sizes = powers_of_two(max_batch)

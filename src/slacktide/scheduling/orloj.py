@@ -32,10 +32,12 @@ from math import inf, nextafter
 from typing import NamedTuple
 
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
+from slacktide.domain.options import OptionError, option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import RunClasses
 from slacktide.scheduling.best_effort import Floor
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.options import BestEffortOptions
 from slacktide.scheduling.orloj_score import ONE_STEP, Score
 from slacktide.scheduling.orloj_times import OrlojTimes, Reading
 from slacktide.scheduling.queue import Entry, Partition, within_rows
@@ -46,42 +48,36 @@ GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OrlojOptions:
-    """Settings of `orloj` and `orloj_text`. Raises ValueError if out of range."""
+class OrlojOptions(BestEffortOptions):
+    """Options of `orloj` and `orloj_text`. The paper's b is 1e-4 per ms."""
 
-    b: float = 0.1
-    """Rate of the anticipated delay, which is exponential; per second. The paper's 1e-4 per ms."""
-    steps: tuple[tuple[float, ...], ...] = ()
-    """Costs of being later still, each (seconds after the deadline, cost as a multiple of the
-    penalty, on top of those before it), ascending (appendix B). Such requests are given up only
-    when the last step cannot be avoided."""
-    times: Reading = "batch"
-    """Where the expected time of a batch is that of one with the request's own class in it: nowhere
-    (`batch`), in the test of who can make which size (`own_class`), or in the score as well
-    (`by_class`)."""
-    best_effort_share: float = 0.1
-    """Lane time kept for overdue requests without a deadline; 0 to 1."""
-    admission: bool = True
-    """Refuse at the door what cannot be on time behind the work ahead."""
-    max_queue: int | None = 10_000
-    """Most requests waiting, notices included; None: no limit."""
+    delay_rate: float = option(
+        0.1,
+        "Rate of the anticipated delay, which is exponential; per second.",
+        above=0,
+        aliases=("b",),
+    )
+    steps: tuple[tuple[float, ...], ...] = option(
+        (),
+        "Costs of being later still (appendix B), as `[[seconds after the deadline, multiple of "
+        "the penalty], …]`, ascending and each on top of those before it; a request is then given "
+        "up only when the last step cannot be avoided.",
+    )
+    times: Reading = option(
+        "batch",
+        "Where the expected time of a batch is that of one with the request's own class in it: "
+        "nowhere (`batch`), in the test of which sizes it can make (`own_class`), in the score as "
+        "well (`by_class`).",
+    )
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.b < inf:
-            raise ValueError(f"b must be positive and finite, got {self.b}")
+    def check(self) -> None:
+        """Steps ascend."""
         before = 0.0
         for step in self.steps:
             if len(step) != 2 or not (step[0] > before and step[1] > 0.0):
-                raise ValueError(
-                    f"steps must be (seconds after the deadline, cost), ascending, got {self.steps}"
-                )
+                expected = "(seconds after the deadline, cost), ascending"
+                raise OptionError(("steps", f"expected {expected}, got {self.steps}"))
             before = step[0]
-        if not 0.0 <= self.best_effort_share <= 1.0:
-            raise ValueError(
-                f"best_effort_share must be between 0 and 1, got {self.best_effort_share}"
-            )
-        if self.max_queue is not None and self.max_queue < 1:
-            raise ValueError(f"max_queue must be at least 1, got {self.max_queue}")
 
 
 class Kind(NamedTuple):
@@ -107,6 +103,8 @@ class Makers(NamedTuple):
 class Orloj(DeadlinePolicy):
     """Algorithm 1, line 16 as printed."""
 
+    Options = OrlojOptions
+
     def __init__(
         self, options: OrlojOptions, *, max_batch: int, times: BatchTimes, view: PoolView
     ) -> None:
@@ -115,7 +113,9 @@ class Orloj(DeadlinePolicy):
         """How long after its deadline a request is still worth an answer."""
         self._tables: Cached[OrlojTimes] = Cached(
             times,
-            lambda cores: OrlojTimes(times, cores, b=options.b, steps=steps, reading=options.times),
+            lambda cores: OrlojTimes(
+                times, cores, b=options.delay_rate, steps=steps, reading=options.times
+            ),
         )
         super().__init__(
             max_batch=max_batch,

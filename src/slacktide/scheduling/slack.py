@@ -59,6 +59,8 @@ WORTH_WAITING = 1.05
 class Slack(DeadlinePolicy):
     """The default policy. Distributions and classes come from the pool's batch times."""
 
+    Options = SlackOptions
+
     def __init__(
         self, options: SlackOptions, *, max_batch: int, times: BatchTimes, view: PoolView
     ) -> None:
@@ -83,7 +85,7 @@ class Slack(DeadlinePolicy):
             admission=options.admission,
             max_queue=options.max_queue,
         )
-        self._kappa = options.kappa
+        self._kappa = options.deferral_discount
         self._lead = options.lead
         self._tables = slack_tables(times, needs, max_batch)
         self._alike = AllAlike(self._timed, self._tables)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from slacktide.domain.options import OptionError
 from slacktide.frontends.security import (
     PortRules,
     TlsFiles,
@@ -16,7 +17,7 @@ from slacktide.frontends.security import (
     is_loopback,
 )
 from slacktide.frontends.sizes import MIB
-from slacktide.scheduling import PolicyError, policy_options
+from slacktide.scheduling import POLICIES
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
@@ -115,8 +116,8 @@ class ServerSettings:
         if self.scheduler is not None:
             for name, options in (("scheduler", {}), ("scheduler_options", self.scheduler_options)):
                 try:
-                    policy_options(self.scheduler, options)
-                except PolicyError as error:
+                    POLICIES.read(self.scheduler, options)
+                except OptionError as error:
                     raise ValueError(f"{name}: {error}") from None
         elif self.scheduler_options:
             raise ValueError("scheduler_options: needs scheduler")

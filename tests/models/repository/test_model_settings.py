@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slacktide.domain.options import options_of, written
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.registry import Registry
 from slacktide.models.repository.errors import SettingsError
-from slacktide.models.repository.scaling import DURATIONS, Cores, ReplicaCount, Scaling
-from slacktide.models.repository.schedulers import (
-    SCHEDULERS,
-    EdfSettings,
-    FifoSettings,
-    SlackSettings,
-)
+from slacktide.models.repository.fields import DEFAULT_SCHEDULER, Choice, read_choice
+from slacktide.models.repository.scaling import Cores, ReplicaCount
 from slacktide.models.repository.settings import (
     InputPad,
     InputSettings,
@@ -32,8 +29,8 @@ from slacktide.models.repository.settings import (
     WorkHint,
 )
 from slacktide.models.repository.settings_file import parse_settings, validate_settings
-from slacktide.planning.scaling.planners import PLANNERS, planner_options
-from slacktide.scheduling import POLICIES, option_defaults, policy_options
+from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.scheduling import POLICIES, EdfOptions, FifoOptions, SlackOptions
 
 RANGE = "cores: {min: 1, max: 2}\n"
 PADDED = "inputs: {x: {pad: {}}}\npadding: exact\n"
@@ -47,7 +44,7 @@ def load(text: str) -> ModelSettings:
 
 def test_nothing_stated_gives_the_defaults() -> None:
     assert load("") == load("{}") == ModelSettings()
-    assert ModelSettings().scheduler == SlackSettings()
+    assert ModelSettings().scheduler == DEFAULT_SCHEDULER == Choice("slack", SlackOptions())
     assert ModelSettings().versions == Versions(latest=1)
 
 
@@ -72,7 +69,6 @@ def test_every_key_is_documented() -> None:
     sections = {
         "cores.": Cores,
         "replicas.": ReplicaCount,
-        "scaling.": Scaling,
         "limits.": Limits,
         "profiling.": Profiling,
         "versions.": Versions,
@@ -85,18 +81,19 @@ def test_every_key_is_documented() -> None:
     nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
     unnamed = {"limits", "inputs", "outputs", "scheduler", "scaling", "profiling"}
     flat = {*ModelSettings.model_fields} - unnamed
-    options = {key for model in SCHEDULERS.values() for key in model.model_fields} - {"name"}
-    for key in flat | nested | options | {"scheduler.name"}:
+    for key in flat | nested | {"scheduler.name", "scaling.name"}:
         assert f"`{key}`" in tables, key
 
 
 def test_short_forms() -> None:
     short = load("scheduler: fifo\ncores: 2\nversions: all")
-    assert short.scheduler == FifoSettings()
+    assert short.scheduler == Choice("fifo", FifoOptions())
     assert short.cores == Cores(min=2, max=2)
     assert short.versions == Versions(all=True)
     assert load("versions: [3, '1']").versions == Versions(only=("3", "1"))
-    assert load("scheduler: {name: edf, guarantee: p99}").scheduler == EdfSettings(guarantee="p99")
+    edf = load("scheduler: {name: edf, guarantee: p99}").scheduler
+    assert edf == Choice("edf", EdfOptions(guarantee="p99"))
+    assert edf.stated() == {"guarantee": "p99"}
 
 
 @pytest.mark.parametrize(
@@ -113,9 +110,12 @@ def test_short_forms() -> None:
         ("replica: 2", "replica: unknown key; did you mean 'replicas'?"),
         ("slo: 2s\nmax_slo: 1s", "expected slo at most max_slo, got 2s and 1s"),
         ("scheduler: slak", "scheduler.name: expected a scheduler, got 'slak'; did you mean"),
-        ("scheduler: {kappa: 1}", "scheduler.name: expected a scheduler, got ''; valid: slack"),
+        ("scheduler: {kappa: 1}", "scheduler.name: expected a scheduler, got ''; valid: clipper"),
         ("scheduler: {name: slack, kapa: 1}", "scheduler.kapa: unknown key; did you mean 'kappa'?"),
-        ("scheduler: {name: fifo, kappa: 1}", "scheduler.kappa: unknown key; valid: name, max_de"),
+        (
+            "scheduler: {name: fifo, kappa: 1}",
+            "scheduler.kappa: unknown key; valid: max_queue",
+        ),
         ("scheduler: {name: edf, guarantee: p90}", "scheduler.guarantee: expected 'expected' or"),
         ("limits: {quue: 1}", "limits.quue: unknown key; did you mean 'queue'?"),
         ("limits: {payload: 12mb}", "limits.payload: expected a size in bytes, such as '64MiB'"),
@@ -139,13 +139,16 @@ def test_short_forms() -> None:
             "limits.worker_memory: expected 'executor: worker' beside it",
         ),
         ("scaling: vertical", "scaling: expected 'cores' or 'replicas' with min below max beside"),
-        (f"{RANGE}scaling: vertcal", "scaling: unknown planner 'vertcal'; did you mean 'vertical'"),
+        (
+            f"{RANGE}scaling: vertcal",
+            "scaling.name: expected a planner, got 'vertcal'; did",
+        ),
         (
             f"{RANGE}scaling: {{perod: 2s}}",
-            "scaling: planner 'vertical' has no option 'perod'; did",
+            "scaling.perod: unknown key; did you mean 'period'",
         ),
-        (f"{RANGE}scaling: {{period: 2}}", "scaling: period: expected a duration with its unit"),
-        (f"{RANGE}scaling: {{period: 0s}}", "scaling: planner 'vertical': period: expected a"),
+        (f"{RANGE}scaling: {{period: 2}}", "scaling.period: expected a duration with its unit"),
+        (f"{RANGE}scaling: {{period: 0s}}", "scaling.period: expected more than 0s, got 0s"),
         (f"{RANGE}scaling: 3", "scaling: expected keys and values, got 3"),
         ("cores: true", "cores: expected keys and values, got True"),
         ("versions: {latest: 1, all: true}", "versions: expected exactly one of 'latest', 'all'"),
@@ -254,7 +257,7 @@ def test_what_may_change_says_who_decides(text: str, name: str) -> None:
 
 def test_options_of_a_planner_that_are_times_carry_their_unit() -> None:
     settings = load(f"{RANGE}scaling: {{name: vertical, period: 500ms, delta: 0.1}}")
-    assert settings.planner == ("vertical", {"period": 0.5, "delta": 0.1})
+    assert settings.planner == ("vertical", {"period": 0.5, "row_cost": 0.1})
     printed = settings.model_dump(mode="json", exclude_none=True)
     assert validate_settings(printed, where="") == settings
 
@@ -264,22 +267,24 @@ def test_without_a_range_nothing_is_scaled(text: str) -> None:
     assert not load(text).scaled
 
 
-PLAIN = {"headroom", "delta", "gain", "up_share", "down_share", "rate", "factor"}
-"""Options of planners that are numbers and no times."""
-
-
-def test_every_option_that_is_a_time_is_written_with_its_unit() -> None:
-    times = set()
-    for name in PLANNERS:
-        for field in fields(planner_options(name, {})):
-            if "float" in str(field.type):
-                times.add(field.name)
-    assert times - PLAIN == DURATIONS
+@pytest.mark.parametrize("registry", [POLICIES, PLANNERS], ids=lambda each: each.kind)
+def test_every_option_is_stated_once_with_what_it_does_and_reads_back(
+    registry: Registry[Any],
+) -> None:
+    for name, entry in registry.items():
+        defaults = entry.options()
+        for key, option in options_of(entry.options).items():
+            assert option.text.rstrip().endswith((".", "]]`."))
+            assert not ("Time" in option.text and option.unit is None and "times" not in key), key
+        stated = {"name": name, **written(defaults, options_of(entry.options))}
+        choice = read_choice(registry, stated)
+        assert choice == Choice(name, defaults)
+        assert registry.read(name, choice.spelt_out()) == defaults
 
 
 def test_a_list_of_times_carries_units_too() -> None:
     stated = load("cores: 1\nreplicas: {max: 2}\nscaling: {name: octopinf, windows: [5s, 1m]}")
-    assert stated.planner == ("octopinf", {"windows": [5.0, 60.0]})
+    assert stated.planner == ("octopinf", {"windows": (5.0, 60.0)})
 
 
 def test_padding_needs_a_mask_or_the_owners_word() -> None:
@@ -296,17 +301,6 @@ def test_the_smaller_queue_limit_counts() -> None:
     assert load("").queue_limit is None
     assert load("limits: {queue: 5}").queue_limit == 5
     assert load("limits: {queue: 5}\nscheduler: {name: fifo, max_queue: 3}").queue_limit == 3
-
-
-@pytest.mark.parametrize("name", POLICIES)
-def test_options_are_those_of_the_scheduler_with_its_defaults(name: str) -> None:
-    section = SCHEDULERS[name]().model_dump(exclude={"name"})
-    options = option_defaults(name)
-    if name != "fifo":  # whose own limit Triton's files state; for all others it is limits.queue
-        del options["max_queue"]
-    assert section == options
-    assert policy_options(name, section) == policy_options(name, {})
-    assert set(SCHEDULERS) == set(POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -327,7 +321,7 @@ def test_versions_are_chosen_by_number_not_by_text(
 
 
 _words = st.sampled_from(
-    [*ModelSettings.model_fields, *SCHEDULERS, *Limits.model_fields, "name", "kappa", "x", ""]
+    [*ModelSettings.model_fields, *POLICIES, *Limits.model_fields, "name", "kappa", "x", ""]
 )
 _documents = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), _words),

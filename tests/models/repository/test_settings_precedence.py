@@ -9,9 +9,10 @@ import pytest
 
 from slacktide.models.repository import ModelDefinition, Repository
 from slacktide.models.repository.errors import ModelConfigError, RefusedFieldError, SettingsError
+from slacktide.models.repository.fields import DEFAULT_SCHEDULER
 from slacktide.models.repository.scaling import ReplicaCount
-from slacktide.models.repository.schedulers import FifoSettings, SlackSettings
 from slacktide.models.repository.settings import Versions
+from slacktide.scheduling import FifoOptions
 
 Builder = Callable[..., Path]
 Define = Callable[..., ModelDefinition]
@@ -49,8 +50,8 @@ def test_triton_fields_become_settings(define: Define) -> None:
 
 def test_under_fifo_the_queue_is_tritons(define: Define) -> None:
     definition = define(pbtxt=BATCHING, yaml="scheduler: fifo")
-    fifo = definition.settings.scheduler
-    assert isinstance(fifo, FifoSettings)
+    fifo = definition.settings.scheduler.options
+    assert isinstance(fifo, FifoOptions)
     assert (fifo.max_delay, fifo.preferred) == (0.0005, (4, 8))
     assert (fifo.timeout, fifo.timeout_action) == (0.025, "reject")
     assert definition.settings.slo is None
@@ -61,7 +62,7 @@ def test_under_fifo_the_queue_is_tritons(define: Define) -> None:
 
 def test_under_slack_the_timeout_is_the_slo_and_the_delay_earns_a_warning(define: Define) -> None:
     definition = define(pbtxt=BATCHING)
-    assert definition.settings.scheduler == SlackSettings()
+    assert definition.settings.scheduler == DEFAULT_SCHEDULER
     assert definition.settings.slo == 0.025
     assert definition.settings.queue_limit == 9
     (warning,) = definition.warnings
@@ -80,8 +81,9 @@ def test_slacktide_yaml_wins(define: Define) -> None:
     settings = definition.settings
     assert settings.slo == 1.0
     assert (settings.limits.rows, settings.limits.queue) == (3, 9)
-    assert isinstance(settings.scheduler, FifoSettings)
-    assert (settings.scheduler.max_delay, settings.scheduler.preferred) == (0.002, (4, 8))
+    fifo = settings.scheduler.options
+    assert isinstance(fifo, FifoOptions)
+    assert (fifo.max_delay, fifo.preferred) == (0.002, (4, 8))
     assert settings.replicas == ReplicaCount(min=1, max=1)
 
 
@@ -94,8 +96,8 @@ def test_defaults_give_way_to_both(root: Path, add_model: Builder) -> None:
     assert (a.slo, a.scheduler.name, a.limits.queue) == (3.0, "fifo", 7)
     assert (b.slo, b.scheduler.name) == (1.0, "edf")
     assert (c.slo, c.limits.queue, c.limits.rows) == (3.0, 9, 5)
-    assert isinstance(c.scheduler, FifoSettings)
-    assert c.scheduler.max_delay == 0.0005
+    assert isinstance(c.scheduler.options, FifoOptions)
+    assert c.scheduler.options.max_delay == 0.0005
 
 
 def test_invalid_defaults_are_refused_at_once(root: Path) -> None:

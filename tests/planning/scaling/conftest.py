@@ -26,12 +26,13 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
+from slacktide.domain.options import Options, option
+from slacktide.domain.registry import Registered
 from slacktide.engine import Engine, PoolParts, PoolView, check_invariants
 from slacktide.planning.scaling import (
     PLANNERS,
     Autoscaler,
     ModelView,
-    PlannerKind,
     ScaledModel,
     ScalingLimits,
     Wish,
@@ -64,9 +65,9 @@ class Scripted:
 
 
 @dataclass(frozen=True, slots=True)
-class ScriptOptions:
-    key: str = ""
-    period: float = 1.0
+class ScriptOptions(Options):
+    key: str = option("", "Which script it follows.")
+    period: float = option(1.0, "Time between two plans.", above=0)
 
 
 @dataclass
@@ -201,8 +202,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Scripted]:
     def make(options: ScriptOptions) -> Scripted:
         return made.setdefault(options.key, Scripted(options.period))
 
-    kind = PlannerKind("scripted", ScriptOptions, make)
-    monkeypatch.setitem(PLANNERS, "scripted", kind)  # type: ignore[arg-type]  # a dict in truth
+    monkeypatch.setitem(PLANNERS, "scripted", Registered("scripted", ScriptOptions, make))
     return made
 
 

@@ -20,7 +20,8 @@ from slacktide.domain import (
     ReplicaUp,
     TimerFired,
 )
-from slacktide.planning.scaling import PlannerError, ScaledModel, ScalingLimits, Waiting, Wish
+from slacktide.domain.options import OptionError
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, Waiting, Wish
 
 M = PoolId("m", "1")
 
@@ -113,7 +114,7 @@ class TestWhenPlannersAreAsked:
         assert one.autoscaler.next_wakeup() is None
 
     def test_unknown_planners_are_refused(self, driver, base_plan):
-        with pytest.raises(PlannerError, match="unknown planner 'verticle'"):
+        with pytest.raises(OptionError, match="expected a planner, got 'verticle'"):
             driver().rebase(base_plan("m"), m=ScaledModel(ScalingLimits(), "verticle"))
 
 

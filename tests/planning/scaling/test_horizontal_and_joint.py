@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.domain.options import OptionError, plain
 from slacktide.planning.scaling import (
+    PLANNERS,
     ModelView,
-    PlannerError,
     ReplicaView,
     ScalingLimits,
     ScalingPlanner,
@@ -21,7 +22,6 @@ from slacktide.planning.scaling import (
     Watchful,
     Wish,
     make_planner,
-    planner_defaults,
 )
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
@@ -186,7 +186,7 @@ def test_where_more_replicas_do_not_pay_joint_is_vertical():
 
 
 def test_joint_gives_cores_back_as_soon_as_vertical():
-    joint, vertical = planner_defaults("joint"), planner_defaults("vertical")
+    joint, vertical = (plain(PLANNERS.read(name, {})) for name in ("joint", "vertical"))
     assert {name: joint[name] for name in vertical} == vertical
 
 
@@ -246,15 +246,15 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
     ("name", "options", "sentence"),
     [
         ("horizontal", {"cores": 0}, "cores: expected at least 1"),
-        ("horizontal", {"window": 0.0}, "window: expected a positive time"),
+        ("horizontal", {"window": 0.0}, "window: expected more than 0s"),
         ("horizontal", {"cool_down": -1.0}, "cool_down: expected at least 0"),
-        ("joint", {"period": math.inf}, "period: expected a positive time"),
+        ("joint", {"period": math.inf}, "period: expected more than 0s"),
         ("joint", {"headroom": -1.0}, "headroom: expected at least 0"),
-        ("joint", {"gain": 1.0}, "gain: expected at least 0 and below 1"),
+        ("joint", {"gain": 1.0}, "gain: expected at least 0 and less than 1"),
     ],
 )
 def test_bad_options_are_named(name, options, sentence):
-    with pytest.raises(PlannerError, match=sentence):
+    with pytest.raises(OptionError, match=sentence):
         make_planner(name, options)
 
 

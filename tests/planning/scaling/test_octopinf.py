@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from slacktide.domain.options import OptionError
 from slacktide.planning.scaling import (
     ModelView,
-    PlannerError,
     ReplicaView,
     ScalingLimits,
     make_planner,
@@ -74,13 +74,13 @@ def test_the_most_replicas_is_the_limit_and_what_is_needed_is_said():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"interval": 0.0}, "interval: expected a positive time"),
-        ({"windows": ()}, "windows: expected positive times"),
-        ({"windows": (15.0, -1.0)}, "windows: expected positive times"),
+        ({"interval": 0.0}, "interval: expected more than 0s"),
+        ({"windows": ()}, "windows: expected at least one time"),
+        ({"windows": (15.0, -1.0)}, "windows: expected more than 0s"),
         ({"up_gap": -1.0}, "up_gap: expected at least 0"),
-        ({"down_share": 0.9}, "down_share: expected above 0 and at most up_share"),
+        ({"down_share": 0.9}, "down_share: expected at most up_share"),
     ],
 )
 def test_bad_options_are_named(options, sentence):
-    with pytest.raises(PlannerError, match=sentence):
+    with pytest.raises(OptionError, match=sentence):
         make_planner("octopinf", options)

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from slacktide.domain.options import OptionError, plain
 from slacktide.planning.scaling import (
     PLANNERS,
     ModelView,
-    PlannerError,
     ReplicaView,
     ScalingLimits,
     Waiting,
     Wish,
     make_planner,
-    planner_defaults,
 )
 
 
@@ -35,7 +34,7 @@ def _view(limits: ScalingLimits) -> ModelView:
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
 def test_every_planner_is_made_from_its_defaults(name: str) -> None:
-    assert make_planner(name, planner_defaults(name)).period > 0.0
+    assert make_planner(name, plain(PLANNERS.read(name, {}))).period > 0.0
 
 
 @pytest.mark.parametrize("name", sorted(PLANNERS))
@@ -55,14 +54,14 @@ def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("statik", {}, "unknown planner 'statik'; did you mean 'static'"),
-        ("static", {"core": 2}, "planner 'static' has no option 'core'; did you mean 'cores'"),
-        ("static", {"cores": 2.5}, "option 'cores' of planner 'static' must be of type int"),
+        ("statik", {}, "expected a planner, got 'statik'; did you mean 'static'"),
+        ("static", {"core": 2}, "planner 'static': core: unknown key; did you mean 'cores'"),
+        ("static", {"cores": 2.5}, "planner 'static': cores: expected a whole number"),
         ("static", {"cores": 0}, "planner 'static': cores: expected at least 1, got 0"),
     ],
 )
 def test_slips_are_named(name: str, options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(PlannerError, match=sentence):
+    with pytest.raises(OptionError, match=sentence):
         make_planner(name, options)
 
 

@@ -105,7 +105,7 @@ def test_several_replicas_share_the_work():
 def test_a_high_price_of_batches_buys_cores_instead():
     view = view_of(2.5, 2.5, 2.5, seconds=lambda rows, cores: 2.0 / cores)
     assert (decide(view).cores, decide(view).batch) == (1, 3)
-    assert (decide(view, delta=2.0).cores, decide(view, delta=2.0).batch) == (3, 1)
+    assert (decide(view, row_cost=2.0).cores, decide(view, row_cost=2.0).batch) == (3, 1)
 
 
 class TestPatience:
@@ -117,7 +117,7 @@ class TestPatience:
         return planner.decide(view, now=now).cores
 
     def test_more_at_once_fewer_after_a_while(self):
-        planner = Vertical(VerticalOptions(p99=False, patience=2.0))
+        planner = Vertical(VerticalOptions(p99=False, scale_down_delay=2.0))
         assert self.cores(planner, 0.0, 2.0) == 1
         assert self.cores(planner, 0.1, 0.125) == 8
         assert self.cores(planner, 1.0, 0.5) == 8
@@ -126,7 +126,7 @@ class TestPatience:
         assert self.cores(planner, 3.2, 2.0) == 1
 
     def test_without_patience_at_once(self):
-        planner = Vertical(VerticalOptions(p99=False, patience=0.0))
+        planner = Vertical(VerticalOptions(p99=False, scale_down_delay=0.0))
         assert self.cores(planner, 0.0, 0.125) == 8
         assert self.cores(planner, 0.1, 2.0) == 1
 
@@ -194,7 +194,7 @@ def test_no_short_cut_misses_a_cheaper_plan(budgets, table, rate, busy):
     assert search().late(*saved) <= min(search().late(4, batch) for batch in range(1, 6))
 
 
-@pytest.mark.parametrize("field", ["period", "patience", "delta"])
+@pytest.mark.parametrize("field", ["period", "scale_down_delay", "row_cost"])
 def test_options_out_of_range_are_named(field):
     with pytest.raises(ValueError, match=field):
         VerticalOptions(**{field: -1.0})

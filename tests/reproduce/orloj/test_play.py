@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from slacktide.domain.options import OptionError
 from slacktide.reproduce.harness.experiments import identity
 from slacktide.reproduce.orloj import play as room
 from slacktide.reproduce.orloj.experiments import (
@@ -19,7 +20,6 @@ from slacktide.reproduce.orloj.experiments import (
     OrlojContender,
 )
 from slacktide.reproduce.orloj.play import Finish, play
-from slacktide.scheduling import PolicyError
 
 CELL = OrlojCell(setting="P", contender=SLACK, seed=1, case="two-modal", slo=2.0, requests=300)
 
@@ -77,9 +77,9 @@ def test_a_trace_moves_the_arrivals():
 
 
 def test_an_unknown_policy_or_option_is_named():
-    with pytest.raises(PolicyError, match="unknown scheduler 'orlo'"):
+    with pytest.raises(OptionError, match="expected a scheduler, got 'orlo'"):
         play(replace(CELL, contender=OrlojContender("orlo", "orlo")))
-    with pytest.raises(PolicyError, match="no option 'tetha'"):
+    with pytest.raises(OptionError, match="tetha: unknown key; did you mean 'theta'"):
         play(replace(CELL, contender=OrlojContender("slack", "slack", (("tetha", 2.0),))))
 
 

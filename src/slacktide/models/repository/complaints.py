@@ -6,16 +6,18 @@ For any file whose parts are `Section`s: slacktide.yaml, and scenarios of the si
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
+from slacktide.domain.options import OptionError
 from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import Problem
-from slacktide.models.repository.schedulers import SCHEDULERS, Section
+from slacktide.models.repository.fields import Section
 
 _TYPES = {
     "int_type": "a whole number",
@@ -43,8 +45,8 @@ class Complaint:
 
 def complaints(error: ValidationError, root: type[Section]) -> tuple[Complaint, ...]:
     """All that is wrong with a document that should have been a `root`, each thing once."""
-    made = (_complaint(dict(details), root) for details in error.errors(include_url=False))
-    return tuple(dict.fromkeys(made))
+    made = (_complaints(dict(details), root) for details in error.errors(include_url=False))
+    return tuple(dict.fromkeys(chain.from_iterable(made)))
 
 
 def dotted(path: Path) -> str:
@@ -55,17 +57,20 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _complaint(details: dict[str, Any], root: type[Section]) -> Complaint:
+def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[Complaint]:
+    path: Path = tuple(details["loc"])
+    error = details.get("ctx", {}).get("error")
+    if not isinstance(error, OptionError):
+        return (_complaint(details, path, root),)
+    return (Complaint((*path, *name.split(".")), told) for name, told in error.problems)
+
+
+def _complaint(details: dict[str, Any], path: Path, root: type[Section]) -> Complaint:
     found, kind, context = details["input"], details["type"], details.get("ctx", {})
-    path, below = _as_written(tuple(details["loc"]), root)
     if kind == "extra_forbidden":
-        return Complaint(path, f"unknown key; {suggestion(str(path[-1]), _keys(below))}")
+        return Complaint(path, f"unknown key; {suggestion(str(path[-1]), _keys(path, root))}")
     if kind == "missing":
         return Complaint(path[:-1], f"expected a key {path[-1]!r}")
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        given = context.get("tag", "")
-        hint = suggestion(given, SCHEDULERS)
-        return Complaint((*path, "name"), f"expected a scheduler, got {given!r}; {hint}")
     if kind == "literal_error":
         valid = re.findall(r"'([^']*)'", context["expected"])
         hint = suggestion(str(found), valid)
@@ -80,20 +85,12 @@ def _complaint(details: dict[str, Any], root: type[Section]) -> Complaint:
     return Complaint(path, f"expected {expected}, got {shown(found)}")
 
 
-def _as_written(location: Path, root: type[Section]) -> tuple[Path, Any]:
-    """`location` without the tags that pydantic puts in (a policy's name), and the annotation of
-    what stands there, or of the section around it where the last key is unknown."""
-    written: list[int | str] = []
+def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
+    """The keys that are valid in the section in which the last key of `path` is not."""
     below: Any = root
-    for part in location:
-        kinds = tuple(_sections(below))
-        tagged = _tags(below) if len(kinds) > 1 else {}
-        if part in tagged:
-            below = tagged[str(part)]
-            continue
-        written.append(part)
+    for part in path:
         below = _step(below, part)
-    return tuple(written), below
+    return tuple(key for kind in _sections(below) for key in kind.model_fields)
 
 
 def _step(annotation: Any, part: int | str) -> Any:
@@ -125,14 +122,3 @@ def _sections(annotation: Any) -> Iterator[type[Section]]:
     for kind in _alternatives(annotation):
         if isinstance(kind, type) and issubclass(kind, Section):
             yield kind
-
-
-def _tags(annotation: Any) -> dict[str, type[Section]]:
-    """The sections told apart by their `name`, by name."""
-    fields = ((kind, kind.model_fields.get("name")) for kind in _sections(annotation))
-    return {str(name.default): kind for kind, name in fields if name is not None}
-
-
-def _keys(annotation: Any) -> tuple[str, ...]:
-    """The keys that are valid in this section."""
-    return tuple(key for kind in _sections(annotation) for key in kind.model_fields)

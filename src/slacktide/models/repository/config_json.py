@@ -8,9 +8,9 @@ from typing import Any
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.interface import row_shape, triton_type
-from slacktide.models.repository.schedulers import FifoSettings
 from slacktide.models.repository.settings import ModelSettings, Versions
 from slacktide.models.repository.triton.translate import BACKEND, MAX_PRIORITY, PLATFORM
+from slacktide.scheduling import FifoOptions
 
 
 def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _dynamic_batching(settings: ModelSettings) -> dict[str, Any]:
     policy: dict[str, Any] = {"allow_timeout_override": True}
     if settings.queue_limit is not None:
         policy["max_queue_size"] = settings.queue_limit
-    if isinstance(fifo := settings.scheduler, FifoSettings):
+    if isinstance(fifo := settings.scheduler.options, FifoOptions):
         batching["max_queue_delay_microseconds"] = round(fifo.max_delay * 1e6)
         if fifo.preferred:
             batching["preferred_batch_size"] = list(fifo.preferred)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from slacktide.models.repository.errors import ModelConfigError, Problem, SettingsError
-from slacktide.models.repository.schedulers import SlackSettings, name_to_section
+from slacktide.models.repository.fields import name_to_section
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import Document, validate_settings
 from slacktide.models.repository.triton.translate import Translation
+from slacktide.scheduling import DEFAULT_POLICY
 
 _DEEP = ("limits", "inputs", "outputs")
 """Keys whose parts are overridden one by one; every other key is replaced as a whole."""
@@ -79,7 +80,7 @@ def _scheduler(own: Document, config: Translation, defaults: Document) -> dict[s
         name_to_section(own.get("scheduler", {})),
     ]
     stated = [layer["name"] for layer in (layers[2], layers[0]) if "name" in layer]
-    name = stated[0] if stated else SlackSettings().name
+    name = stated[0] if stated else DEFAULT_POLICY
     merged: dict[str, Any] = {}
     for layer in layers:
         if layer.get("name") == name:

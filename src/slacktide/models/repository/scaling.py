@@ -1,90 +1,85 @@
 """`cores`, `replicas` and `scaling` of slacktide.yaml: how much a model may have, and who decides.
 
-Which planners there are and what their options are called is the business of
-`slacktide.planning.scaling.planners`; here an option that is a time is written with its unit.
+Which planners there are and what their options are is the business of `PLANNERS`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from slacktide.domain.units import parse_seconds
-from slacktide.models.repository.schedulers import Section
+from slacktide.models.plugins import admit_name
+from slacktide.models.repository.fields import (
+    Choice,
+    Section,
+    may_import,
+    name_to_section,
+    read_choice,
+)
+from slacktide.planning.scaling.planners import PLANNERS
 
 MOST_REPLICAS = 256
 
-DURATIONS = frozenset(
-    {"period", "patience", "window", "windows", "cool_down"}
-    | {"interval", "up_gap", "down_gap"}
-    | {"sample", "half_life", "confidence", "slo"}
-)
-"""Options of planners that are times, or lists of them: written with their unit, as everywhere."""
 
+class _Range(Section):
+    """From the least to the most; a number is short for both being that."""
 
-class Cores(Section):
-    """How many cores a lane of the model's own may have. `2` is short for `{min: 2, max: 2}`."""
-
-    min: Annotated[int, Field(ge=1)] = 1
-    max: Annotated[int, Field(ge=1)] | None = None
-    """None: all that the server may use."""
+    min: Any
+    max: Any
 
     @model_validator(mode="after")
-    def _ordered(self) -> Cores:
+    def _ordered(self) -> _Range:
         if self.max is not None and self.max < self.min:
             raise ValueError(f"expected min at most max, got min {self.min} and max {self.max}")
         return self
 
     @property
     def fixed(self) -> bool:
-        return self.max == self.min
+        """Whether there is nothing to decide."""
+        return bool(self.max == self.min)
 
 
-class ReplicaCount(Section):
+class Cores(_Range):
+    """How many cores a lane of the model's own may have. `2` is short for `{min: 2, max: 2}`."""
+
+    min: Annotated[int, Field(ge=1)] = 1
+    max: Annotated[int, Field(ge=1)] | None = None
+    """None: all that the server may use."""
+
+
+class ReplicaCount(_Range):
     """How many copies of the model there may be. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
     max: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
 
-    @model_validator(mode="after")
-    def _ordered(self) -> ReplicaCount:
-        if self.max < self.min:
-            raise ValueError(f"expected min at most max, got min {self.min} and max {self.max}")
-        return self
 
-    @property
-    def fixed(self) -> bool:
-        return self.max == self.min
-
-
-class Scaling(BaseModel):
-    """A planner by name, with its own options beside it. A name alone is short for `{name: …}`."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, allow_inf_nan=False)
-
-    name: str | None = None
-    """None: the one that suits what may change, cores, replicas or both."""
-
-    def options(self) -> dict[str, object]:
-        """The planner's options, times in seconds. Raises ValueError that names the option."""
-        found: dict[str, object] = {}
-        for key, value in (self.model_extra or {}).items():
-            if key in DURATIONS:
-                try:
-                    many = isinstance(value, list)
-                    value = [*map(parse_seconds, value)] if many else parse_seconds(value)
-                except ValueError as error:
-                    raise ValueError(f"{key}: {error}") from None
-            found[key] = value
-        return found
+def _named(value: Any, info: ValidationInfo) -> Any:
+    section = name_to_section(value)
+    if isinstance(section, Mapping) and (name := section.get("name")) is not None:
+        if not isinstance(name, str):
+            raise ValueError(f"name: expected a word, got {name!r}")
+        admit_name(PLANNERS, name, imports=may_import(info))
+    return section
 
 
-def default_planner(*, cores: bool, replicas: bool) -> str:
-    """Who decides where nobody is named, by what may change: cores, replicas or both."""
-    if cores and replicas:
-        return "joint"
-    return "horizontal" if replicas else "vertical"
+Scaling = Annotated[dict[str, Any], BeforeValidator(_named)]
+"""A planner's name, or a section with its name and its own options; without a name, the planner
+that suits."""
+
+
+def planner_of(scaling: Mapping[str, Any], cores: Cores | None, replicas: ReplicaCount) -> Choice:
+    """The planner that `scaling` names, or that suits what may change: cores, replicas or both.
+
+    Raises OptionError.
+    """
+    suits = "vertical"
+    if not replicas.fixed:
+        suits = "horizontal" if cores is None or cores.fixed else "joint"
+    name = scaling.get("name") or suits
+    return read_choice(PLANNERS, {**scaling, "name": name}, imports=True)  # as was admitted above
 
 
 def number_to_cores(value: Any) -> Any:
@@ -98,8 +93,3 @@ def number_to_replicas(value: Any) -> Any:
     if isinstance(value, int) and not (isinstance(value, bool) or 1 <= value <= MOST_REPLICAS):
         raise ValueError(f"expected 1 to {MOST_REPLICAS}, got {value}")
     return number_to_cores(value)
-
-
-def name_to_planner(value: Any) -> Any:
-    """`joint` is short for `{name: joint}`."""
-    return {"name": value} if isinstance(value, str) else value

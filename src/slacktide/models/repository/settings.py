@@ -11,21 +11,26 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
+from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.units import format_seconds
+from slacktide.models.repository.fields import (
+    DEFAULT_SCHEDULER,
+    ByteSize,
+    Percent,
+    SchedulerSettings,
+    Seconds,
+    Section,
+)
 from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 from slacktide.models.repository.scaling import (
     Cores,
     ReplicaCount,
     Scaling,
-    default_planner,
-    name_to_planner,
     number_to_cores,
     number_to_replicas,
+    planner_of,
 )
-from slacktide.models.repository.schedulers import SchedulerSettings, Section, SlackSettings
-from slacktide.models.repository.units import ByteSize, Percent, Seconds
-from slacktide.planning.scaling.planners import planner_options
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(gt=0)]
@@ -193,7 +198,7 @@ class ModelSettings(Section):
     """No request gets a longer deadline than this, seconds."""
     priority: Annotated[int, Field(ge=1, le=5)] = 3
     """Priority of a request that states none, 1 (highest) to 5; p weighs 2^(3 − p)."""
-    scheduler: SchedulerSettings = SlackSettings()
+    scheduler: SchedulerSettings = DEFAULT_SCHEDULER
     """The policy that orders this model's requests."""
     max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
     """Most rows in one batch; 0: the model has no batch axis; None: read off the model."""
@@ -204,7 +209,7 @@ class ModelSettings(Section):
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
     """Copies of the model, each on a lane of its own: of ⌊cores / replicas⌋ cores if their number
     is fixed, of `cores` each if it is not."""
-    scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
+    scaling: Scaling | None = None
     """Who decides how much of `cores` and `replicas` is used; None: the planner that suits."""
     sessions: Literal["ladder", "one"] = "ladder"
     """Where cores have a range: a session for each size, as far as memory goes, or the largest."""
@@ -301,9 +306,10 @@ class ModelSettings(Section):
             raise ValueError("sessions: expected 'cores' with min below max beside it")
         if self.scaled:
             try:
-                planner_options(*self.planner)
-            except ValueError as error:
-                raise ValueError(f"scaling: {error}") from None
+                planner_of(self.scaling or {}, self.cores, self.replicas)
+            except OptionError as error:
+                problems = ((f"scaling.{name}", told) for name, told in error.problems)
+                raise OptionError(*problems) from None
         return self
 
     @property
@@ -320,12 +326,9 @@ class ModelSettings(Section):
 
     @property
     def planner(self) -> tuple[str, dict[str, object]]:
-        """Who decides, where it is `scaled`, and with which options."""
-        scaling = self.scaling or Scaling()
-        suits = default_planner(
-            cores=self.cores is not None and not self.cores.fixed, replicas=not self.replicas.fixed
-        )
-        return scaling.name or suits, scaling.options()
+        """Who decides, where it is `scaled`, and the options that are stated, as plain values."""
+        choice = planner_of(self.scaling or {}, self.cores, self.replicas)
+        return choice.name, choice.stated()
 
     @property
     def pads(self) -> Padding | None:
@@ -352,5 +355,5 @@ class ModelSettings(Section):
     @property
     def queue_limit(self) -> int | None:
         """Most requests waiting: the smaller of what `limits` and the scheduler say."""
-        stated = (self.limits.queue, getattr(self.scheduler, "max_queue", None))
+        stated = (self.limits.queue, self.scheduler.stated().get("max_queue"))
         return min((limit for limit in stated if limit is not None), default=None)

@@ -5,11 +5,7 @@ from slacktide.planning.scaling.autoscaler import AutoscalerSettings as Autoscal
 from slacktide.planning.scaling.autoscaler import ScaledModel as ScaledModel
 from slacktide.planning.scaling.autoscaler import Standing as Standing
 from slacktide.planning.scaling.planners import PLANNERS as PLANNERS
-from slacktide.planning.scaling.planners import PlannerError as PlannerError
-from slacktide.planning.scaling.planners import PlannerKind as PlannerKind
 from slacktide.planning.scaling.planners import make_planner as make_planner
-from slacktide.planning.scaling.planners import planner_defaults as planner_defaults
-from slacktide.planning.scaling.planners import planner_options as planner_options
 from slacktide.planning.scaling.view import BatchSeconds as BatchSeconds
 from slacktide.planning.scaling.view import ModelView as ModelView
 from slacktide.planning.scaling.view import ReplicaView as ReplicaView

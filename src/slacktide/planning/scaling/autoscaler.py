@@ -150,7 +150,7 @@ class Autoscaler:
         """The plan to put in force where `base` is wanted, with `models` scaled; by name.
 
         Models that stay keep their sizes and what their planners know. The driver must hand the
-        plan to the engine; until it does, nothing else is planned. Raises PlannerError.
+        plan to the engine; until it does, nothing else is planned. Raises OptionError.
         """
         known = self._models
         self._models = {

@@ -12,9 +12,10 @@ What is on its way cannot be helped by what starts now; until a replica serves, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.forecast import MinuteForecast
 from slacktide.planning.scaling.history import Held
 from slacktide.planning.scaling.search import Search
@@ -24,35 +25,32 @@ from slacktide.planning.scaling.walk import SecondsByCores
 
 
 @dataclass(frozen=True, slots=True)
-class HorizontalOptions:
-    """Settings of `horizontal`. Raises ValueError, naming the field, if out of range."""
+class HorizontalOptions(Options):
+    """Options of `horizontal`."""
 
-    cores: int | None = None
-    """Of each replica. None: the fewest that the limits allow."""
-    period: float = 1.0
-    """Seconds between two plans."""
-    window: float = 60.0
-    """Seconds that the forecast looks back over."""
-    cool_down: float = 60.0
-    """Seconds for which fewer replicas must have been enough before one is stopped."""
-    headroom: float = 1.0
-    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
-    p99: bool = True
-    """Plan with the 99th percentile of batch times instead of the typical time."""
-
-    def __post_init__(self) -> None:
-        if self.cores is not None and self.cores < 1:
-            raise ValueError(f"cores: expected at least 1, got {self.cores}")
-        for name in ("period", "window"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
-        for name in ("cool_down", "headroom"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+    cores: int | None = option(
+        None, "Cores of each replica; none: the fewest that the limits allow.", least=1
+    )
+    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
+    window: float = option(60.0, "Time that the forecast looks back over.", unit=SECONDS, above=0)
+    cool_down: float = option(
+        60.0,
+        "Time for which fewer replicas must have been enough before one is stopped.",
+        unit=SECONDS,
+        least=0,
+    )
+    headroom: float = option(
+        1.0, "Room above the forecast rate, in bursts as the view expects them.", least=0
+    )
+    p99: bool = option(
+        True, "Whether to plan with the 99th percentile of batch times; else with the typical time."
+    )
 
 
 class Horizontal:
     """Chooses the number of replicas, and the batch that suits them."""
+
+    Options = HorizontalOptions
 
     def __init__(self, options: HorizontalOptions) -> None:
         self._options = options

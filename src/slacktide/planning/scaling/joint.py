@@ -15,16 +15,18 @@ takes seconds to start, so their number follows the next minute:
 While replicas start, those that serve grow; those that start get only the cores they will need.
 
 **Variants.** The most accurate with which nobody who waits or is expected is late; if there is
-none, the fastest. A more accurate one is returned to after `patience` seconds. The number of
-replicas is chosen for the most accurate one, so that it fits once they serve.
+none, the fastest. A more accurate one is returned to after `scale_down_delay` seconds. The number
+of replicas is chosen for the most accurate one, so that it fits once they serve.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
+from slacktide.domain.options import option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.forecast import MinuteForecast
 from slacktide.planning.scaling.history import Held, ReplicaHistory
 from slacktide.planning.scaling.search import Search, fewest_cores
@@ -33,40 +35,30 @@ from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
 from slacktide.planning.scaling.view import ModelView, VariantView, Wish
 from slacktide.planning.scaling.walk import SecondsByCores
 
-_VERTICAL = VerticalOptions()
-"""Defaults of the options that both have: with one replica, joint is vertical."""
-
 
 @dataclass(frozen=True, slots=True)
-class JointOptions:
-    """Settings of `joint`. Raises ValueError, naming the field, if out of range."""
+class JointOptions(VerticalOptions):
+    """Those of `vertical`, which joint is with one replica, and its own."""
 
-    period: float = _VERTICAL.period
-    """Seconds between two plans; also how far ahead arrivals are expected."""
-    patience: float = _VERTICAL.patience
-    """Seconds for which fewer cores must have been enough before some are given back."""
-    p99: bool = _VERTICAL.p99
-    """Plan with the 99th percentile of batch times instead of the typical time."""
-    delta: float = _VERTICAL.delta
-    """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
-    window: float = 60.0
-    """Seconds looked back over for the number of replicas."""
-    cool_down: float = 60.0
-    """Least seconds from a change of their number to the next, but for what the forecast needs."""
-    gain: float = 0.1
-    """Share of the core-seconds that another number of replicas must save."""
-    headroom: float = 1.0
-    """Room above the forecast rate, in bursts as the view expects them (`ModelView.burst`)."""
-
-    def __post_init__(self) -> None:
-        for name in ("period", "window"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
-        for name in ("patience", "delta", "cool_down", "headroom"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if not 0.0 <= self.gain < 1.0:
-            raise ValueError(f"gain: expected at least 0 and below 1, got {self.gain}")
+    window: float = option(
+        60.0, "Time looked back over for the number of replicas.", unit=SECONDS, above=0
+    )
+    cool_down: float = option(
+        60.0,
+        "Least time from one change of their number for economy to the next; what is needed is "
+        "held for as long.",
+        unit=SECONDS,
+        least=0,
+    )
+    gain: float = option(
+        0.1,
+        "Share of the core-seconds that another number of replicas must save.",
+        least=0,
+        below=1,
+    )
+    headroom: float = option(
+        1.0, "Room above the forecast rate, in bursts as the view expects them.", least=0
+    )
 
 
 SHORT_SHARE = 0.05
@@ -76,19 +68,18 @@ SHORT_SHARE = 0.05
 class Joint:
     """Keeps the last minute's load, and what each number of replicas would have cost in it."""
 
+    Options = JointOptions
+
     def __init__(self, options: JointOptions) -> None:
         self._options = options
-        self._vertical_options = VerticalOptions(
-            **{field.name: getattr(options, field.name) for field in fields(VerticalOptions)}
-        )
-        self._vertical = Vertical(self._vertical_options)
+        self._vertical = Vertical(options)
         self._serving = 0
-        self._rank = Held(options.patience)
+        self._rank = Held(options.scale_down_delay)
         """Of the variant, the most accurate first."""
         self._variant = ""
         self._forecast = MinuteForecast(options.window)
         self._floor = Held(options.cool_down)
-        self._history = ReplicaHistory(options.window, options.patience)
+        self._history = ReplicaHistory(options.window, options.scale_down_delay)
         self._due = -math.inf
         self._changed = -math.inf
         self._count = 0
@@ -113,7 +104,7 @@ class Joint:
         if serving != self._serving:
             # What so many others needed says little of what these need.
             self._serving = serving
-            self._vertical = Vertical(self._vertical_options)
+            self._vertical = Vertical(self._options)
         self._variant = self._chosen(view, variants, now=now)
         wish = self._vertical.decide(self._as_it_runs(view), now=now)
         return replace(
@@ -253,9 +244,11 @@ class Joint:
             now=now,
             horizon=options.period,
             p99=options.p99,
-            delta=options.delta,
+            delta=options.row_cost,
         )
 
     def _search(self, view: ModelView, *, now: float) -> Search:
         options = self._options
-        return Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        return Search(
+            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
+        )

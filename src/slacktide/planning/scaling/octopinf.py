@@ -20,44 +20,55 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.domain.options import OptionError, Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.rates import ArrivalCounts
 from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class OctopInfOptions:
-    """Raises ValueError, naming the field, if out of range."""
+class OctopInfOptions(Options):
+    """Options of `octopinf`."""
 
-    interval: float = 30.0
-    """Seconds between two looks."""
-    windows: tuple[float, ...] = (15.0, 30.0, 60.0)
-    """Seconds over which the rate is taken; the largest counts."""
-    up_gap: float = 150.0
-    """Least seconds from the last change to one upwards."""
-    down_gap: float = 240.0
-    """Least seconds from the last change to one downwards."""
-    up_share: float = 0.8
-    """Share of the replicas' throughput above which there are too few."""
-    down_share: float = 0.7
-    """Share of the throughput that is left below which there are too many."""
+    interval: float = option(30.0, "Time between two looks.", unit=SECONDS, above=0)
+    windows: tuple[float, ...] = option(
+        (15.0, 30.0, 60.0),
+        "Times over which the rate is taken; the largest rate counts.",
+        unit=SECONDS,
+        above=0,
+    )
+    up_gap: float = option(
+        150.0, "Least time from the last change to one upwards.", unit=SECONDS, least=0
+    )
+    down_gap: float = option(
+        240.0, "Least time from the last change to one downwards.", unit=SECONDS, least=0
+    )
+    up_share: float = option(
+        0.8,
+        "Share of the replicas' throughput above which there are too few.",
+        above=0,
+        most=1,
+    )
+    down_share: float = option(
+        0.7,
+        "Share of the throughput that is left below which there are too many.",
+        above=0,
+        most=1,
+    )
 
-    def __post_init__(self) -> None:
-        if not 0.0 < self.interval < math.inf:
-            raise ValueError(f"interval: expected a positive time, got {self.interval}")
-        if not self.windows or not all(0.0 < window < math.inf for window in self.windows):
-            raise ValueError(f"windows: expected positive times, got {self.windows}")
-        for name in ("up_gap", "down_gap"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if not 0.0 < self.down_share <= self.up_share <= 1.0:
-            raise ValueError(
-                "down_share: expected above 0 and at most up_share, and that at most 1, "
-                f"got {self.down_share} and {self.up_share}"
-            )
+    def check(self) -> None:
+        """The shares leave a gap, and there is a window."""
+        if not self.windows:
+            raise OptionError(("windows", "expected at least one time"))
+        if self.down_share > self.up_share:
+            expected = f"at most up_share, {self.up_share}"
+            raise OptionError(("down_share", f"expected {expected}, got {self.down_share}"))
 
 
 class OctopInf:
     """Keeps the arrivals of the longest window and when it changed something last."""
+
+    Options = OctopInfOptions
 
     def __init__(self, options: OctopInfOptions) -> None:
         self._options = options

@@ -2,8 +2,9 @@
 
 Every period, and at once when the queue would miss a deadline under the plan in force, the cheapest
 configuration that `Search` finds is wished for. More cores are wished for without waiting. Fewer
-are wished for only after every plan of the last `patience` seconds would have done with them: what
-is given back too early costs deadlines, what is given back late costs a few core-seconds.
+are wished for only after every plan of the last `scale_down_delay` seconds would have done with
+them: what is given back too early costs deadlines, what is given back late costs a few
+core-seconds.
 
 **What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
 the model's own, nobody who waits, is announced or is expected is late before the next plan, unless
@@ -14,10 +15,11 @@ the cores they need for it (`cores_for_chance`). See `walk` for what is left out
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.history import Held
 from slacktide.planning.scaling.search import Search
 from slacktide.planning.scaling.view import ModelView, Waiting, Wish
@@ -58,32 +60,42 @@ def _all_that_come(view: ModelView, now: float) -> Iterator[Waiting]:
 
 
 @dataclass(frozen=True, slots=True)
-class VerticalOptions:
-    """Settings of `vertical`. Raises ValueError, naming the field, if out of range."""
+class VerticalOptions(Options):
+    """Options of `vertical`."""
 
-    period: float = 1.0
-    """Seconds between two plans; also how far ahead arrivals are expected."""
-    patience: float = 0.5
-    """Seconds for which fewer cores must have been enough before some are given back."""
-    p99: bool = True
-    """Plan with the 99th percentile of batch times instead of the typical time."""
-    delta: float = 0.01
-    """What a row more in a batch costs, in cores; small, to prefer smaller batches only."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.period < math.inf:
-            raise ValueError(f"period: expected a positive time, got {self.period}")
-        for name in ("patience", "delta"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
+    period: float = option(
+        1.0,
+        "Time between two plans; also how far ahead arrivals are expected.",
+        unit=SECONDS,
+        above=0,
+    )
+    scale_down_delay: float = option(
+        0.5,
+        "Time for which fewer cores must have been enough before some are given back.",
+        unit=SECONDS,
+        least=0,
+        aliases=("patience",),
+    )
+    p99: bool = option(
+        True, "Whether to plan with the 99th percentile of batch times; else with the typical time."
+    )
+    row_cost: float = option(
+        0.01,
+        "What a row more in a batch costs, in cores: small, to prefer smaller batches among equals "
+        "only.",
+        least=0,
+        aliases=("delta",),
+    )
 
 
 class Vertical:
     """Chooses cores and batch; leaves the number of replicas as it is."""
 
+    Options = VerticalOptions
+
     def __init__(self, options: VerticalOptions) -> None:
         self._options = options
-        self._wanted = Held(options.patience)
+        self._wanted = Held(options.scale_down_delay)
 
     @property
     def period(self) -> float:
@@ -92,7 +104,9 @@ class Vertical:
     def decide(self, view: ModelView, *, now: float) -> Wish:
         """The cheapest configuration that saves all, or the one that saves most."""
         options, limits = self._options, view.limits
-        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        search = Search(
+            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
+        )
         found = search.first(cores=limits.cores_min)
         reason = "deadlines"
         if found is None:
@@ -121,7 +135,9 @@ class Vertical:
         if not view.replicas:
             return False
         options = self._options
-        search = Search(view, now=now, horizon=options.period, p99=options.p99, delta=options.delta)
+        search = Search(
+            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
+        )
         cores = min(replica.cores for replica in view.replicas)
         hopeless = search.work.hopeless
         if search.late(cores, view.batch, most=hopeless) > hopeless:

@@ -28,9 +28,9 @@ from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
 from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
 from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
-from slacktide.scheduling import SlackOptions, make_scheduler
+from slacktide.scheduling import make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
-from slacktide.simulation.yardsticks import KAPPAS, OracleSlack
+from slacktide.simulation.yardsticks import KAPPAS, OracleSlack, OracleSlackOptions
 
 _MODEL = "model"
 _POOL = PoolId(_MODEL, "1")
@@ -66,7 +66,7 @@ class _Slower:
 
 
 def play(cell: OrlojCell) -> Finish:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, PolicyError."""
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
     requests = sample(
         SETTINGS[cell.setting],
         cell.case,
@@ -116,7 +116,7 @@ def _engine(cell: OrlojCell, requests: Sample, kappa: float) -> Engine:
                 max_batch=max_batch,
                 times=times,
                 view=view,
-                options=SlackOptions(kappa=kappa),
+                options=OracleSlackOptions(deferral_discount=kappa),
             )
             return PoolParts(oracle, times)
         scheduler = make_scheduler(

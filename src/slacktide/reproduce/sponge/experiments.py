@@ -52,7 +52,7 @@ CLAIRVOYANT = "clairvoyant"
 VERTICAL = SpongeContender("vertical", "vertical")
 UNANNOUNCED = SpongeContender("vertical, no notice", "vertical", notice=False)
 JOINT = SpongeContender("joint", "joint", replicas=True)
-PAPER = SpongeContender("paper", "paper")
+PAPER = SpongeContender("paper", "sponge")
 HORIZONTAL = SpongeContender("horizontal", "horizontal", cores=(4, 4), replicas=True)
 FA2 = SpongeContender("fa2", "fa2", cores=(1, 1), replicas=True)
 VPA = SpongeContender(

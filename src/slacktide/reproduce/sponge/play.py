@@ -90,7 +90,7 @@ class Played:
 
 
 def play(cell: SpongeCell) -> Played:
-    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, PlannerError."""
+    """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
     data = bandwidths(cell.folder)
     setting = SETTINGS[cell.setting]
     requests = {

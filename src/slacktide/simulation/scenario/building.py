@@ -18,8 +18,8 @@ from slacktide.domain import Deployment, Plan, PoolId, Route
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
 from slacktide.models.lanes import LaneError, lay_out
 from slacktide.models.repository import ModelDefinition, ModelSettings, RepositoryError
+from slacktide.models.repository.complaints import Complaint, complaints
 from slacktide.models.repository.complaints import Path as Place
-from slacktide.models.repository.schedulers import Section
 from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe
@@ -34,9 +34,10 @@ from slacktide.simulation.scenario.profiles import (
     stated,
 )
 from slacktide.simulation.scenario.reading import Cell
-from slacktide.simulation.scenario.sections import Application, OracleSlackSettings, SimulatedModel
+from slacktide.simulation.scenario.sections import Application, SimulatedModel
 from slacktide.simulation.scenario.traffic import Traffic
 from slacktide.simulation.scenario.world import ServedModel, World
+from slacktide.simulation.yardsticks import OracleSlackOptions
 from slacktide.workloads import (
     Arrivals,
     BandwidthTrace,
@@ -160,10 +161,12 @@ class _Builder:
     ) -> ModelSettings:
         """The model's settings: those of its folder, over which the scenario has the last word."""
         try:
-            ModelSettings(cores=model.cores, replicas=model.replicas, scaling=model.scaling)
+            stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
+            ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
         except ValidationError as error:
-            why = str(error.errors()[0].get("ctx", {}).get("error", error))
-            raise self._refuse(("models", name), why) from None
+            found = complaints(error, ModelSettings)
+            told = (Complaint(("models", name, *each.path), each.message) for each in found)
+            raise self._cell.places.error(*told) from None
         folder = definition.settings if definition is not None else None
         changes: dict[str, object] = {
             "device": "cpu",
@@ -223,11 +226,10 @@ class _Builder:
 
     def _scheduler(
         self, name: str, profile: Profile, settings: ModelSettings
-    ) -> PoolRecipe | OracleSlackSettings:
-        stated: Section = settings.scheduler
-        if not isinstance(stated, OracleSlackSettings):
-            options = stated.model_dump(exclude={"name"}, exclude_none=True)
-            return PoolRecipe(settings.scheduler.name, options, settings.share)
+    ) -> PoolRecipe | OracleSlackOptions:
+        choice = settings.scheduler
+        if not isinstance(choice.options, OracleSlackOptions):
+            return PoolRecipe(choice.name, choice.spelt_out(), settings.share)
         rows = {
             row
             for application in self._scenario.applications.values()
@@ -239,7 +241,7 @@ class _Builder:
             place: Place = ("models", name, "scheduler") if own else ("scheduler",)
             why = f"oracle_slack needs a padded model and requests of one row, unlike {name!r}"
             raise self._refuse(place, why)
-        return stated
+        return choice.options
 
     # ── applications ─────────────────────────────────────────────────────────────────────────
 

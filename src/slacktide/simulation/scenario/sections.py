@@ -18,23 +18,25 @@ from pydantic import (
     model_validator,
 )
 
-from slacktide.domain.suggestions import shown, suggestion
+from slacktide.domain.registry import Registry
+from slacktide.domain.suggestions import shown
+from slacktide.models.repository.fields import (
+    DEFAULT_SCHEDULER,
+    SchedulerSettings,
+    Seconds,
+    Section,
+    name_to_section,
+    read_choice,
+)
 from slacktide.models.repository.scaling import (
     Cores,
     ReplicaCount,
     Scaling,
-    name_to_planner,
     number_to_cores,
     number_to_replicas,
 )
-from slacktide.models.repository.schedulers import (
-    SchedulerSettings,
-    Section,
-    SlackSettings,
-    name_to_section,
-)
 from slacktide.models.repository.settings import Count, Duration, Name, Size
-from slacktide.models.repository.units import Seconds
+from slacktide.simulation.yardsticks import OracleSlack
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,23 +48,14 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(_ascending)]
 
 
-class OracleSlackSettings(Section):
-    """The rule of `slack`, told the true length of every request: a yardstick, no policy."""
-
-    name: Literal["oracle_slack"] = "oracle_slack"
-    kappa: Annotated[float, Field(ge=0, le=1)] | None = None
-    """None: each of a few, the best of which counts."""
-    theta: Annotated[float, Field(ge=0)] = SlackSettings().theta
+YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
+"""What stands where a scheduler may, and can only be had in a simulation."""
 
 
 def _or_yardstick(value: Any, policy: ValidatorFunctionWrapHandler) -> Any:
     section = name_to_section(value)
-    if isinstance(section, dict) and section.get("name") == "oracle_slack":
-        known = OracleSlackSettings.model_fields
-        for key in section:
-            if key not in known:
-                raise ValueError(f"oracle_slack has no option {key!r}; {suggestion(key, known)}")
-        return OracleSlackSettings.model_validate(section)
+    if isinstance(section, dict) and section.get("name") in YARDSTICKS:
+        return read_choice(YARDSTICKS, section)
     return policy(value)
 
 
@@ -134,7 +127,7 @@ class SimulatedModel(Section):
     lane: Name | None = None
     """Name of the lane; models that name the same one share it."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
-    scaling: Annotated[Scaling, BeforeValidator(name_to_planner)] | None = None
+    scaling: Scaling | None = None
     """The planner, where `cores` or `replicas` have a range; None: the one that suits."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight where several models share a lane; None: 1."""
@@ -281,7 +274,7 @@ class Scenario(Section):
     """Everything is run once for each of these."""
     cores: Count = 1
     """Cores of the machine. Models without cores of their own share those that are left."""
-    scheduler: SimulatedScheduler = SlackSettings()
+    scheduler: SimulatedScheduler = DEFAULT_SCHEDULER
     """The policy of every model that does not name its own."""
     start_s: Annotated[Seconds, Field(ge=0)] = 0.0
     """From the start of a replica until it serves; those of the beginning serve at once."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.models.repository import ModelSettings
 from slacktide.planning.scaling import Autoscaler, ScaledModel
-from slacktide.scheduling import PoolRecipe, SlackOptions
+from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution
 from slacktide.simulation.items import Item
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
-from slacktide.simulation.scenario.sections import OracleSlackSettings
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
-from slacktide.simulation.yardsticks import KAPPAS, OracleSlack
+from slacktide.simulation.yardsticks import KAPPAS, OracleSlack, OracleSlackOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class ServedModel:
     """One model, ready to be deployed."""
 
     profile: Profile
-    scheduler: PoolRecipe | OracleSlackSettings
+    scheduler: PoolRecipe | OracleSlackOptions
     max_batch: int
     cores: int
     """Of its smallest lane."""
@@ -53,7 +52,9 @@ class World:
     def kappas(self) -> tuple[float, ...]:
         """A yardstick's, each for a run of its own of which the best counts, unless it has one."""
         policies = [model.scheduler for model in self.models.values()]
-        free = any(isinstance(p, OracleSlackSettings) and p.kappa is None for p in policies)
+        free = any(
+            isinstance(p, OracleSlackOptions) and p.deferral_discount is None for p in policies
+        )
         return KAPPAS if free else KAPPAS[:1]
 
     def simulation(
@@ -89,16 +90,16 @@ class World:
             if isinstance(model.scheduler, PoolRecipe):
                 return model.scheduler.parts(times, max_batch=max_batch, view=view)
             assert isinstance(model.profile, PaddedProfile)
-            stated = model.scheduler.kappa
+            options = model.scheduler
+            if options.deferral_discount is None:
+                options = replace(options, deferral_discount=kappa)
             oracle = OracleSlack(
                 model.profile.latency,
                 mean_length=known.mean,
                 max_batch=max_batch,
                 times=times,
                 view=view,
-                options=SlackOptions(
-                    kappa=kappa if stated is None else stated, theta=model.scheduler.theta
-                ),
+                options=options,
             )
             return PoolParts(oracle, times, model.settings.share)
 

@@ -8,3 +8,4 @@ from slacktide.simulation.yardsticks.beam import Case as Case
 from slacktide.simulation.yardsticks.beam import best_finish as best_finish
 from slacktide.simulation.yardsticks.oracle_slack import KAPPAS as KAPPAS
 from slacktide.simulation.yardsticks.oracle_slack import OracleSlack as OracleSlack
+from slacktide.simulation.yardsticks.oracle_slack import OracleSlackOptions as OracleSlackOptions

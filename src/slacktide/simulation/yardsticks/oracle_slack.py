@@ -20,10 +20,12 @@ tried, such as batches of every number of members).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.domain.options import Options, option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import BatchLatency
 from slacktide.scheduling import SlackOptions
@@ -41,12 +43,30 @@ COST_GAIN = 0.05
 PAYS = 0.05
 """A larger size that saves less of the time per row than this is not tried."""
 
-KAPPAS = (SlackOptions().kappa, 0.6, 0.3)
+KAPPAS = (SlackOptions().deferral_discount, 0.6, 0.3)
 """Each κ that a run is made with; the best counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OracleSlackOptions(Options):
+    """The options of `slack` that matter here."""
+
+    deferral_discount: float | None = option(
+        None,
+        "As of `slack`; none: each of a few, the best of which counts.",
+        least=0,
+        most=1,
+        aliases=("kappa",),
+    )
+    length_exponent: float = option(
+        SlackOptions().length_exponent, "As of `slack`.", least=0, aliases=("theta",)
+    )
 
 
 class OracleSlack(DeadlinePolicy):
     """A `Scheduler` (engine/ports.py). One row per request; refuses and waits for none."""
+
+    Options = OracleSlackOptions
 
     def __init__(
         self,
@@ -56,10 +76,10 @@ class OracleSlack(DeadlinePolicy):
         max_batch: int,
         times: BatchTimes,
         view: PoolView,
-        options: SlackOptions | None = None,
+        options: OracleSlackOptions | None = None,
         length: Callable[[Request], float] = length_of,
     ) -> None:
-        """`mean_length` is that of all arrivals. Of `options`, kappa and theta matter."""
+        """`mean_length` is that of all arrivals."""
         super().__init__(
             max_batch=max_batch,
             times=times,
@@ -69,7 +89,10 @@ class OracleSlack(DeadlinePolicy):
             max_queue=None,
         )
         self._latency = latency
-        self._options = SlackOptions() if options is None else options
+        options = options or OracleSlackOptions()
+        stated = options.deferral_discount
+        self._discount = KAPPAS[0] if stated is None else stated
+        self._exponent = options.length_exponent
         self._length = length
         self._cost = self._mean_alone = latency.seconds(1, mean_length)
 
@@ -107,13 +130,13 @@ class OracleSlack(DeadlinePolicy):
         return entry[0] - self._latency.seconds(1, self._length(entry[2]))
 
     def _best(self, order: Sequence[Request], limit: int, now: float) -> list[Request]:
-        latency, kappa = self._latency, self._options.kappa
+        latency, kappa = self._latency, self._discount
         tau = len(order) * self._cost / self._view.lanes + self._mean_alone
         deadlines = np.array([request.deadline for request in order])
         lengths = np.array([self._length(request) for request in order])
         alone = latency.c0 + latency.c1 * latency.paid(1) * lengths
         penalties = np.array([request.penalty for request in order])
-        worth = penalties * (alone / self._mean_alone) ** self._options.theta
+        worth = penalties * (alone / self._mean_alone) ** self._exponent
 
         best, chosen = 0.0, np.zeros(1, dtype=np.int64)
         for longest in _spread(np.unique(lengths)):

@@ -109,5 +109,5 @@ def test_while_the_instance_starts_nothing_is_seen():
 
 @pytest.mark.parametrize("name", ["sample", "half_life", "confidence"])
 def test_times_that_are_none_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name}: expected a number above 0"):
+    with pytest.raises(ValueError, match=f"{name}: expected more than 0s"):
         make_planner("vpa", {name: 0.0})

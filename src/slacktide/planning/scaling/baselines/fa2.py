@@ -22,23 +22,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class Fa2Options:
-    """Raises ValueError, naming the field."""
+class Fa2Options(Options):
+    """Options of `fa2`."""
 
-    period: float = 1.0
-    """Seconds between two plans."""
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.period < float("inf"):
-            raise ValueError(f"period: expected a number above 0, got {self.period}")
+    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
 
 
 class Fa2:
     """Fewest one-core instances that carry the rate within the budget. Keeps nothing."""
+
+    Options = Fa2Options
 
     def __init__(self, options: Fa2Options) -> None:
         self._period = options.period

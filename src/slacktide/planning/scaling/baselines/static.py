@@ -6,26 +6,23 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.domain.options import Options, option
 from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class StaticOptions:
-    """None: the most that the model's limits allow. Raises ValueError, naming the field."""
+class StaticOptions(Options):
+    """Options of `static`. None: the most that the model's limits allow."""
 
-    cores: int | None = None
-    replicas: int | None = None
-    batch: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("cores", "replicas", "batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name}: expected at least 1, got {value}")
+    cores: int | None = option(None, "Cores of each replica; none: the most allowed.", least=1)
+    replicas: int | None = option(None, "Replicas; none: the most allowed.", least=1)
+    batch: int | None = option(None, "Most rows in a batch; none: the most allowed.", least=1)
 
 
 class Static:
     """Always the same wish, kept within the limits."""
+
+    Options = StaticOptions
 
     def __init__(self, options: StaticOptions) -> None:
         self._options = options

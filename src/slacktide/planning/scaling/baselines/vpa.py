@@ -15,8 +15,10 @@ if it is the only one (`--min-replicas=1`), or nothing would ever change here.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.view import ModelView, Wish
 
 FIRST = 0.01
@@ -81,27 +83,30 @@ _LOOKS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class VpaOptions:
-    """Seconds, each above 0; the defaults are those of its documentation. Raises ValueError, naming
-    the field."""
+class VpaOptions(Options):
+    """The defaults are those of its documentation."""
 
-    sample: float = 60.0
-    """Between two samples of usage, and two looks of the updater."""
-    half_life: float = 86_400.0
-    """After which a sample counts half."""
-    confidence: float = 86_400.0
-    """History that is trusted; one of half that length doubles the distance of the upper bound."""
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if not 0.0 < getattr(self, field.name) < math.inf:
-                raise ValueError(
-                    f"{field.name}: expected a number above 0, got {getattr(self, field.name)}"
-                )
+    sample: float = option(
+        60.0,
+        "Time between two samples of usage, and two looks of the updater.",
+        unit=SECONDS,
+        above=0,
+    )
+    half_life: float = option(
+        86_400.0, "Time after which a sample counts half.", unit=SECONDS, above=0
+    )
+    confidence: float = option(
+        86_400.0,
+        "History that is trusted; one of half that length doubles the distance of the upper bound.",
+        unit=SECONDS,
+        above=0,
+    )
 
 
 class Vpa:
     """One instance, restarted with another size when its usage has left the bounds."""
+
+    Options = VpaOptions
 
     def __init__(self, options: VpaOptions) -> None:
         self._options = options

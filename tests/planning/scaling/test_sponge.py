@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
-from slacktide.planning.scaling.paper import Paper, PaperOptions
+from slacktide.planning.scaling.sponge import Sponge, SpongeOptions
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=16)
 
@@ -31,7 +31,7 @@ def wish_of(expected, on_the_way_ms, present=(7, 3), **options):
         Published(),
         LIMITS,
     )
-    wish = Paper(PaperOptions(**options)).decide(view, now=0.0)
+    wish = Sponge(SpongeOptions(**options)).decide(view, now=0.0)
     return wish.cores, wish.batch
 
 
@@ -71,4 +71,4 @@ def test_where_nothing_is_found_all_stays_as_it_is():
 @pytest.mark.parametrize("field", ["slo", "rate", "factor", "period"])
 def test_options_out_of_range_are_named(field):
     with pytest.raises(ValueError, match=field):
-        PaperOptions(**{field: 0.0})
+        SpongeOptions(**{field: 0.0})

@@ -1,4 +1,4 @@
-"""`paper`: Sponge's optimiser as its published code runs it, to compare with.
+"""`sponge`: Sponge's optimiser as its published code runs it, to compare with.
 
 For cores ascending, then batches ascending, the requests of one second, at the configured rate, are
 laid end to end in batches of b. A pair is refused as soon as a batch has
@@ -19,34 +19,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.view import ModelView, Wish
 
 
 @dataclass(frozen=True, slots=True)
-class PaperOptions:
-    """Settings of `paper`. Raises ValueError, naming the field, if out of range."""
+class SpongeOptions(Options):
+    """Options of `sponge`."""
 
-    slo: float = 1.0
-    """Seconds from sending to the answer; the same for every request."""
-    rate: float | None = None
-    """Requests per second; None: what the view expects."""
-    factor: float = 0.9
-    """Share of the SLO that is planned with. The paper prints none; its code has this one."""
-    period: float = 1.0
-    """Seconds between two plans."""
-
-    def __post_init__(self) -> None:
-        for name in ("slo", "factor", "period"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        if self.rate is not None and not 0.0 < self.rate < math.inf:
-            raise ValueError(f"rate: expected a positive number, got {self.rate}")
+    slo: float = option(
+        1.0, "Time from sending to the answer, the same for every request.", unit=SECONDS, above=0
+    )
+    rate: float | None = option(None, "Requests per second; none: what the view expects.", above=0)
+    factor: float = option(
+        0.9,
+        "Share of the SLO that is planned with. The paper prints none; its code has this one.",
+        above=0,
+    )
+    period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
 
 
-class Paper:
+class Sponge:
     """Chooses cores and batch by the printed objective."""
 
-    def __init__(self, options: PaperOptions) -> None:
+    Options = SpongeOptions
+
+    def __init__(self, options: SpongeOptions) -> None:
         self._options = options
 
     @property
@@ -62,7 +61,7 @@ class Paper:
             found = (min(max(present, limits.cores_min), limits.cores_max), view.batch)
             reason = "none suffices"
         else:
-            reason = "paper"
+            reason = "sponge"
         cores, batch = found
         replicas = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
         return Wish(replicas=replicas, cores=cores, batch=batch, reason=reason)

@@ -1,0 +1,216 @@
+"""Options: a setting is stated once, as a field of an options class.
+
+    @dataclass(frozen=True, slots=True)
+    class MyOptions(Options):
+        window: float = option(10.0, "Time that the rate is taken over.", unit=SECONDS, above=0)
+        share: float = option(0.5, "Share that is kept free.", least=0, most=1, aliases=("s",))
+
+From the field follow the check of its bounds wherever the class is made, the key in a file and the
+KEY=VALUE on a command line (`read_options`), the flag of a verb (`cli/flags.py`), the printed form
+(`written`), and the row in the manual (`rows`). What a field alone cannot say, such as an order of
+two fields, is said by the method `check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from slacktide.domain.suggestions import nearest, shown, suggestion
+from slacktide.domain.units import Unit
+
+OptionsT = TypeVar("OptionsT", bound="Options")
+
+_KEY = "option"
+
+
+class OptionError(ValueError):
+    """Options that cannot be. `problems` are pairs (option, what was expected); the option is empty
+    where several are at odds."""
+
+    def __init__(self, *problems: tuple[str, str], what: str = "") -> None:
+        told = "; ".join(f"{name}: {message}" if name else message for name, message in problems)
+        super().__init__(f"{what}: {told}" if what else told)
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of one option, beside its name, type and default."""
+
+    text: str
+    """One sentence: what it does. It stands in the manual and in the help."""
+    unit: Unit | None = None
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+    aliases: tuple[str, ...] = ()
+    """Other names that files and command lines may use: a paper's letter, a former name."""
+    flag: str = ""
+    """Its flag, where that is not its name without the ending `_s`."""
+    panel: str = ""
+    """The part of the help in which the flag stands; empty: it has none."""
+    metavar: str = ""
+
+    def bounds(self) -> str:
+        """What lies within, in words: `0 to 1`, `more than 0`; empty if everything does."""
+        shown = self.unit.format if self.unit is not None else lambda value: f"{value:g}"
+        if self.least is not None and self.most is not None:
+            return f"{shown(self.least)} to {shown(self.most)}"
+        words = [("at least", self.least), ("more than", self.above)]
+        words += [("at most", self.most), ("less than", self.below)]
+        return " and ".join(f"{word} {shown(bound)}" for word, bound in words if bound is not None)
+
+    def holds(self, value: float) -> bool:
+        """Whether `value` is a finite number within the bounds."""
+        return (
+            isfinite(value)
+            and (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+
+def option(default: Any, text: str, **known: Any) -> Any:
+    """A field of an options class; `known` are the fields of `Option`."""
+    metadata = {_KEY: Option(text, **known)}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class Options:
+    """Base of every options class. Raises OptionError for values out of bounds."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        problems = []
+        for name, each in options_of(type(self)).items():
+            value = getattr(self, name)
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int | float) and not each.holds(number):
+                    expected = each.bounds() or "a finite number"
+                    given = each.unit.format(number) if each.unit and isfinite(number) else number
+                    problems.append((name, f"expected {expected}, got {given}"))
+        if problems:
+            raise OptionError(*problems)
+        self.check()
+
+    def check(self) -> None:
+        """For what no field says alone. Raises OptionError."""
+
+
+def options_of(kind: type[Any]) -> Mapping[str, Option]:
+    """The options of a class, by name, in their order."""
+    return {each.name: each.metadata[_KEY] for each in fields(kind) if _KEY in each.metadata}
+
+
+def default_of(kind: type[Any], name: str) -> Any:
+    """The default of an option."""
+    found: Field[Any] = kind.__dataclass_fields__[name]
+    return found.default if found.default_factory is MISSING else found.default_factory()
+
+
+def read_options(
+    kind: type[OptionsT], values: Mapping[str, object], *, what: str = "", bare: bool = True
+) -> OptionsT:
+    """The options that a document states, the others by default.
+
+    `bare`: what has a unit may also come as a plain number (seconds, bytes), as from Python and
+    from recordings; a file that people write must name the unit. Raises OptionError with every
+    problem; `what` opens its text.
+    """
+    known, types = options_of(kind), get_type_hints(kind)
+    names = {alias: name for name, each in known.items() for alias in (name, *each.aliases)}
+    found: dict[str, Any] = {}
+    problems: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = names.get(key)
+        if name is None:
+            near = names if nearest(key, names) else known
+            problems.append((key, f"unknown key; {suggestion(key, near)}"))
+        elif name in found:
+            problems.append((key, f"stated twice: {name!r} is another name for it"))
+        else:
+            try:
+                found[name] = _typed(value, types[name], known[name].unit, bare)
+            except ValueError as error:
+                problems.append((key, str(error)))
+    if not problems:
+        try:
+            return kind(**found)
+        except OptionError as error:
+            written = {names[key]: key for key in values}
+            problems = [(written.get(name, name), told) for name, told in error.problems]
+    raise OptionError(*problems, what=what)
+
+
+def _typed(value: object, hint: Any, unit: Unit | None, bare: bool) -> Any:
+    """`value` as the annotation `hint` asks for. Raises ValueError."""
+    if isinstance(hint, UnionType):
+        if value is None:
+            return None
+        (hint,) = (part for part in get_args(hint) if part is not NoneType)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if get_origin(hint) is tuple:
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise ValueError(f"expected a list, got {shown(value)}")
+        return tuple(_typed(item, get_args(hint)[0], unit, bare) for item in value)
+    if unit is not None and not (bare and number):
+        return unit.parse(value)
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            choices = " or ".join(map(repr, get_args(hint)))
+            hinted = suggestion(str(value), map(str, get_args(hint)))
+            raise ValueError(f"expected {choices}, got {shown(value)}; {hinted}")
+        return value
+    if hint is float and number:
+        return float(value)  # type: ignore[arg-type]  # a number
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ValueError(f"expected {_WORDS.get(hint, hint.__name__)}, got {shown(value)}")
+    return value
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
+
+
+def plain(options: Options) -> dict[str, Any]:
+    """Options by name as plain values: seconds, bytes, lists. `read_options` reads them back."""
+    return {name: getattr(options, name) for name in options_of(type(options))}
+
+
+def written(options: Options, names: Iterable[str]) -> dict[str, Any]:
+    """Some options as a file has them, with units."""
+    return {
+        name: _with_unit(options_of(type(options))[name], getattr(options, name)) for name in names
+    }
+
+
+def _with_unit(known: Option, value: Any) -> Any:
+    if known.unit is None or value is None:
+        return list(value) if isinstance(value, tuple) else value
+    return (
+        [*map(known.unit.format, value)] if isinstance(value, tuple) else known.unit.format(value)
+    )
+
+
+def rows(kind: type[Options]) -> Iterator[str]:
+    """The table of the manual: option, default, meaning."""
+    for name, each in options_of(kind).items():
+        default = _with_unit(each, default_of(kind, name))
+        if isinstance(default, bool):
+            default = str(default).lower()
+        elif isinstance(default, str):
+            default = f"`{default}`"
+        elif isinstance(default, list):
+            default = ", ".join(map(str, default))
+        value = "none" if default in (None, "") else default
+        names = " or ".join(f"`{word}`" for word in (name, *each.aliases))
+        bounds = f" ({each.bounds()})" if each.bounds() else ""
+        yield f"| {names} | {value} | {each.text}{bounds} |"

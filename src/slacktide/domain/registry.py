@@ -1,0 +1,88 @@
+"""`Registry`: what can be chosen by name, each with options of its own: schedulers, planners.
+
+A class states its options as an attribute, `Options`, and is called with them. What is built in is
+there from the start. What is not may be `offer`ed: it is looked up when it is first named, by a
+function that is passed in, since this room imports nothing by name (`slacktide.models.plugins`
+does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from slacktide.domain.options import OptionError, Options, read_options
+from slacktide.domain.suggestions import suggestion
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Registered(Generic[T]):
+    """One entry: its options class, and how it is made from options and what else it is given."""
+
+    name: str
+    options: type[Options]
+    make: Callable[..., T]
+    built_in: bool = True
+
+
+class Registry(dict[str, Registered[T]]):
+    """Entries by name; `kind` is what they are, such as `scheduler`."""
+
+    def __init__(
+        self,
+        kind: str,
+        entries: Mapping[str, Callable[..., T]],
+        *,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
+        """`aliases`: other names that files and command lines may use."""
+        super().__init__({name: self._entry(name, each) for name, each in entries.items()})
+        self.kind = kind
+        self._aliases = dict(aliases or {})
+        self._offers: dict[str, Callable[[], Any]] = {}
+
+    def offer(self, name: str, load: Callable[[], Any]) -> None:
+        """Have `name` mean the class that `load` returns, unless something built in is called so.
+
+        `load` is called when the name is first used; what it raises makes the name invalid.
+        """
+        if name not in self:
+            self._offers[name] = load
+
+    def find(self, name: str) -> Registered[T]:
+        """The entry called `name`. Raises OptionError if there is none, or it cannot be loaded."""
+        name = self._aliases.get(name, name)
+        if name in self._offers:
+            self[name] = self._loaded(name, self._offers[name])
+            del self._offers[name]
+        found = self.get(name)
+        if found is None:
+            hint = suggestion(name, sorted({*self, *self._offers}))
+            raise OptionError(("name", f"expected a {self.kind}, got {name!r}; {hint}"))
+        return found
+
+    def read(self, name: str, values: Mapping[str, object], *, bare: bool = True) -> Options:
+        """The options of `name`, defaults filled in. Raises OptionError as `read_options` does."""
+        options = self.find(name).options
+        return read_options(options, values, what=f"{self.kind} {name!r}", bare=bare)
+
+    def make(self, name: str, options: Mapping[str, object], **given: Any) -> T:
+        """A fresh one, made of the options that are stated and of what else it is `given`."""
+        return self.find(name).make(self.read(name, options), **given)
+
+    def _loaded(self, name: str, load: Callable[[], Any]) -> Registered[T]:
+        try:
+            return self._entry(name, load(), built_in=False)
+        except Exception as error:  # it is foreign code that ran
+            told = f"{self.kind} {name!r} cannot be used: {type(error).__name__}: {error}"
+            raise OptionError(("name", told)) from error
+
+    @staticmethod
+    def _entry(name: str, made_of: Callable[..., T], *, built_in: bool = True) -> Registered[T]:
+        options = getattr(made_of, "Options", None)
+        if not (isinstance(options, type) and issubclass(options, Options)):
+            raise TypeError("expected a class with an options class as its attribute 'Options'")
+        return Registered(name, options, made_of, built_in)

@@ -1,0 +1,131 @@
+"""What the fields of a document are made of: sections, values with units, choices by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    PlainValidator,
+    ValidationInfo,
+)
+
+from slacktide.domain.options import Options, options_of, plain, read_options, written
+from slacktide.domain.registry import Registry
+from slacktide.domain.suggestions import shown
+from slacktide.domain.units import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    parse_bytes,
+    parse_percent,
+    parse_seconds,
+)
+from slacktide.models.plugins import admit_name
+from slacktide.scheduling import DEFAULT_POLICY, POLICIES
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_seconds),
+    PlainSerializer(format_seconds, return_type=str, when_used="json"),
+]
+"""Seconds, written with a unit."""
+
+ByteSize = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    PlainSerializer(format_bytes, return_type=str, when_used="json"),
+]
+"""Bytes, written with a unit or as a whole number."""
+
+Percent = Annotated[
+    float,
+    BeforeValidator(parse_percent),
+    PlainSerializer(format_percent, return_type=str, when_used="json"),
+]
+"""A share, 0 to 1, written as a percentage."""
+
+
+class Section(BaseModel):
+    """A part of slacktide.yaml: frozen, no unknown keys, no `"8"` for 8, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy or planner by name, with its options."""
+
+    name: str
+    options: Options
+    named: frozenset[str] = field(default=frozenset(), compare=False)
+    """The options that the document names; the others have their defaults."""
+
+    def stated(self) -> dict[str, Any]:
+        """The options that are named, as plain values."""
+        return {name: value for name, value in plain(self.options).items() if name in self.named}
+
+    def spelt_out(self) -> dict[str, Any]:
+        """All options as plain values, so that a recording has them whatever the defaults will be.
+
+        Only a queue's limit that is not stated is left out: `limits.queue` may state it.
+        """
+        values = plain(self.options).items()
+        return {
+            name: value
+            for name, value in values
+            if value is not None and (name != "max_queue" or name in self.named)
+        }
+
+    def document(self) -> dict[str, Any]:
+        """As a file would have it."""
+        return {"name": self.name, **written(self.options, self.named)}
+
+
+def name_to_section(value: Any) -> Any:
+    """`edf` is short for `{name: edf}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def read_choice(registry: Registry[Any], value: object, *, imports: bool = False) -> Choice:
+    """The choice that a document makes. Raises ValueError, OptionError.
+
+    `imports`: whether it may name a class, as `module:Class`.
+    """
+    if isinstance(value, Choice):
+        return value
+    section = name_to_section(value)
+    if not isinstance(section, Mapping):
+        raise ValueError(f"expected keys and values, got {shown(value)}")
+    stated = {str(key): each for key, each in section.items() if key != "name"}
+    name = section.get("name", "")
+    name = name if isinstance(name, str) else repr(name)
+    admit_name(registry, name, imports=imports)
+    found = registry.find(name)
+    options = read_options(found.options, stated, bare=False)
+    known = options_of(found.options).items()
+    named = (key for key, option in known if not stated.keys().isdisjoint((key, *option.aliases)))
+    return Choice(found.name, options, frozenset(named))
+
+
+def may_import(info: ValidationInfo) -> bool:
+    """Whether the document that is being read may name classes to import."""
+    return bool(info.context and info.context.get("imports"))
+
+
+SchedulerSettings = Annotated[
+    Choice,
+    PlainValidator(
+        lambda value, info: read_choice(POLICIES, value, imports=may_import(info)),
+        json_schema_input_type=Any,
+    ),
+    PlainSerializer(Choice.document),
+]
+"""A policy's name, or a section with its name and its own options."""
+
+DEFAULT_SCHEDULER = Choice(DEFAULT_POLICY, POLICIES[DEFAULT_POLICY].options())
