@@ -72,23 +72,20 @@ def request(payload_bytes: int) -> bytes:
 # ---- servers
 
 
-class NoTicket:
-    def cancel(self, reason: Reason) -> None:
-        pass
-
-
 class InstantPlane:
-    """A data plane that copies nothing and answers in the next turn of the loop."""
+    """A data plane whose one call copies nothing and answers in the next turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._call_soon = loop.call_soon
-        self._ticket = NoTicket()
 
-    def infer(
-        self, call: InferCall, context: CallContext, reply: Callable[[InferReply], None]
-    ) -> NoTicket:
+    def call(self, model: str, version: str | None, context: CallContext) -> InstantPlane:
+        return self
+
+    def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
         self._call_soon(reply, ANSWER)
-        return self._ticket
+
+    def cancel(self, reason: Reason) -> None:
+        pass
 
 
 class _OneMethod(grpc.GenericRpcHandler):

@@ -557,7 +557,7 @@ class House:
 def _nothing_left(app: App) -> None:
     check_invariants(app.engine)
     assert app.driver.replicas._batches == {}
-    assert app.data.clients == frozenset()
+    assert app.data.limits.clients == frozenset()
     for version in app.catalog.all():
         assert version.arena.bytes_in_use == 0, version.name
         assert version.in_flight == 0, version.name

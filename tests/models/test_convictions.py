@@ -19,8 +19,9 @@ def row(first: float) -> bytes:
 
 
 def send(bench: Bench, first: float, connection: str = "a:1") -> Any:
-    context = CallContext(0.5, "client", "http", connection=connection)
-    return bench.plane.infer(call(row(first)), context, bench.replies.append)
+    opened = bench.open(CallContext(0.5, "client", "http", connection=connection))
+    opened.submit(call(row(first)), bench.replies.append)
+    return opened
 
 
 def reasons(bench: Bench) -> list[Reason]:
@@ -58,9 +59,9 @@ def test_the_same_input_is_refused_where_it_was_announced() -> None:
     def test() -> None:
         bench = Bench()
         crash(bench, 7)
-        upload = bench.announce(16)
-        upload.body()[:] = row(7)
-        upload.complete(call(upload.body()), bench.replies.append)
+        announced, place = bench.announce(16)
+        place[:] = row(7)
+        announced.submit(call(place), bench.replies.append)
         assert reasons(bench)[-1] is Reason.CRASHED_BEFORE
         assert bench.arena.bytes_in_use == 0
 
@@ -114,7 +115,7 @@ def test_a_connection_is_refused_after_several_different_inputs_and_its_address_
         assert reasons(bench)[-1] is Reason.CONNECTION_BLOCKED
         assert bench.replies[-1].retry_after_s == pytest.approx(FRESH_S)
         context = CallContext(0.5, "client", "http", connection="a:1")
-        refused: Any = bench.plane.announce("m", None, 16, {}, context)
+        refused: Any = bench.open(context).announce(16, {})
         assert refused.outcome.reason is Reason.CONNECTION_BLOCKED
         serve(bench, 100, "a:2")
         assert reasons(bench)[-1] is Reason.ON_TIME

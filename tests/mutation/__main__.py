@@ -85,10 +85,9 @@ ROOMS = (
         "call path",
         (
             "server/data_plane.py",
-            "server/infer_ticket.py",
-            "server/upload.py",
-            "server/open_requests.py",
-            "server/deadlines.py",
+            "server/call.py",
+            "server/descriptors.py",
+            "server/pending.py",
             "server/driver.py",
             "frontends/http/admission.py",
             "frontends/http/protocol.py",

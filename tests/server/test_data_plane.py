@@ -20,10 +20,9 @@ from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.profiles import ClassedTimes, LatencyTable
-from slacktide.server import infer_ticket
-from slacktide.server.data_plane import ServerDataPlane
-from slacktide.server.infer_ticket import InferTicket
-from slacktide.server.upload import ServerUpload
+from slacktide.server import data_plane
+from slacktide.server.call import ServerCall
+from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, Parameter
 
 NOTHING: Any = None
@@ -39,8 +38,10 @@ class NotingDriver:
         self.ids = 0
         self.now = 1.0
         self.told: list[Any] = []
-        self.open: dict[int, Callable[..., None]] = {}
-        self.releases: dict[int, Callable[[], None]] = {}
+        self.open: dict[int, Any] = {}
+        """Owners of requests that have no outcome yet."""
+        self.named: dict[int, Any] = {}
+        """Owners of requests whose payload is still named."""
         self.kept: list[Callable[[], None]] = []
 
     def clock(self) -> float:
@@ -50,20 +51,17 @@ class NotingDriver:
         self.ids += 1
         return self.ids
 
-    def announce(self, notice: Any, done: Any, release: Any = None) -> None:
+    def announce(self, notice: Any, owner: Any) -> None:
         self.told.append(notice)
-        self.open[notice.id] = done
-        self.releases[notice.id] = release
+        self.open[notice.id] = self.named[notice.id] = owner
 
-    def submit(self, request: Any, payload: Any, done: Any, release: Any = None) -> None:
+    def submit(self, request: Any, payload: Any, owner: Any) -> None:
         self.told.append(request)
-        self.open[request.id] = done
-        if release is not None:
-            self.releases[request.id] = release
+        self.open[request.id] = self.named[request.id] = owner
 
-    def refuse(self, event: Any, id: int, done: Any) -> None:
-        self.open[id] = done
-        self.end(id, event.reason)
+    def refuse(self, event: Any, owner: Any) -> None:
+        self.open[event.id] = self.named[event.id] = owner
+        self.end(event.id, event.reason)
 
     def flush(self) -> None:
         pass
@@ -81,17 +79,19 @@ class NotingDriver:
     def post(self, event: Any) -> None:
         self.told.append(event)
 
-    def is_open(self, id: int) -> bool:
-        return id in self.open
-
-    def cancel(self, id: int, reason: Reason) -> None:
-        del self.open[id]
-        self.releases.pop(id)()
+    def cancel(self, id: int, reason: Reason) -> bool:
+        known = self.open.pop(id, None) is not None
+        self.release(id)
+        return known
 
     def end(self, id: int, reason: Reason, outputs: Any = None) -> None:
-        self.open.pop(id)(Outcome(reason, self.now), outputs, None)
-        if id in self.releases:
-            self.releases.pop(id)()
+        self.open.pop(id).answered(id, Outcome(reason, self.now), outputs, None)
+        self.release(id)
+
+    def release(self, id: int) -> None:
+        owner = self.named.pop(id, None)
+        if owner is not None:
+            owner.released(id)
 
 
 class Noting:
@@ -105,7 +105,7 @@ class Noting:
 class Bench:
     """A data plane with one model, `m`, whose own priority is 1."""
 
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, requests: int | None = None, arriving: int | None = None) -> None:
         self.driver: Any = NotingDriver()
         self.noted = Noting()
         catalog = Catalog()
@@ -119,23 +119,29 @@ class Bench:
         )
         catalog.serve("m", {"1": self.version})
         self.plane = ServerDataPlane(
-            self.driver, catalog, observers=Observers(self.noted), **limits
+            self.driver, catalog, ClientLimits(requests, arriving), Observers(self.noted)
         )
         self.replies: list[InferReply] = []
 
-    def infer(self, **parameters: Parameter) -> InferTicket:
-        ticket: Any = self.plane.infer(call(ROW, **parameters), context(), self.replies.append)
-        return ticket
+    def open(self, context: CallContext | None = None) -> ServerCall:
+        return self.plane.call("m", None, context or calling())
 
-    def announce(self, length: int, **parameters: Parameter) -> Any:
-        return self.plane.announce("m", None, length, parameters, context())
+    def submit(self, data: Any = ROW, **parameters: Parameter) -> ServerCall:
+        opened = self.open()
+        opened.submit(call(data, **parameters), self.replies.append)
+        return opened
+
+    def announce(self, length: int, **parameters: Parameter) -> tuple[ServerCall, Any]:
+        """The call, and the memory for its body or the refusal."""
+        opened = self.open()
+        return opened, opened.announce(length, parameters)
 
 
 def call(data: Any, **parameters: Parameter) -> InferCall:
     return InferCall("m", None, "", [InputTensor("x", Datatype.FP32, (1, 4), data)], [], parameters)
 
 
-def context() -> CallContext:
+def calling() -> CallContext:
     return CallContext(0.5, "client", "http", traceparent="00-a-b-01")
 
 
@@ -152,7 +158,7 @@ def on_loop(test: Callable[[], None]) -> None:
 def test_a_priority_that_is_stated_wins_over_the_models(stated, penalty):
     def test() -> None:
         bench = Bench()
-        bench.infer(**stated)
+        bench.submit(**stated)
         bench.announce(64, **stated)
         assert [told.penalty for told in bench.driver.told] == [penalty, penalty]
 
@@ -161,12 +167,12 @@ def test_a_priority_that_is_stated_wins_over_the_models(stated, penalty):
 
 def test_requests_of_a_client_are_counted_until_their_end():
     def test() -> None:
-        bench = Bench(client_limit=1)
-        first = bench.infer()
-        bench.infer()
+        bench = Bench(requests=1)
+        first = bench.submit()
+        bench.submit()
         assert [reply.outcome.reason for reply in bench.replies] == [Reason.CLIENT_LIMIT]
         first.cancel(Reason.DISCONNECTED)
-        bench.infer()
+        bench.submit()
         assert len(bench.replies) == 1
         assert bench.version.in_flight == 1
 
@@ -175,10 +181,10 @@ def test_requests_of_a_client_are_counted_until_their_end():
 
 def test_a_bug_while_the_payload_is_written_leaves_nothing_behind():
     def test() -> None:
-        bench = Bench(client_limit=1)
+        bench = Bench(requests=1)
         bench.version.times = NOTHING
         with pytest.raises(AttributeError):
-            bench.infer()
+            bench.submit()
         assert bench.version.in_flight == 0
         assert bench.arena.bytes_in_use == 0
 
@@ -187,42 +193,42 @@ def test_a_bug_while_the_payload_is_written_leaves_nothing_behind():
 
 def test_bodies_that_a_client_announces_and_does_not_send_are_bounded():
     def test() -> None:
-        bench = Bench(arriving_limit=1000)
-        large = bench.announce(2000)  # one alone may be of any size
-        refused = bench.announce(64)
+        bench = Bench(arriving=1000)
+        large, _ = bench.announce(2000)  # one alone may be of any size
+        _, refused = bench.announce(64)
         assert isinstance(refused, InferReply)
         assert refused.outcome.reason is Reason.CLIENT_LIMIT
         large.cancel(Reason.NO_BODY)
-        uploads = [bench.announce(500), bench.announce(500)]
-        assert all(isinstance(upload, ServerUpload) for upload in uploads)
-        assert isinstance(bench.announce(1), InferReply)
+        places = [bench.announce(500)[1], bench.announce(500)[1]]
+        assert all(isinstance(place, memoryview) for place in places)
+        assert isinstance(bench.announce(1)[1], InferReply)
 
     on_loop(test)
 
 
 def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
-    monkeypatch.setattr(infer_ticket, "MOST_BODIES", 2)
+    monkeypatch.setattr(data_plane, "MOST_BODIES", 2)
 
     def test() -> None:
         bench = Bench()
-        first, second = bench.announce(1), bench.announce(1)
-        assert isinstance(bench.announce(1), InferReply)
+        (first, _), (second, _) = bench.announce(1), bench.announce(1)
+        assert isinstance(bench.announce(1)[1], InferReply)
         first.cancel(Reason.NO_BODY)
-        assert isinstance(bench.announce(1), ServerUpload)
+        assert isinstance(bench.announce(1)[1], memoryview)
         second.cancel(Reason.NO_BODY)
 
     on_loop(test)
 
 
-def test_an_upload_keeps_the_memory_it_comes_into():
+def test_a_body_keeps_the_memory_it_comes_into():
     def test() -> None:
         bench = Bench()
-        upload = bench.announce(len(ROW))
-        bench.driver.end(1, Reason.EXPIRED)
+        announced, place = bench.announce(len(ROW))
+        bench.driver.end(announced.id, Reason.EXPIRED)
         bench.version.retire()
-        upload.body()[:] = ROW
+        place[:] = ROW
         assert bench.version.in_flight == 1
-        upload.complete(call(upload.body()), bench.replies.append)
+        announced.submit(call(place), bench.replies.append)
         assert bench.version.in_flight == 0
         assert bench.arena.bytes_in_use == 0
         assert bench.arena.fd < 0
@@ -231,18 +237,18 @@ def test_an_upload_keeps_the_memory_it_comes_into():
 
 
 @pytest.mark.parametrize("end", ["cancel", "refuse", "bug"])
-def test_an_upload_gives_everything_back_however_it_ends(end):
+def test_an_announced_call_gives_everything_back_however_it_ends(end):
     def test() -> None:
-        bench = Bench(client_limit=1, arriving_limit=1)
-        upload = bench.announce(len(ROW))
+        bench = Bench(requests=1, arriving=1)
+        announced, place = bench.announce(len(ROW))
         if end == "cancel":
-            upload.cancel(Reason.DISCONNECTED)
+            announced.cancel(Reason.DISCONNECTED)
         elif end == "refuse":
-            upload.refuse(Reason.BAD_INPUT, "no")
+            announced.refuse(Reason.BAD_INPUT, "no")
         else:
             bench.version.times = NOTHING
             with pytest.raises(AttributeError):
-                upload.complete(call(upload.body()), bench.replies.append)
+                announced.submit(call(place), bench.replies.append)
         assert bench.version.in_flight == 0
         assert bench.arena.bytes_in_use == 0
         assert bench.driver.open == {}
@@ -254,7 +260,7 @@ def test_an_upload_gives_everything_back_however_it_ends(end):
 def test_what_a_front_end_refused_is_told_with_its_caller():
     def test() -> None:
         bench = Bench()
-        bench.plane.body_refused("m", None, Reason.TOO_LARGE, "too large", context())
+        bench.open().refuse(Reason.TOO_LARGE, "too large")
         (seen,) = bench.noted.seen
         assert seen.context.first_byte == 0.5
         assert seen.context.traceparent == "00-a-b-01"
@@ -270,10 +276,9 @@ def test_samples_make_room_for_requests(announced: bool) -> None:
         everything = bench.arena.allocate(bench.arena.limit)
         bench.driver.kept.append(lambda: bench.arena.free(everything))
         if announced:
-            upload = bench.announce(64)
-            assert upload.body().nbytes == 64
+            assert bench.announce(64)[1].nbytes == 64
         else:
-            bench.infer()
+            bench.submit()
         assert len(bench.driver.told) == 1
 
     asyncio.run(play())
@@ -283,7 +288,7 @@ def test_without_samples_there_is_no_room_to_make() -> None:
     async def play() -> None:
         bench = Bench()
         bench.arena.allocate(bench.arena.limit)
-        bench.infer()
+        bench.submit()
         assert [reply.outcome.reason for reply in bench.replies] == [Reason.MEMORY_LIMIT]
         assert bench.driver.told == []
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pytest
 
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.server.deadlines import Due, due, due_at_the_latest
+from slacktide.server.descriptors import Due, due
+from slacktide.wire.calls import CallContext
 from slacktide.wire.parameters import CallOptions
 
 
-def at(options=None, budget=None, *, p99=0.01, **settings):
-    return due(
-        100.0,
-        options or CallOptions(),
-        budget,
-        ModelSettings.model_validate(settings),
-        p99_alone=p99,
-    )
+def at(options=None, budget=None, *, p99=0.01, announced=False, **settings):
+    stated = ModelSettings.model_validate(settings)
+    context = CallContext(100.0, "client", "http", budget)
+    slo = None if announced else stated.slo
+    return due(context, options or CallOptions(), stated, slo, p99)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +50,9 @@ def test_time_spent_on_the_network_is_gone():
 
 
 def test_while_the_body_is_on_its_way_it_may_still_name_a_longer_one_than_the_models():
-    settings = ModelSettings.model_validate({"slo": "2s"})
-    early = due_at_the_latest(100.0, CallOptions(), None, settings, p99_alone=0.01)
-    assert early.best_effort
-    early = due_at_the_latest(100.0, CallOptions(), 0.3, settings, p99_alone=0.01)
-    assert early == Due(100.3, best_effort=False)
-    capped = ModelSettings.model_validate({"slo": "2s", "max_slo": "3s"})
-    early = due_at_the_latest(100.0, CallOptions(), None, capped, p99_alone=0.01)
-    assert early == Due(103.0, best_effort=False)
+    assert at(slo="2s", announced=True).best_effort
+    assert at(budget=0.3, slo="2s", announced=True) == Due(100.3, best_effort=False)
+    assert at(slo="2s", max_slo="3s", announced=True) == Due(103.0, best_effort=False)
 
 
 @pytest.mark.parametrize(("p99", "expected"), [(0.01, 101.0), (0.5, 105.0)])

@@ -51,7 +51,7 @@ from slacktide.runtime.scaling import Scaling
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
-from slacktide.server.open_requests import Outputs
+from slacktide.server.pending import Outputs
 from slacktide.wire.errors import ControlError
 
 POOL = PoolId("m", "1")
@@ -166,17 +166,19 @@ class Stage:
     def submit(self, budget: float | None = None) -> int:
         request = self.request(budget)
         payload = Payload(1, (TensorRef(64 * request.id, 4, (1, 1)),))
-        self.driver.submit(
-            request,
-            payload,
-            lambda outcome, outputs, timing: self.hear(request.id, outcome, outputs),
-            lambda: self.freed.append(request.id),
-        )
+        self.driver.submit(request, payload, self)
         return request.id
 
-    def hear(self, id: int, outcome: Outcome, outputs: Outputs | None) -> None:
+    # RequestOwner
+
+    def answered(
+        self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
+    ) -> None:
         assert id not in self.heard, "answered twice"
         self.heard[id] = (outcome, outputs)
+
+    def released(self, id: int) -> None:
+        self.freed.append(id)
 
     def reason(self, id: int) -> Reason:
         return self.heard[id][0].reason
@@ -397,9 +399,8 @@ def test_who_waits_is_cancelled_at_once_and_never_runs():
         await turn()
         second = stage.submit()
         await turn()
-        stage.driver.cancel(second, Reason.CLIENT_CANCELLED)
-        assert not stage.driver.is_open(second)
-        stage.driver.cancel(second, Reason.CLIENT_CANCELLED)  # twice is once
+        assert stage.driver.cancel(second, Reason.CLIENT_CANCELLED)
+        assert not stage.driver.cancel(second, Reason.CLIENT_CANCELLED), "twice is once"
         await turn()
         assert stage.freed == [second]
         stage.puppet.finish(b"aaaa")
@@ -479,23 +480,18 @@ def test_an_announced_request_becomes_a_real_one():
     async def play(stage: Stage) -> None:
         now = stage.driver.clock()
         id = stage.driver.new_id()
-        done: list[Outcome] = []
         notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
-        stage.driver.announce(
-            notice, lambda outcome, outputs, timing: done.append(outcome), lambda: None
-        )
+        stage.driver.announce(notice, stage)
         await turn()
-        assert stage.driver.is_open(id)
+        assert list(stage.driver.waiting()) == [], "its payload is not here"
         payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
-        stage.driver.submit(
-            Request(id, "m", now, now + 5),
-            payload,
-            lambda outcome, outputs, timing: stage.hear(id, outcome, outputs),
-        )
+        stage.driver.submit(Request(id, "m", now, now + 5), payload, stage)
+        assert list(stage.driver.waiting()) == [stage]
         await turn()
+        assert stage.heard == {}
         stage.puppet.finish(b"aaaa")
         assert stage.reason(id) is Reason.ON_TIME
-        assert done == []
+        assert stage.freed == [id]
 
     staged(play)
 
@@ -504,9 +500,7 @@ def test_a_refusal_is_counted_and_answered():
     async def play(stage: Stage) -> None:
         id = stage.driver.new_id()
         stage.driver.refuse(
-            Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number"),
-            id,
-            lambda outcome, outputs, timing: stage.hear(id, outcome, outputs),
+            Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number"), stage
         )
         await turn()
         assert stage.reason(id) is Reason.BAD_INPUT
@@ -519,19 +513,12 @@ def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
     async def play(stage: Stage) -> None:
         now = stage.driver.clock()
         id = stage.driver.new_id()
-        heard = stage.hear
-        stage.driver.announce(
-            Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now),
-            lambda outcome, outputs, timing: heard(id, outcome, outputs),
-            lambda: stage.freed.append(id),
-        )
+        notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
+        stage.driver.announce(notice, stage)
         await turn()
-        stage.driver.refuse(
-            Refused(id, "m", Reason.BAD_INPUT), id, lambda *answer: heard(-id, *answer[:2])
-        )
+        stage.driver.refuse(Refused(id, "m", Reason.BAD_INPUT), stage)
         await turn()
         assert stage.reason(id) is Reason.BAD_INPUT
-        assert list(stage.heard) == [id], "the request had a listener already"
         assert stage.freed == [id]
         assert stage.driver.in_flight == 0
 
@@ -637,7 +624,7 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         stage.driver.submit(
             Request(late.id, "n", late.arrival, late.deadline),
             Payload(1, (TensorRef(0, 4, (1, 1)),)),
-            lambda outcome, outputs, timing: stage.hear(late.id, outcome, outputs),
+            stage,
         )
         await turn()
         await turn()
@@ -662,11 +649,7 @@ def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
         first = stage.submit()
         await turn()
         refused, again = stage.driver.new_id(), stage.request()
-        stage.driver.refuse(
-            Refused(refused, "m", Reason.BAD_INPUT),
-            refused,
-            lambda outcome, outputs, timing: stage.hear(refused, outcome, outputs),
-        )
+        stage.driver.refuse(Refused(refused, "m", Reason.BAD_INPUT), stage)
         stage.driver.post(Submitted(Request(first, "m", again.arrival, again.deadline)))
         second = stage.submit()
         await turn()
@@ -681,14 +664,13 @@ def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
 
 
 def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
-    async def play(stage: Stage) -> None:
-        request = stage.request()
-
-        def broken(outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None) -> None:
+    class Broken(Stage):
+        def answered(self, *_: Any) -> None:
             raise RuntimeError("the connection is in a strange state")
 
+    async def play(stage: Stage) -> None:
         payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
-        stage.driver.submit(request, payload, broken)
+        stage.driver.submit(stage.request(), payload, Broken())
         other = stage.submit()
         await turn()
         stage.puppet.finish(b"aaaa", b"bbbb")

@@ -24,6 +24,8 @@ import os
 from collections.abc import Hashable
 from typing import NamedTuple
 
+from slacktide.domain import Reason
+
 ALIGNMENT = 64
 """Bytes. A cache line, and what vector instructions of today like best."""
 LEAST_RESERVED = 64 << 20
@@ -257,9 +259,13 @@ def map_read_only(fd: int) -> memoryview:
 class MemoryLimitExceeded(Exception):  # noqa: N818  (the name says what happened)
     """The bytes do not fit under a limit. The other side's load, not its mistake."""
 
+    reason = Reason.MEMORY_LIMIT
+
 
 class OwnerLimitExceeded(MemoryLimitExceeded):
     """They would fit, but this owner (a connection, a client) has had its part."""
+
+    reason = Reason.CLIENT_LIMIT
 
 
 class MemoryBudget:

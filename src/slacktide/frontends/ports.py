@@ -48,64 +48,40 @@ class ModelDescription:
     interface: ModelInterface
 
 
-class Ticket(Protocol):
-    """A call in the system. `cancel` may come at any time, also after the answer."""
+class InferenceCall(Protocol):
+    """One call, from its headers to its one reply.
 
-    def cancel(self, reason: Reason) -> None: ...
+    `announce` it if its body is still on the way, then `submit` it; a call whose body is here is
+    submitted at once. `refuse` or `cancel` may end it instead.
+    """
 
-
-class Upload(Protocol):
-    """A body on its way, announced. Exactly one of `complete`, `refuse` or `cancel` ends it."""
-
-    def body(self) -> memoryview:
-        """`length` writable bytes of shared memory to receive the body into."""
+    def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
+        """A body of `length` bytes is to come; `parameters` are those that the headers carry.
+        Returns as much writable shared memory to receive it into, or the refusal, which ends the
+        call. The memory is not to be written to once the call is submitted or has ended."""
         ...
 
-    def complete(self, call: InferCall, reply: Callable[[InferReply], None]) -> Ticket:
-        """The body is here and parsed; tensors are views into `body()` where they can be."""
+    def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
+        """Its body is here and parsed; after `announce`, tensors are views into the memory given
+        where they can be. `reply` is called exactly once, never from inside this method, unless
+        the call is cancelled first; then it is not called at all."""
         ...
 
     def refuse(self, reason: Reason, message: str) -> None:
-        """The body turned out bad; the front end answers by itself."""
+        """The front end turns the call away (a malformed body, too large) and answers by itself:
+        it is counted. Not after `submit`."""
         ...
 
-    def cancel(self, reason: Reason) -> None: ...
+    def cancel(self, reason: Reason) -> None:
+        """The client has gone. At any time, also after the reply."""
+        ...
 
 
 class DataPlane(Protocol):
     """Inference."""
 
-    def infer(
-        self, call: InferCall, context: CallContext, reply: Callable[[InferReply], None]
-    ) -> Ticket:
-        """Submit a complete call. `reply` is called exactly once, never from inside this call,
-        unless the ticket is cancelled first; then it is not called at all."""
-        ...
-
-    def announce(
-        self,
-        model: str,
-        version: str | None,
-        length: int,
-        parameters: Mapping[str, Parameter],
-        context: CallContext,
-    ) -> Upload | InferReply:
-        """The headers of a call are here, its body of `length` bytes is not.
-
-        `parameters` are those that headers or metadata can carry. Returns the upload, or the
-        refusal (sent before the body is read).
-        """
-        ...
-
-    def body_refused(
-        self,
-        model: str,
-        version: str | None,
-        reason: Reason,
-        message: str,
-        context: CallContext,
-    ) -> None:
-        """The front end turned a call away itself (malformed body, too large): it is counted."""
+    def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
+        """The headers of a call are here. `version` None: the latest."""
         ...
 
 

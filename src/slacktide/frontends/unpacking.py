@@ -24,7 +24,7 @@ from typing import TypeVar
 import orjson
 
 from slacktide.domain import Reason
-from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded
+from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
 from slacktide.frontends.sizes import KIB, MIB
 from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
 from slacktide.frontends.turns import Line
@@ -122,9 +122,7 @@ class Unpacker:
         try:
             self._budget.charge(nbytes, client)
         except MemoryLimitExceeded as error:
-            mine = isinstance(error, OwnerLimitExceeded)
-            reason = Reason.CLIENT_LIMIT if mine else Reason.MEMORY_LIMIT
-            raise WireError(reason, f"unpacking the body: {error}") from None
+            raise WireError(error.reason, f"unpacking the body: {error}") from None
 
     def close(self) -> None:
         """End the processes and begin nothing more."""

@@ -42,7 +42,7 @@ from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
 from slacktide.runtime.scaling import Scaling
 from slacktide.server.control_plane import ServerControlPlane
-from slacktide.server.data_plane import ServerDataPlane
+from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.driver import Driver
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.settings import ServerSettings
@@ -123,9 +123,11 @@ class App:
         self.data = ServerDataPlane(
             self.driver,
             self.catalog,
-            observers=Observers() if self._tracer is None else Observers(self._tracer),
-            client_limit=settings.max_in_flight_per_client,
-            arriving_limit=max(1, (settings.client_memory_limit or limit // 2) // 4),
+            ClientLimits(
+                requests=settings.max_in_flight_per_client,
+                arriving=max(1, (settings.client_memory_limit or limit // 2) // 4),
+            ),
+            Observers() if self._tracer is None else Observers(self._tracer),
         )
         self.control = ServerControlPlane(
             self.catalog,

@@ -3,7 +3,7 @@
 Requests that come in one turn of the event loop are handed over together at its end, so that
 they can share a batch; what a replica reports is handed over at once. The planners see events
 first, and what they plan comes before them. Everything runs on one event loop and nothing here
-waits. Payloads and answers are kept by `open_requests.py`, replicas by
+waits. Payloads and answers are kept by `pending.py`, replicas by
 `replicas.py`.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from slacktide.domain import (
@@ -28,6 +28,7 @@ from slacktide.domain import (
     Plan,
     PlanChanged,
     Reason,
+    Refused,
     Request,
     ResizeLane,
     RunBatch,
@@ -43,7 +44,7 @@ from slacktide.executors.ports import Payload
 from slacktide.runtime.scaling import Scaling
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
-from slacktide.server.open_requests import Done, OpenRequests
+from slacktide.server.pending import PendingRequests, RequestOwner
 from slacktide.server.replicas import Launcher, Replicas
 from slacktide.wire.errors import ControlError
 
@@ -86,9 +87,13 @@ class Driver:
         self._events: list[Event] = []
         self._flush_due = False
         self._alarm = Alarm(self._loop, self.clock, self._wake)
-        self._requests = OpenRequests()
+        self._requests = PendingRequests()
         self.replicas = Replicas(
-            launcher, self.clock, keep=self._requests.keep, post=self.post, flush=self.flush
+            launcher,
+            self.clock,
+            keep=self._requests.store_outputs,
+            post=self.post,
+            flush=self.flush,
         )
         self._next_id = 0
         self._closed = False
@@ -106,43 +111,32 @@ class Driver:
         self._next_id += 1
         return self._next_id
 
-    def announce(
-        self, notice: Notice, done: Done, release: Callable[[], None] | None = None
-    ) -> None:
-        """A request's headers are here. `done` is called once, at the latest at its deadline."""
-        self._requests.known(notice.id, done, release)
+    def announce(self, notice: Notice, owner: RequestOwner) -> None:
+        """A request's headers are here. It has its outcome at its deadline at the latest."""
+        self._requests.add(notice.id, owner)
         self.post(Announced(notice))
 
-    def submit(
-        self,
-        request: Request,
-        payload: Payload,
-        done: Done,
-        release: Callable[[], None] | None = None,
-    ) -> None:
-        """A request is here, its payload written. `release` is called once, when nothing names
-        the payload any more."""
-        self._requests.arrived(request.id, payload, done, release)
+    def submit(self, request: Request, payload: Payload, owner: RequestOwner) -> None:
+        """A request is here, its payload written."""
+        self._requests.add(request.id, owner, payload)
         self.moderation.arrived(1, now=request.arrival)
         self.post(Submitted(request))
 
-    def refuse(self, event: Event, id: int, done: Done) -> None:
-        """A request that never gets a payload: counted by the engine, answered through `done`."""
-        self._requests.refused(id, done)
+    def refuse(self, event: Refused, owner: RequestOwner) -> None:
+        """A request that never gets a payload: counted by the engine, like any other."""
+        self._requests.add(event.id, owner)
         self.post(event)
 
-    def waiting(self) -> Iterator[Done]:
-        """Of requests that are here and have no answer yet."""
+    def waiting(self) -> Iterator[RequestOwner]:
+        """Owners of requests that are here and have no outcome yet."""
         return self._requests.waiting()
 
-    def is_open(self, id: int) -> bool:
-        """Whether the request still waits for its answer."""
-        return self._requests.is_open(id)
-
-    def cancel(self, id: int, reason: Reason) -> None:
-        """Withdraw; `done` is not called any more."""
-        if self._requests.forget_asker(id):
+    def cancel(self, id: int, reason: Reason) -> bool:
+        """Withdraw a request: its owner hears of no outcome. False if it is owed none."""
+        detached = self._requests.detach(id)
+        if detached:
             self.post(Cancelled(id, reason))
+        return detached
 
     @property
     def in_flight(self) -> int:

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from slacktide.domain import Outcome, OutcomeKind
 from slacktide.wire.calls import Parameter
 from slacktide.wire.errors import BadField
 
@@ -122,6 +123,20 @@ def parse_length(name: str, value: str | bytes) -> int:
     if not (value.isdigit() and value.isascii() and len(value) <= 18):
         raise BadField(name, "a number of bytes", value)
     return int(value)
+
+
+def timing_parameters(outcome: Outcome, variant: str) -> dict[str, Parameter]:
+    """What a client gets that asks for `report_timing`; times in microseconds."""
+    parameters: dict[str, Parameter] = {
+        "queue_us": round(outcome.queue_s * 1e6),
+        "compute_us": round(outcome.compute_s * 1e6),
+        "batch_size": outcome.batch_rows,
+        "variant": variant,
+        "late": outcome.kind is OutcomeKind.LATE,
+    }
+    if outcome.budget_s is not None:
+        parameters["budget_us"] = round(outcome.budget_s * 1e6)
+    return parameters
 
 
 def _typed(header: str, parameter: str, value: str) -> Parameter:

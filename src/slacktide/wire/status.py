@@ -1,4 +1,4 @@
-"""One table from the reason of an outcome to the status codes of both protocols.
+"""What a client reads of an outcome: the status codes of both protocols, by reason, and a sentence.
 
 `triton_strict` answers overload and missed deadlines as Triton does: 503 and UNAVAILABLE.
 gRPC statuses are names (`RESOURCE_EXHAUSTED`), so that this file needs no gRPC.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slacktide.domain import OutcomeKind, Reason
+from slacktide.domain import Outcome, OutcomeKind, Reason
 
 
 class WireStatus(NamedTuple):
@@ -77,3 +77,32 @@ def status_of(
     if reason.kind is OutcomeKind.LATE and not has_result:
         status = LATE_AND_DISCARDED
     return _STRICT.get(status, status) if triton_strict else status
+
+
+_SENTENCES: Mapping[Reason, str] = {
+    Reason.AFTER_DEADLINE: "the result came after the deadline and was discarded as asked",
+    Reason.SHORTER_THAN_ALONE: "the deadline is shorter than the model needs for this request",
+    Reason.EXPIRED: "the deadline has passed",
+    Reason.HOPELESS: "the deadline could no longer be met",
+    Reason.CROWDED_OUT: "the work ahead took longer than expected and left no time for it",
+    Reason.BEHIND_OVERRUN: "the batch ahead took longer than planned",
+    Reason.BEHIND_WORK: "the deadline cannot be met behind the work that is waiting",
+    Reason.QUEUE_FULL: "the queue is full",
+    Reason.MEMORY_LIMIT: "the memory for requests in flight is used up",
+    Reason.CLIENT_LIMIT: "this client has too much in flight",
+    Reason.CRASHED_BEFORE: "the same input has just crashed the model, twice",
+    Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
+    Reason.DRAINING: "the model is being unloaded",
+    Reason.UNAVAILABLE: "the model is unavailable",
+    Reason.CRASHED: "the model crashed on this request, twice",
+    Reason.RUNTIME_ERROR: "the model failed on this request",
+}
+
+
+def message_for(outcome: Outcome, model: str) -> str:
+    """Why `model` gave no result."""
+    sentence = _SENTENCES.get(outcome.reason)
+    detail = outcome.detail
+    if sentence is None:
+        return detail or f"model {model!r}: {outcome.reason.label}"
+    return f"model {model!r}: {sentence}" + (f" ({detail})" if detail else "")

@@ -37,8 +37,8 @@ def test_health(fakes):
         return (
             await client.is_server_live(),
             await client.is_server_ready(),
-            await client.is_model_ready("mlp"),
-            await client.is_model_ready("mlp", "2"),
+            await client.is_model_ready("m"),
+            await client.is_model_ready("m", "2"),
             await client.is_model_ready("other"),
         )
 
@@ -52,9 +52,9 @@ def test_metadata(fakes):
         "version": "0.1",
         "extensions": ["statistics", "parameters"],
     }
-    model = ask(fakes, lambda client: client.get_model_metadata("mlp", as_json=True))
+    model = ask(fakes, lambda client: client.get_model_metadata("m", as_json=True))
     assert model == {
-        "name": "mlp",
+        "name": "m",
         "versions": ["1"],
         "platform": "onnxruntime_onnx",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": ["-1", "4"]}],
@@ -63,8 +63,8 @@ def test_metadata(fakes):
 
 
 def test_configuration(fakes):
-    config = ask(fakes, lambda client: client.get_model_config("mlp")).config
-    assert (config.name, config.platform, config.max_batch_size) == ("mlp", "onnxruntime_onnx", 8)
+    config = ask(fakes, lambda client: client.get_model_config("m")).config
+    assert (config.name, config.platform, config.max_batch_size) == ("m", "onnxruntime_onnx", 8)
     assert config.input[0].data_type == 11  # TYPE_FP32
     assert list(config.input[0].dims) == [4]
     assert config.HasField("dynamic_batching")
@@ -74,7 +74,7 @@ def test_configuration(fakes):
 
 def test_statistics(fakes):
     (stats,) = ask(fakes, lambda client: client.get_inference_statistics()).model_stats
-    assert (stats.name, stats.version) == ("mlp", "1")
+    assert (stats.name, stats.version) == ("m", "1")
     assert (stats.inference_count, stats.execution_count) == (7, 3)
     assert stats.last_inference == 1_700_000_000_000
     assert stats.inference_stats.queue.count == 3
@@ -87,28 +87,28 @@ def test_repository(fakes):
 
     async def question(client):
         index = await client.get_model_repository_index()
-        await client.load_model("mlp", config="{}", files={"file:1/model.onnx": b"onnx"})
-        await client.unload_model("mlp", unload_dependents=True)
+        await client.load_model("m", config="{}", files={"file:1/model.onnx": b"onnx"})
+        await client.unload_model("m", unload_dependents=True)
         return index
 
     index = ask(fakes, question, control)
     assert [(row.name, row.version, row.state) for row in index.models] == [
-        ("mlp", "1", "READY"),
+        ("m", "1", "READY"),
         ("other", "", ""),
     ]
-    assert control.loads == [("mlp", {"config": "{}", "file:1/model.onnx": b"onnx"})]
-    assert control.unloads == ["mlp"]
+    assert control.loads == [("m", {"config": "{}", "file:1/model.onnx": b"onnx"})]
+    assert control.unloads == ["m"]
 
 
 @pytest.mark.parametrize("kind", sorted(CONTROL_STATUS))
 @pytest.mark.parametrize(
     "question",
     [
-        lambda client: client.get_model_metadata("mlp"),
-        lambda client: client.get_model_config("mlp"),
-        lambda client: client.get_inference_statistics("mlp"),
-        lambda client: client.load_model("mlp"),
-        lambda client: client.unload_model("mlp"),
+        lambda client: client.get_model_metadata("m"),
+        lambda client: client.get_model_config("m"),
+        lambda client: client.get_inference_statistics("m"),
+        lambda client: client.load_model("m"),
+        lambda client: client.unload_model("m"),
     ],
 )
 def test_every_kind_of_control_error_has_its_status(fakes, kind, question):
@@ -181,10 +181,10 @@ def test_the_synchronous_stock_client_asks_too(fakes):
 
     def questions(port: int):
         with synchronous.InferenceServerClient(f"127.0.0.1:{port}") as client:
-            return client.is_server_ready(), client.get_model_metadata("mlp").name
+            return client.is_server_ready(), client.get_model_metadata("m").name
 
     async def main():
         async with fakes.serving() as server:
             return await asyncio.to_thread(questions, server.port)
 
-    assert uvloop.run(main()) == (True, "mlp")
+    assert uvloop.run(main()) == (True, "m")

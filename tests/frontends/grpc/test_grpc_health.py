@@ -29,7 +29,7 @@ def request(service: str = "") -> health_pb2.HealthCheckRequest:
         ("", False, NOT_SERVING),
         ("inference.GRPCInferenceService", True, SERVING),
         ("inference.GRPCInferenceService", False, NOT_SERVING),
-        ("mlp", False, SERVING),
+        ("m", False, SERVING),
         ("loading", True, NOT_SERVING),
     ],
 )

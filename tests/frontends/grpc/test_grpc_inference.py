@@ -27,7 +27,7 @@ from slacktide.wire.proto.messages import InferParameter, ModelInferRequest
 from slacktide.wire.status import STATUS, status_of
 
 
-def call(id: str = "7", model: str = "mlp", **parameters: bool | float | str) -> InferCall:
+def call(id: str = "7", model: str = "m", **parameters: bool | float | str) -> InferCall:
     data = np.arange(4, dtype=np.float32).tobytes()
     tensor = InputTensor("x", Datatype.FP32, (1, 4), data)
     return InferCall(model, None, id, [tensor], ["x"], dict(parameters))
@@ -49,7 +49,7 @@ def test_a_call_comes_back_with_id_version_and_raw_outputs(fakes):
             return decode_response(await fakes.infer_method(channel)(encode_call(call())))
 
     head, raw = uvloop.run(main())
-    assert (head.model_name, head.model_version, head.id) == ("mlp", "1", "7")
+    assert (head.model_name, head.model_version, head.id) == ("m", "1", "7")
     assert [(o.name, o.datatype, list(o.shape)) for o in head.outputs] == [("x", "FP32", [1, 4])]
     assert np.frombuffer(raw[0], np.float32).tolist() == [0, 1, 2, 3]
 
@@ -59,7 +59,7 @@ def test_outputs_come_in_the_order_they_were_asked_for(fakes):
         outputs = [
             OutputValue(name, Datatype.UINT8, (1,), name.encode()) for name in ("a", "b", "c")
         ]
-        return InferReply(Outcome(Reason.ON_TIME, 0.0), "mlp", "1", "", outputs)
+        return InferReply(Outcome(Reason.ON_TIME, 0.0), "m", "1", "", outputs)
 
     async def main():
         data = fakes.FakeDataPlane(answer=both)
@@ -88,7 +88,7 @@ def test_parameters_of_metadata_and_message_reach_the_data_plane(fakes):
             before = time.monotonic()
             sent = call(work_hint=3, timeout=5000, triton_enable_empty_final_response=True)
             await fakes.infer_method(channel)(encode_call(sent), metadata=metadata)
-            return data.calls[0], data.contexts[0], before
+            return data.calls[0].infer, data.calls[0].context, before
 
     got, context, before = uvloop.run(main())
     assert got.parameters == {
@@ -124,7 +124,7 @@ def test_the_budget_is_the_smallest_that_the_transport_names(
             await fakes.infer_method(channel)(
                 encode_call(call()), timeout=timeout, metadata=headers
             )
-            return data.contexts[0].transport_budget_s
+            return data.calls[0].context.transport_budget_s
 
     budget = uvloop.run(main())
     if lowest is None:
@@ -146,7 +146,7 @@ def test_every_reason_ends_in_its_status(fakes, strict):
         seen = {}
         async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
             for reason in [*WITHOUT_RESULT, Reason.AFTER_DEADLINE]:
-                data.answer = fakes.refused(reason, f"because of {reason.label}")
+                data.answer = fakes.refusing(reason, f"because of {reason.label}")
                 error = await failure(fakes.infer_method(ch)(encode_call(call())))
                 seen[reason] = (error.code().name, error.details(), trailing(error))
         return seen
@@ -161,7 +161,7 @@ def test_every_reason_ends_in_its_status(fakes, strict):
 
 def test_a_refusal_says_when_to_come_back(fakes):
     async def main():
-        data = fakes.FakeDataPlane(answer=fakes.refused(Reason.QUEUE_FULL, "full", 0.25))
+        data = fakes.FakeDataPlane(answer=fakes.refusing(Reason.QUEUE_FULL, "full", 0.25))
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             return trailing(await failure(fakes.infer_method(channel)(encode_call(call()))))
 
@@ -171,7 +171,7 @@ def test_a_refusal_says_when_to_come_back(fakes):
 
 
 def bad(**changes) -> bytes:
-    request = ModelInferRequest(model_name="mlp")
+    request = ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
     for name, value in changes.items():
         if name == "raw":
@@ -185,7 +185,7 @@ def bad(**changes) -> bytes:
 
 
 def typed(values: int, **changes) -> ModelInferRequest:
-    request = ModelInferRequest(model_name="mlp", id="t", **changes)
+    request = ModelInferRequest(model_name="m", id="t", **changes)
     tensor = request.inputs.add(name="x", datatype="FP32", shape=[values])
     tensor.contents.fp32_contents.extend(range(values))
     return request
@@ -207,7 +207,7 @@ def test_long_typed_contents_are_read_beside_the_loop(fakes, monkeypatch, announ
         good = typed(50_000).SerializeToString()
         wrong = typed(50_000)
         wrong.inputs[0].shape[0] = 50_001
-        metadata = ((BYTES_HEADER, str(len(good))), (MODEL_KEY, "mlp")) if announced else ()
+        metadata = ((BYTES_HEADER, str(len(good))), (MODEL_KEY, "m")) if announced else ()
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             infer = fakes.infer_method(channel)
             _, raw = decode_response(await infer(good, metadata=metadata))
@@ -215,12 +215,9 @@ def test_long_typed_contents_are_read_beside_the_loop(fakes, monkeypatch, announ
         assert np.array_equal(np.frombuffer(raw[0], np.float32), np.arange(50_000))
         assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "expected 50001 values, got 50000" in refused.details()
-        if announced:
-            assert data.uploads == ["complete", "refuse bad_input"]
-        else:
-            assert [(model, reason) for model, reason, _ in data.turned_away] == [
-                ("mlp", Reason.BAD_INPUT)
-            ]
+        steps = [call.steps for call in data.announced]
+        assert steps == [["announce", "submit"], ["announce", "refuse bad_input"]][: 2 * announced]
+        assert [row[:2] for row in data.refused] == [("m", Reason.BAD_INPUT)]
         assert max(read) < DIRECT_BYTES
 
     uvloop.run(main())
@@ -230,7 +227,7 @@ def test_a_message_of_countless_fields_is_refused_before_they_are_walked(fakes):
     async def main():
         data = fakes.FakeDataPlane()
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
-            message = b"\x0a\x03mlp" + b"\x10\x00" * 1_000_000
+            message = b"\x0a\x01m" + b"\x10\x00" * 1_000_000
             return await failure(fakes.infer_method(channel)(message))
 
     error = uvloop.run(main())
@@ -266,8 +263,8 @@ def test_bad_messages_are_refused_with_the_field_named(fakes, message, words):
     assert "/" not in error.details()
     assert data.calls == []
     # What could be parsed is counted against its model.
-    assert [row[:2] for row in data.turned_away] == (
-        [("mlp", Reason.BAD_INPUT)] if b"mlp" in message else []
+    assert [row[:2] for row in data.refused] == (
+        [("m", Reason.BAD_INPUT)] if b"\x01m" in message else []
     )
 
 
@@ -344,10 +341,10 @@ def test_messages_far_over_the_default_limit_of_grpc_pass(fakes):
 
 def test_a_cancelled_call_is_cancelled_in_the_data_plane(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             pending = fakes.infer_method(channel)(encode_call(call()))
-            await data.until(lambda: "7" in data.held)
+            await data.until(lambda: "7" in data.held_ids)
             pending.cancel()
             await data.until(lambda: bool(data.cancelled))
             return data.cancelled
@@ -357,7 +354,7 @@ def test_a_cancelled_call_is_cancelled_in_the_data_plane(fakes):
 
 def test_a_call_past_its_grpc_deadline_is_cancelled_too(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             method = fakes.infer_method(channel)
             error = await failure(method(encode_call(call()), timeout=0.2))
@@ -371,11 +368,11 @@ def test_a_call_past_its_grpc_deadline_is_cancelled_too(fakes):
 
 def test_a_client_that_goes_away_cancels_its_calls(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server:
             async with fakes.channel(server) as channel:
                 pending = fakes.infer_method(channel)(encode_call(call()))
-                await data.until(lambda: "7" in data.held)
+                await data.until(lambda: "7" in data.held_ids)
             await data.until(lambda: bool(data.cancelled))
             with pytest.raises(asyncio.CancelledError):
                 await pending
@@ -385,12 +382,9 @@ def test_a_client_that_goes_away_cancels_its_calls(fakes):
 
 
 def test_a_bug_in_the_data_plane_shows_nothing_of_itself(fakes, caplog):
-    class Broken(fakes.FakeDataPlane):
-        def infer(self, call, context, reply):
-            raise RuntimeError("/secret/path")
-
     async def main():
-        async with fakes.serving(Broken()) as server, fakes.channel(server) as channel:
+        data = fakes.FakeDataPlane(bug=RuntimeError("/secret/path"))
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
             return await failure(fakes.infer_method(channel)(encode_call(call())))
 
     error = uvloop.run(main())
@@ -403,7 +397,7 @@ def test_a_bug_in_the_data_plane_shows_nothing_of_itself(fakes, caplog):
 
 
 def announcement(message: bytes, **changes: str) -> tuple[tuple[str, str], ...]:
-    metadata = {"slacktide-bytes": str(len(message)), "slacktide-model": "mlp"}
+    metadata = {"slacktide-bytes": str(len(message)), "slacktide-model": "m"}
     metadata.update({name.replace("_", "-"): value for name, value in changes.items()})
     return tuple(metadata.items())
 
@@ -423,38 +417,33 @@ def test_an_announced_call_is_known_before_its_message(fakes):
             return data, calls_before, head
 
     data, calls_before, head = uvloop.run(main())
-    model, version, length, parameters, context = data.announced[0]
-    assert (model, version, length) == ("mlp", None, len(encode_call(call())))
-    assert parameters == {"application": "camera"}
-    assert context.client == "127.0.0.1"
+    (told,) = data.announced
+    assert (told.model, told.version, told.length) == ("m", None, len(encode_call(call())))
+    assert told.parameters == {"application": "camera"}
+    assert told.context.client == "127.0.0.1"
     assert calls_before == 0
-    assert data.uploads == ["complete"]
-    assert data.calls[0].inputs[0].data == call().inputs[0].data
+    assert told.steps == ["announce", "submit"]
+    assert data.calls[0].infer.inputs[0].data == call().inputs[0].data
     assert head.id == "7"
 
 
-def test_a_bug_behind_an_upload_ends_it(fakes, monkeypatch):
-    def broken(upload, call, reply):
-        raise RuntimeError("/secret/path")
-
-    monkeypatch.setattr(fakes.FakeUpload, "complete", broken)
-
+def test_a_bug_behind_an_announcement_ends_it(fakes):
     async def main():
-        data = fakes.FakeDataPlane()
+        data = fakes.FakeDataPlane(bug=RuntimeError("/secret/path"))
         message = encode_call(call())
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             pending = fakes.infer_method(channel)(message, metadata=announcement(message))
-            return await failure(pending), data.uploads
+            return await failure(pending), data.announced[0].steps
 
-    error, uploads = uvloop.run(main())
+    error, steps = uvloop.run(main())
     assert error.code() is grpc.StatusCode.INTERNAL
-    assert uploads == ["cancel runtime_error"]
+    assert steps == ["announce", "cancel runtime_error"]
 
 
 def test_an_announced_call_may_be_refused_before_its_message(fakes):
     async def main():
-        refusal = fakes.refused(Reason.BEHIND_WORK, "busy")(call())
-        data = fakes.FakeDataPlane(announce_refusal=refusal)
+        refusal = fakes.refusing(Reason.BEHIND_WORK, "busy")(call())
+        data = fakes.FakeDataPlane(refusal=refusal)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             method = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
             stream = method(metadata=announcement(b"x" * 10))
@@ -466,16 +455,16 @@ def test_an_announced_call_may_be_refused_before_its_message(fakes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "uploads", "words"),
+    ("changes", "announced", "words"),
     [
-        ({"slacktide_bytes": "8"}, ["refuse bad_input"], "slacktide-bytes"),
-        ({"slacktide_model": "other"}, ["refuse bad_input"], "slacktide-model"),
-        ({"slacktide_model_version": "3"}, ["refuse bad_input"], "slacktide-model"),
-        ({"slacktide_bytes": "-1"}, [], "slacktide-bytes"),
-        ({"slacktide_bytes": "99999999999"}, [], "slacktide-bytes: expected at most"),
+        ({"slacktide_bytes": "8"}, True, "slacktide-bytes"),
+        ({"slacktide_model": "other"}, True, "slacktide-model"),
+        ({"slacktide_model_version": "3"}, True, "slacktide-model"),
+        ({"slacktide_bytes": "-1"}, False, "slacktide-bytes"),
+        ({"slacktide_bytes": "99999999999"}, False, "slacktide-bytes: expected at most"),
     ],
 )
-def test_announcements_that_lie_are_refused(fakes, changes, uploads, words):
+def test_announcements_that_lie_are_refused(fakes, changes, announced, words):
     async def main():
         data = fakes.FakeDataPlane()
         message = encode_call(call())
@@ -487,9 +476,10 @@ def test_announcements_that_lie_are_refused(fakes, changes, uploads, words):
     data, error = uvloop.run(main())
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert words in error.details()
-    assert data.uploads == uploads
+    steps = [call.steps for call in data.announced]
+    assert steps == ([["announce", "refuse bad_input"]] if announced else [])
     assert data.calls == []
-    assert len(data.turned_away) == (0 if uploads else 1)
+    assert len(data.refused) == 1
 
 
 def test_a_cancelled_announcement_is_taken_back(fakes):
@@ -500,10 +490,10 @@ def test_a_cancelled_announcement_is_taken_back(fakes):
             stream = method(metadata=announcement(b"x" * 10))
             await data.until(lambda: bool(data.announced))
             stream.cancel()
-            await data.until(lambda: bool(data.uploads))
-            return data.uploads
+            await data.until(lambda: bool(data.cancelled))
+            return data.announced[0].steps
 
-    assert uvloop.run(main()) == ["cancel no_body"]
+    assert uvloop.run(main()) == ["announce", "cancel no_body"]
 
 
 def test_an_announcement_without_a_body_in_time_is_taken_back(fakes):
@@ -514,9 +504,9 @@ def test_an_announcement_without_a_body_in_time_is_taken_back(fakes):
             method = ch.stream_unary("/inference.GRPCInferenceService/ModelInfer")
             stream = method(metadata=announcement(b"x" * 10))
             await stream.code()
-            return data.uploads
+            return data.announced[0].steps
 
-    assert uvloop.run(main()) == ["cancel no_body"]
+    assert uvloop.run(main()) == ["announce", "cancel no_body"]
 
 
 # ---- stock clients
@@ -536,7 +526,7 @@ def test_the_stock_asyncio_client_infers(fakes):
             triton_aio.InferenceServerClient(f"127.0.0.1:{server.port}") as client,
         ):
             result = await client.infer(
-                "mlp",
+                "m",
                 triton_inputs(),
                 outputs=[triton_aio.InferRequestedOutput("x")],
                 request_id="a",
@@ -545,7 +535,7 @@ def test_the_stock_asyncio_client_infers(fakes):
                 parameters={"application": "camera", "work_hint": 3.5},
                 client_timeout=10.0,
             )
-            return data.calls[0], result.as_numpy("x"), result.get_response().id
+            return data.calls[0].infer, result.as_numpy("x"), result.get_response().id
 
     got, output, id = uvloop.run(main())
     assert got.parameters == {
@@ -562,7 +552,7 @@ def test_the_stock_asyncio_client_infers(fakes):
 def test_the_stock_synchronous_client_infers(fakes, algorithm):
     def ask(port: int) -> list[list[float]]:
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
-            result = client.infer("mlp", triton_inputs(), compression_algorithm=algorithm)
+            result = client.infer("m", triton_inputs(), compression_algorithm=algorithm)
             return result.as_numpy("x").tolist()
 
     async def main():
@@ -579,7 +569,7 @@ def test_strings_and_refusals_reach_the_stock_client(fakes):
         with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
             tensor = triton.InferInput("x", [3], "BYTES")
             tensor.set_data_from_numpy(words)
-            result = client.infer("mlp", [tensor]).as_numpy("x")
+            result = client.infer("m", [tensor]).as_numpy("x")
             with pytest.raises(triton.InferenceServerException) as caught:
                 client.infer("none", triton_inputs())
             return result.tolist(), caught.value
@@ -587,8 +577,8 @@ def test_strings_and_refusals_reach_the_stock_client(fakes):
     async def main():
         data = fakes.FakeDataPlane()
         known = fakes.echo
-        unknown = fakes.refused(Reason.NOT_FOUND, "unknown model: 'none'")
-        data.answer = lambda call: (known if call.model == "mlp" else unknown)(call)
+        unknown = fakes.refusing(Reason.NOT_FOUND, "unknown model: 'none'")
+        data.answer = lambda call: (known if call.model == "m" else unknown)(call)
         async with fakes.serving(data) as server:
             return await asyncio.to_thread(ask, server.port)
 

@@ -55,7 +55,7 @@ METHODS = [
 
 def message(id: str = "7") -> bytes:
     tensor = InputTensor("x", Datatype.FP32, (1, 4), bytes(16))
-    return encode_call(InferCall("mlp", None, id, [tensor]))
+    return encode_call(InferCall("m", None, id, [tensor]))
 
 
 def test_every_method_of_both_services_is_served(fakes):
@@ -109,12 +109,12 @@ def test_the_access_log_has_a_line_for_every_call(fakes):
         ):
             method = fakes.infer_method(channel)
             await method(message("good"))
-            data.answer = fakes.refused(Reason.QUEUE_FULL)
+            data.answer = fakes.refusing(Reason.QUEUE_FULL)
             with pytest.raises(grpc.aio.AioRpcError):
                 await method(message("busy"))
-            data.hold = True
+            data.holds = True
             pending = method(message("gone"))
-            await data.until(lambda: "gone" in data.held)
+            await data.until(lambda: "gone" in data.held_ids)
             pending.cancel()
             await data.until(lambda: bool(data.cancelled))
         return lines
@@ -127,7 +127,7 @@ def test_the_access_log_has_a_line_for_every_call(fakes):
     ]
     for line in lines:
         assert line.method == f"/{INFERENCE_SERVICE}/ModelInfer"
-        assert (line.client, line.model) == ("127.0.0.1", "mlp")
+        assert (line.client, line.model) == ("127.0.0.1", "m")
         assert line.seconds >= 0
 
 
@@ -150,11 +150,11 @@ def test_a_call_without_a_message_is_logged_with_the_id_of_its_metadata(fakes):
 
 def test_a_drained_server_answers_what_is_in_flight_and_takes_no_more(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             method = fakes.infer_method(channel)
             pending = asyncio.ensure_future(method(message("a")))
-            await data.until(lambda: "a" in data.held)
+            await data.until(lambda: "a" in data.held_ids)
             draining = asyncio.create_task(server.drain(20))
             async with fakes.channel(server) as late:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -173,10 +173,10 @@ def test_a_drained_server_answers_what_is_in_flight_and_takes_no_more(fakes):
 
 def test_after_the_grace_calls_are_cancelled(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             pending = asyncio.ensure_future(fakes.infer_method(channel)(message("a")))
-            await data.until(lambda: "a" in data.held)
+            await data.until(lambda: "a" in data.held_ids)
             await server.drain(0.05)
             with pytest.raises(grpc.aio.AioRpcError):
                 await pending
@@ -286,7 +286,7 @@ def test_connections_beyond_the_limit_are_closed(fakes):
 
 def test_a_connection_has_no_more_calls_than_its_limit(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         settings = GrpcSettings(max_concurrent_calls=2)
         async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
             method = fakes.infer_method(ch)
@@ -297,7 +297,7 @@ def test_a_connection_has_no_more_calls_than_its_limit(fakes):
             while not all(call.done() for call in calls):
                 await data.until(lambda: data.held or all(call.done() for call in calls))
                 most = max(most, len(data.held))
-                for id in list(data.held):
+                for id in data.held_ids:
                     data.release(id)
             return most, await asyncio.gather(*calls, return_exceptions=True)
 

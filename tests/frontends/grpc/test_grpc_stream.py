@@ -21,7 +21,7 @@ from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import ModelStreamInferResponse
 
 
-def message(id: str, model: str = "mlp", datatype: Datatype = Datatype.FP32) -> bytes:
+def message(id: str, model: str = "m", datatype: Datatype = Datatype.FP32) -> bytes:
     tensor = InputTensor("x", datatype, (1, 4), bytes(16))
     return encode_call(InferCall(model, None, id, [tensor]))
 
@@ -37,7 +37,7 @@ async def read(stream) -> ModelStreamInferResponse | None:
 
 def test_answers_come_as_they_finish(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             stream = fakes.stream_method(channel)()
             for id in "abc":
@@ -62,12 +62,12 @@ def test_answers_come_as_they_finish(fakes):
 
 def test_a_half_closed_stream_still_gets_its_answers(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             stream = fakes.stream_method(channel)()
             await stream.write(message("a"))
             await stream.done_writing()
-            await data.until(lambda: "a" in data.held)
+            await data.until(lambda: "a" in data.held_ids)
             data.release("a")
             return await read(stream), await stream.code()
 
@@ -79,7 +79,7 @@ def test_a_half_closed_stream_still_gets_its_answers(fakes):
 def test_an_error_leaves_the_stream_open(fakes):
     async def main():
         data = fakes.FakeDataPlane()
-        busy = fakes.refused(Reason.QUEUE_FULL, "the queue is full")
+        busy = fakes.refusing(Reason.QUEUE_FULL, "the queue is full")
         data.answer = lambda call: (busy if call.id == "busy" else fakes.echo)(call)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             stream = fakes.stream_method(channel)()
@@ -89,9 +89,9 @@ def test_an_error_leaves_the_stream_open(fakes):
                 await stream.write(raw)
                 seen.append(await read(stream))
             await stream.done_writing()
-            return seen, await stream.code(), data.turned_away
+            return seen, await stream.code(), data.refused
 
-    (busy, broken, bad, good), code, turned_away = uvloop.run(main())
+    (busy, broken, bad, good), code, refused = uvloop.run(main())
     assert busy.error_message == "the queue is full"
     assert busy.infer_response.id == "busy"
     assert busy.infer_response.parameters["reason"].string_param == "queue_full"
@@ -100,12 +100,12 @@ def test_an_error_leaves_the_stream_open(fakes):
     assert bad.infer_response.id == "bad"
     assert (good.error_message, good.infer_response.id) == ("", "a")
     assert code is grpc.StatusCode.OK
-    assert [row[0] for row in turned_away] == ["mlp"]
+    assert [row[0] for row in refused] == ["m"]
 
 
 def test_with_triton_grpc_error_the_first_error_ends_the_stream(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True, answer=fakes.refused(Reason.QUEUE_FULL, "full"))
+        data = fakes.FakeDataPlane(holds=True, answer=fakes.refusing(Reason.QUEUE_FULL, "full"))
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             stream = fakes.stream_method(channel)(metadata=(("triton_grpc_error", "true"),))
             await stream.write(message("a"))
@@ -124,7 +124,7 @@ def test_with_triton_grpc_error_the_first_error_ends_the_stream(fakes):
 @pytest.mark.parametrize("how", ["cancel", "deadline", "disconnect"])
 def test_a_stream_that_closes_cancels_what_is_pending(fakes, how):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server:
             async with fakes.channel(server) as channel:
                 timeout = 0.3 if how == "deadline" else None
@@ -142,18 +142,21 @@ def test_a_stream_that_closes_cancels_what_is_pending(fakes, how):
     data = uvloop.run(main())
     assert sorted(data.cancelled) == sorted((id, Reason.CLIENT_CANCELLED) for id in "ab")
     if how == "deadline":
-        assert all(0 <= context.transport_budget_s < 0.5 for context in data.contexts)
+        assert all(0 <= call.context.transport_budget_s < 0.5 for call in data.calls)
 
 
-def test_a_bug_ends_the_stream_at_once(fakes, caplog):
-    class Broken(fakes.FakeDataPlane):
-        def infer(self, call, context, reply):
-            if call.id == "bad":
-                raise RuntimeError("/secret/path")
-            return super().infer(call, context, reply)
+def test_a_bug_ends_the_stream_at_once(fakes, caplog, monkeypatch):
+    submit = fakes.FakeCall.submit
+
+    def broken(self, call, reply):
+        if call.id == "bad":
+            raise RuntimeError("/secret/path")
+        submit(self, call, reply)
+
+    monkeypatch.setattr(fakes.FakeCall, "submit", broken)
 
     async def main():
-        data = Broken(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             stream = fakes.stream_method(channel)()
             await stream.write(message("good"))
@@ -171,7 +174,7 @@ def test_a_bug_ends_the_stream_at_once(fakes, caplog):
 
 def test_no_more_than_the_limit_is_taken_in_at_once(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         settings = GrpcSettings(stream_in_flight=2)
         async with fakes.serving(data, settings=settings) as server, fakes.channel(server) as ch:
             stream = fakes.stream_method(ch)()
@@ -179,7 +182,7 @@ def test_no_more_than_the_limit_is_taken_in_at_once(fakes):
                 await stream.write(message(str(number)))
             most = 0
             for number in range(5):
-                await data.until(lambda number=number: str(number) in data.held)
+                await data.until(lambda number=number: str(number) in data.held_ids)
                 most = max(most, len(data.held))
                 data.release(str(number))
                 await read(stream)
@@ -193,7 +196,7 @@ def test_no_more_than_the_limit_is_taken_in_at_once(fakes):
 
 def test_draining_answers_what_is_in_flight_and_ends_streams(fakes):
     async def main():
-        data = fakes.FakeDataPlane(hold=True)
+        data = fakes.FakeDataPlane(holds=True)
         async with fakes.serving(data) as server, fakes.channel(server) as channel:
             busy = fakes.stream_method(channel)()
             await busy.write(message("a"))
@@ -226,7 +229,7 @@ def test_the_stock_client_streams(fakes):
             client.start_stream(lambda result, error: answers.put((result, error)))
             for id in ("good", "busy", "good again"):
                 client.async_stream_infer(
-                    "mlp", [tensor], request_id=id, enable_empty_final_response=True
+                    "m", [tensor], request_id=id, enable_empty_final_response=True
                 )
             got = [answers.get(timeout=20) for _ in range(3)]
             client.stop_stream()
@@ -234,7 +237,7 @@ def test_the_stock_client_streams(fakes):
 
     async def main():
         data = fakes.FakeDataPlane()
-        busy = fakes.refused(Reason.QUEUE_FULL, "full")
+        busy = fakes.refusing(Reason.QUEUE_FULL, "full")
         data.answer = lambda call: (busy if call.id == "busy" else fakes.echo)(call)
         async with fakes.serving(data) as server:
             return await asyncio.to_thread(ask, server.port)
@@ -251,7 +254,7 @@ def test_the_stock_asyncio_client_streams(fakes):
 
     async def requests():
         for number in range(20):
-            yield {"model_name": "mlp", "inputs": [tensor], "request_id": str(number)}
+            yield {"model_name": "m", "inputs": [tensor], "request_id": str(number)}
 
     async def main():
         async with (

@@ -103,9 +103,9 @@ def test_pipelined_answers_keep_the_order_of_requests(run, serve, post, binary):
             client = await here.connect()
             bodies = [binary(b"x", request_id=str(number)) for number in range(5)]
             client.send(b"".join(post(data, line) for data, line in bodies) + GET)
-            await here.data.until(lambda: len(here.data.held) == 5)
-            for answer in reversed(here.data.held):
-                answer()
+            await here.data.until(lambda: len(here.data.calls) == 5)
+            for call in reversed(here.data.calls):
+                call.answer()
             got = [await client.answer() for _ in range(6)]
             client.close()
             assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
@@ -121,10 +121,10 @@ def test_pipelining_is_bounded(run, serve, post, binary):
             client = await here.connect()
             data, line = binary(b"x")
             client.send(post(data, line) * 10)
-            await here.data.until(lambda: len(here.data.held) == 3)
+            await here.data.until(lambda: len(here.data.calls) == 3)
             for answered in range(10):
-                assert len(here.data.held) == min(3 + answered, 10)
-                here.data.held[answered]()
+                assert len(here.data.calls) == min(3 + answered, 10)
+                here.data.calls[answered].answer()
                 assert (await client.answer()).status == 200
             client.close()
 
@@ -164,12 +164,14 @@ def test_large_bodies_go_straight_into_the_upload(run, serve, post, binary):
             client.close()
             assert first.status == second.status == third.status == 200
             assert first.body.endswith(payload)
-            model, version, length, parameters, context = here.data.announced[0]
-            assert (model, version, length) == ("m", None, len(data))
-            assert parameters == {"application": "cam"}
-            assert (context.client, context.transport) == ("127.0.0.1", "http")
-            assert bytes(here.data.uploads[0].memory) == data
-            assert [upload.ended for upload in here.data.uploads] == [["complete"]] * 2
+            announced = here.data.announced[0]
+            assert (announced.model, announced.version) == ("m", None)
+            assert announced.length == len(data)
+            assert announced.parameters == {"application": "cam"}
+            assert announced.context.client == "127.0.0.1"
+            assert announced.context.transport == "http"
+            assert bytes(announced.memory) == data
+            assert [call.steps for call in here.data.announced] == [["announce", "submit"]] * 2
 
     run(body())
 
@@ -199,13 +201,13 @@ def test_an_interim_answer_does_not_overtake_an_earlier_one(run, serve, post, bi
             client = await here.connect()
             client.send(post(data, line))
             client.send(post(b"", line, "Expect: 100-continue", length=len(data)))
-            await here.data.until(lambda: here.data.held and here.data.announced)
-            here.data.held[0]()
+            await here.data.until(lambda: here.data.calls and here.data.announced)
+            here.data.calls[0].answer()
             assert (await client.answer()).status == 200
             assert (await client.answer()).status == 100
             client.send(data)
-            await here.data.until(lambda: len(here.data.held) == 2)
-            here.data.held[1]()
+            await here.data.until(lambda: len(here.data.calls) == 2)
+            here.data.calls[1].answer()
             assert (await client.answer()).status == 200
             client.close()
 
@@ -384,7 +386,7 @@ def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long(run, serve, p
             long = await client.answer()
             assert (long.status, long.closes) == (413, True)
             client.close()
-            assert [reason for reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
+            assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE] * 2
             assert here.data.announced == []
 
     run(body())
@@ -418,12 +420,12 @@ def test_a_client_that_leaves_cancels_what_waits(run, serve, post, binary, how):
             client = await here.connect()
             data, line = binary(b"x")
             client.send(post(data, line) * 2)
-            await here.data.until(lambda: len(here.data.held) == 2)
+            await here.data.until(lambda: len(here.data.calls) == 2)
             getattr(client, how)()
             await here.data.until(lambda: len(here.data.cancelled) == 2)
-            assert here.data.cancelled == [Reason.DISCONNECTED] * 2
+            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED] * 2
             assert [access.status for access in here.log] == [499, 499]
-            here.data.held[0]()  # an answer that crosses the cancellation goes nowhere
+            here.data.calls[0].answer()  # an answer that crosses the cancellation goes nowhere
 
     run(body())
 
@@ -433,11 +435,11 @@ def test_a_client_that_leaves_in_its_body_cancels_the_upload(run, serve, post):
         async with serve() as here:
             client = await here.connect()
             client.send(post(b"partial", length=100_000))
-            await here.data.until(lambda: len(here.data.uploads) == 1)
+            await here.data.until(lambda: len(here.data.announced) == 1)
             client.close()
             await here.data.until(lambda: bool(here.data.cancelled))
-            assert here.data.uploads[0].ended == ["cancel"]
-            assert here.data.cancelled == [Reason.DISCONNECTED]
+            assert here.data.announced[0].steps[-1].startswith("cancel")
+            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
 
     run(body())
 
@@ -513,9 +515,9 @@ def test_reading_stops_while_requests_find_no_place(run, serve, post, binary):
             await here.until(lambda: not connection._transport.is_reading())
             assert connection._clogged_since is None, "its answers have a place"
             for index in range(4):
-                await here.data.until(lambda index=index: len(here.data.held) > index)
-                assert len(here.data.held) == index + 1
-                here.data.held[index]()
+                await here.data.until(lambda index=index: len(here.data.calls) > index)
+                assert len(here.data.calls) == index + 1
+                here.data.calls[index].answer()
                 assert (await client.answer()).status == 200
             await here.until(connection._transport.is_reading)
             client.close()
@@ -549,14 +551,14 @@ def test_a_body_that_does_not_come_gets_408_and_ends_its_upload(run, serve, post
         async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
             client = await here.connect()
             client.send(post(b"x" * 1000, length=100_000))
-            await here.data.until(lambda: len(here.data.uploads) == 1)
+            await here.data.until(lambda: len(here.data.announced) == 1)
             clock.now += 14  # 1,000 bytes have earned ten seconds more
             here.check()
             assert here.data.cancelled == []
             clock.now += 2
             assert (await client.answer()).status == 408
-            assert here.data.cancelled == [Reason.NO_BODY]
-            assert here.data.uploads[0].ended == ["cancel"]
+            assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
+            assert here.data.announced[0].steps[-1].startswith("cancel")
             client.close()
 
     run(body())
@@ -569,7 +571,7 @@ def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, po
         async with serve(limits(body_timeout_s=5, min_body_rate=100.0), clock=clock) as here:
             client = await here.connect()
             client.send(post(b"", length=100_000))
-            await here.data.until(lambda: len(here.data.uploads) == 1)
+            await here.data.until(lambda: len(here.data.announced) == 1)
             (connection,) = here.hub.connections
             client.send(b"x" * 1000)
             await here.until(lambda: connection._reader.current.filled == 1000)
@@ -591,10 +593,10 @@ def test_idle_connections_are_closed_and_busy_ones_are_not(run, serve, post, bin
             here.data.holds = True
             busy, idle = await here.connect(), await here.connect()
             busy.send(post(*binary(b"x")))
-            await here.data.until(lambda: len(here.data.held) == 1)
+            await here.data.until(lambda: len(here.data.calls) == 1)
             clock.now += 8
             assert await idle.ended() == b""
-            here.data.held[0]()
+            here.data.calls[0].answer()
             assert (await busy.answer()).status == 200
             idle.close()
             busy.close()
@@ -670,7 +672,7 @@ def test_drain_answers_what_is_here_and_closes_what_is_idle(run, serve, post, bi
             await idle.answer()
             busy.send(post(data, line) * 2)
             partial.send(post(data, line)[:-1])
-            await here.data.until(lambda: len(here.data.held) == 2)
+            await here.data.until(lambda: len(here.data.calls) == 2)
             await here.data.until(lambda: len(here.data.announced) == 1)
             port = here.server.port
             drained = asyncio.create_task(here.server.drain())
@@ -678,10 +680,10 @@ def test_drain_answers_what_is_here_and_closes_what_is_idle(run, serve, post, bi
             with pytest.raises(ConnectionError):
                 await asyncio.open_connection("127.0.0.1", port)
             partial.send(data[-1:])
-            await here.data.until(lambda: len(here.data.held) == 3)
+            await here.data.until(lambda: len(here.data.calls) == 3)
             assert not drained.done()
-            for answer in here.data.held:
-                answer()
+            for call in here.data.calls:
+                call.answer()
             answers = [await busy.answer(), await busy.answer(), await partial.answer()]
             assert [answer.closes for answer in answers] == [False, True, True]
             assert [answer.status for answer in answers] == [200] * 3
@@ -700,11 +702,11 @@ def test_drain_gives_up_in_the_end_and_close_cancels(run, serve, post, binary):
             here.data.holds = True
             client = await here.connect()
             client.send(post(*binary(b"x")))
-            await here.data.until(lambda: len(here.data.held) == 1)
+            await here.data.until(lambda: len(here.data.calls) == 1)
             assert await here.server.drain(0.02) is False
             await here.server.close()
             await here.server.close()
-            assert here.data.cancelled == [Reason.DISCONNECTED]
+            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
             assert here.server.connections == 0
             client.close()
 

@@ -115,7 +115,7 @@ def test_headers_become_parameters_and_context(serve, post):
         async with serve() as here:
             before = here.hub.clock()
             await here.ask(post(json_body(parameters={"late": "deliver"}), *headers))
-            call, context = here.data.calls[0]
+            call, context = here.data.calls[0].infer, here.data.calls[0].context
             assert call.parameters == {
                 "application": "cam",
                 "late": "deliver",
@@ -136,7 +136,7 @@ def test_raw_binary_requests_have_no_name(serve, post):
             answer = await here.ask(raw)
             assert answer.status == 200
             assert answer.body.endswith(b"\x01\x02\x03")
-            (call, _), (tensor,) = here.data.calls[0], here.data.tensors[0]
+            call, (tensor,) = here.data.calls[0].infer, here.data.tensors[0]
             assert (call.inputs[0].name, tensor) == ("", b"\x01\x02\x03")
 
     asyncio.run(body())
@@ -147,7 +147,7 @@ def test_versions_and_encoded_names_reach_the_data_plane(serve, post):
         async with serve() as here:
             path = "/v2/models/my%20m%C3%B6del/versions/3/infer?ignored=1"
             await here.ask(post(json_body(), path=path))
-            call, _ = here.data.calls[0]
+            call = here.data.calls[0].infer
             assert (call.model, call.version) == ("my mödel", "3")
 
     asyncio.run(body())
@@ -256,9 +256,9 @@ def test_bad_bodies_are_400_and_counted_once(serve, post, case, announced):
             answer = await client.answer()
             assert answer.status == 400
             assert "Traceback" not in answer.json["error"]
-            assert [reason for reason, _ in here.data.refused] == [Reason.BAD_INPUT]
+            assert [reason for _, reason, _ in here.data.refused] == [Reason.BAD_INPUT]
             assert here.data.calls == []
-            assert all(len(upload.ended) == 1 for upload in here.data.uploads)
+            assert all(len(call.steps) == 2 for call in here.data.announced)
             client.send(post(json_body()))
             assert (await client.answer()).status == 200
             client.close()
@@ -275,7 +275,7 @@ def test_bombs_are_413_and_never_unpacked(serve, post, encoding):
         async with serve(HttpSettings(max_body_bytes=1_000_000)) as here:
             answer = await here.ask(post(bomb, f"Content-Encoding: {encoding}"))
             assert answer.status == 413
-            assert [reason for reason, _ in here.data.refused] == [Reason.TOO_LARGE]
+            assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE]
 
     asyncio.run(body())
 
@@ -307,7 +307,7 @@ def test_long_json_is_never_read_on_the_loop(serve, post, monkeypatch, packed):
             refused = await here.ask(post(gzip.compress(bad) if packed else bad, *headers))
             assert refused.status == 400
             assert refused.json["error"].startswith("inputs[0].data: expected integers")
-            assert [reason for reason, _ in here.data.refused] == [Reason.BAD_INPUT]
+            assert [reason for _, reason, _ in here.data.refused] == [Reason.BAD_INPUT]
             assert max(read) < DIRECT_BYTES
 
     asyncio.run(body())
@@ -322,7 +322,7 @@ def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten(serve, pos
             await here.until(lambda: budget.bytes_in_use)
             client.close()
             await here.data.until(lambda: bool(here.data.cancelled))
-            assert here.data.cancelled == [Reason.DISCONNECTED]
+            assert [reason for _, reason in here.data.cancelled] == [Reason.DISCONNECTED]
             await here.until(lambda: not budget.bytes_in_use)
             assert here.data.calls == []
 
@@ -439,10 +439,10 @@ def test_a_bug_behind_an_upload_ends_it(serve, post):
             raw = post(json_body())
             client = await here.connect()
             client.send(raw[:-1])
-            await here.data.until(lambda: bool(here.data.uploads))
+            await here.data.until(lambda: bool(here.data.announced))
             client.send(raw[-1:])
             assert (await client.answer()).status == 500
-            assert here.data.uploads[0].ended == ["cancel"]
+            assert here.data.announced[0].steps[-1].startswith("cancel")
             client.close()
 
     asyncio.run(body())
@@ -464,7 +464,7 @@ def test_datatypes_are_handed_on(serve, post):
     async def body():
         async with serve() as here:
             await here.ask(post(json_body()))
-            call, _ = here.data.calls[0]
+            call = here.data.calls[0].infer
             assert call.inputs[0].datatype is Datatype.FP32
             assert here.data.tensors[0] == [VALUES.tobytes()]
 
@@ -494,7 +494,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
                 client.send(raw)
                 await client.answer()
             seen = here.data
-            for kept in (seen.calls, seen.announced, seen.uploads, seen.refused_from):
+            for kept in (seen.calls, seen.announced, seen.refused_from):
                 kept.clear()
             left = [one for one in gc.get_objects() if isinstance(one, Request | CallContext)]
             client.close()

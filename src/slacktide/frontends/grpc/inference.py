@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from slacktide.domain import Reason
 from slacktide.frontends.grpc.rpc import Refusal, Rpc, retry_metadata
-from slacktide.frontends.ports import DataPlane, Ticket, Upload
+from slacktide.frontends.ports import DataPlane, InferenceCall
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
@@ -73,107 +73,81 @@ class ModelInfer:
     async def __call__(self, rpc: Rpc) -> bytes:
         context, parameters = door(rpc)
         answered: asyncio.Future[InferReply] = asyncio.get_running_loop().create_future()
+        call: InferenceCall | None = None
+        place: memoryview | None = None
+        version = rpc.metadata.get(VERSION_KEY) or None
         if BYTES_HEADER in rpc.metadata and MODEL_KEY in rpc.metadata:
-            upload = self._announce(rpc, context, parameters)
-            try:
-                message = await rpc.message()
-            except BaseException:  # also where the client cancelled: no body will come
-                upload.cancel(Reason.NO_BODY)
-                raise
-            ticket, wanted = await self._complete(upload, message, rpc, parameters, answered)
-        else:
-            message = await rpc.message()
-            if len(message) > DIRECT_BYTES:
-                message = await self._raw_form(message, rpc, context)
-            ticket, wanted = self._submit(message, rpc, context, parameters, answered)
-        del message  # the data plane has copied the tensors
+            call, place = self._announce(rpc, version, context, parameters)
         try:
+            message = await rpc.message()
+        except BaseException:  # also where the client cancelled: no body will come
+            if call is not None:
+                call.cancel(Reason.NO_BODY)
+            raise
+        try:
+            form: Buffer = message if place is None else _put(message, place)
+            if len(message) > DIRECT_BYTES:
+                if call is None:
+                    rpc.model = model_of(message)
+                    call = self.data.call(rpc.model, None, context)
+                unpacked = await self.unpacker.raw_form(message, rpc.client)
+                form = form if unpacked is message else unpacked
+            request = self.codec.read(form)
+            rpc.request_id = request.id or rpc.request_id
+            if call is None or place is None:
+                rpc.model = request.model
+                call = self.data.call(request.model, request.version, context)
+            elif (request.model, request.version) != (rpc.model, version):
+                raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)
+            infer = request.call(parameters)
+            wanted = infer.outputs
+            call.submit(infer, _settle(answered))
+            del message, form, request, infer  # the data plane has copied the tensors
             reply = await answered
-        except asyncio.CancelledError:
-            ticket.cancel(Reason.CLIENT_CANCELLED)
+        except WireError as error:
+            if call is not None:
+                call.refuse(error.reason, error.message)
+            raise
+        except BaseException as error:
+            if call is not None:
+                left = isinstance(error, asyncio.CancelledError)
+                call.cancel(Reason.CLIENT_CANCELLED if left else Reason.RUNTIME_ERROR)
             raise
         if reply.outputs is None:
             raise refusal_of(reply, triton_strict=self.triton_strict)
         return self.codec.encode_reply(reply, wanted)
 
-    async def _raw_form(self, message: bytes, rpc: Rpc, context: CallContext) -> bytes:
-        try:
-            return await self.unpacker.raw_form(message, rpc.client)
-        except WireError as error:
-            rpc.model = model_of(message)
-            self.data.body_refused(rpc.model, None, error.reason, error.message, context)
-            raise
-
-    def _submit(
+    def _announce(
         self,
-        message: bytes,
         rpc: Rpc,
+        version: str | None,
         context: CallContext,
         parameters: dict[str, Parameter],
-        answered: asyncio.Future[InferReply],
-    ) -> tuple[Ticket, list[str]]:
-        request = self.codec.read(message)
-        rpc.model, rpc.request_id = request.model, request.id or rpc.request_id
-        try:
-            call = request.call(parameters)
-        except WireError as error:
-            if request.model:
-                self.data.body_refused(
-                    request.model, request.version, error.reason, error.message, context
-                )
-            raise
-        return self.data.infer(call, context, _settle(answered)), call.outputs
-
-    def _announce(self, rpc: Rpc, context: CallContext, parameters: dict[str, Parameter]) -> Upload:
+    ) -> tuple[InferenceCall, memoryview]:
+        """The call, and where its message belongs. Raises Refusal or WireError."""
         model = rpc.model = rpc.metadata[MODEL_KEY]
-        version = rpc.metadata.get(VERSION_KEY) or None
+        call = self.data.call(model, version, context)
         try:
             length = parse_length(BYTES_HEADER, rpc.metadata[BYTES_HEADER])
             if length > self.max_message_bytes:
                 expected = f"at most {self.max_message_bytes} bytes"
                 raise BadField(BYTES_HEADER, expected, length, Reason.TOO_LARGE)
         except WireError as error:
-            self.data.body_refused(model, version, error.reason, error.message, context)
+            call.refuse(error.reason, error.message)
             raise
-        answer = self.data.announce(model, version, length, parameters, context)
-        if isinstance(answer, InferReply):
-            raise refusal_of(answer, triton_strict=self.triton_strict)
-        return answer
+        place = call.announce(length, parameters)
+        if isinstance(place, InferReply):
+            raise refusal_of(place, triton_strict=self.triton_strict)
+        return call, place
 
-    async def _complete(
-        self,
-        upload: Upload,
-        message: bytes,
-        rpc: Rpc,
-        parameters: dict[str, Parameter],
-        answered: asyncio.Future[InferReply],
-    ) -> tuple[Ticket, list[str]]:
-        try:
-            body = upload.body()
-            if len(message) > len(body):
-                raise BadField(BYTES_HEADER, f"the message's {len(message)} bytes", len(body))
-            body = body[: len(message)]
-            body[:] = message
-            form: Buffer = body
-            if len(message) > DIRECT_BYTES:
-                unpacked = await self.unpacker.raw_form(message, rpc.client)
-                form = body if unpacked is message else unpacked
-            request = self.codec.read(form)
-            rpc.request_id = request.id or rpc.request_id
-            version = rpc.metadata.get(VERSION_KEY) or None
-            if (request.model, request.version) != (rpc.model, version):
-                raise BadField(MODEL_KEY, f"the message's model {request.model!r}", rpc.model)
-            call = request.call(parameters)
-            return upload.complete(call, _settle(answered)), call.outputs
-        except WireError as error:
-            upload.refuse(error.reason, error.message)
-            raise
-        except asyncio.CancelledError:
-            upload.cancel(Reason.CLIENT_CANCELLED)
-            raise
-        except BaseException:
-            upload.cancel(Reason.RUNTIME_ERROR)
-            raise
+
+def _put(message: bytes, place: memoryview) -> memoryview:
+    """The message, in the place that was announced for it. Raises BadField if it is longer."""
+    if len(message) > len(place):
+        raise BadField(BYTES_HEADER, f"the message's {len(message)} bytes", len(place))
+    place = place[: len(message)]
+    place[:] = message
+    return place
 
 
 def refusal_of(reply: InferReply, *, triton_strict: bool) -> Refusal:

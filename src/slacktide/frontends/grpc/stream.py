@@ -23,7 +23,7 @@ from typing import NamedTuple
 from slacktide.domain import Reason
 from slacktide.frontends.grpc.inference import door, refusal_of
 from slacktide.frontends.grpc.rpc import Refusal, Rpc
-from slacktide.frontends.ports import DataPlane, Ticket
+from slacktide.frontends.ports import DataPlane, InferenceCall
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire.calls import CallContext, InferReply
 from slacktide.wire.errors import WireError
@@ -77,7 +77,7 @@ class _Session:
         self._context, self._parameters = door(rpc)
         self._fail_stream = rpc.metadata.get(GRPC_ERROR_KEY, "").lower() == "true"
         self._room = asyncio.Semaphore(owner.in_flight)
-        self._tickets: dict[int, Ticket] = {}
+        self._calls: dict[int, InferenceCall] = {}
         self._unanswered = 0
         self._outbox: deque[bytes] = deque()
         self._failure: Refusal | None = None
@@ -105,8 +105,8 @@ class _Session:
             await reader  # raises what ended it, if anything did
         finally:
             reader.cancel()
-            for ticket in self._tickets.values():
-                ticket.cancel(Reason.CLIENT_CANCELLED)
+            for call in self._calls.values():
+                call.cancel(Reason.CLIENT_CANCELLED)
 
     def drain(self) -> None:
         self._draining = True
@@ -132,33 +132,36 @@ class _Session:
         data, codec = self._owner.data, self._owner.codec
         strict = self._owner.triton_strict
         about = _About()
+        call: InferenceCall | None = None
         self._unanswered += 1
         try:
             if len(message) > DIRECT_BYTES:
                 about = _About(model_of(message))
+                call = data.call(about.model, None, self._next_context())
                 message = await self._owner.unpacker.raw_form(message, self._rpc.client)
             request = codec.read(message)
             about = _About(request.model, request.version, request.id)
-            call = request.call(self._parameters)
+            call = data.call(request.model, request.version, self._next_context())
+            infer = request.call(self._parameters)
         except WireError as error:
-            if about.model:
-                context = self._next_context()
-                data.body_refused(about.model, about.version, error.reason, error.message, context)
+            if call is not None:
+                call.refuse(error.reason, error.message)
             refusal = Refusal(status_of(error.reason, triton_strict=strict), error.message)
             self._refuse(refusal, error.reason, about)
             return
-        wanted = call.outputs
+        wanted = infer.outputs
 
         # Holds no part of the message: the data plane has copied the tensors.
         def reply(answer: InferReply) -> None:
-            del self._tickets[number]
+            del self._calls[number]
             if answer.outputs is None:
                 refusal = refusal_of(answer, triton_strict=strict)
                 self._refuse(refusal, answer.outcome.reason, about)
             else:
                 self._answer(codec.encode_stream_reply(answer, wanted))
 
-        self._tickets[number] = data.infer(call, self._next_context(), reply)
+        call.submit(infer, reply)
+        self._calls[number] = call
 
     def _next_context(self) -> CallContext:
         """The stream's context for a request that is complete now."""

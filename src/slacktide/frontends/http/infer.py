@@ -19,7 +19,7 @@ from slacktide.frontends.http.messages import (
     retry_after,
 )
 from slacktide.frontends.http.settings import HttpSettings
-from slacktide.frontends.ports import DataPlane, Ticket, Upload
+from slacktide.frontends.ports import DataPlane, InferenceCall
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
@@ -41,27 +41,18 @@ _NO_PARAMETERS: Mapping[str, Parameter] = {}
 _MAX_ID = 256
 
 
-class _Call:
+class _State:
     """What the endpoint keeps of one request, in `request.state`."""
 
-    __slots__ = (
-        "context",
-        "encoding",
-        "json_length",
-        "parameters",
-        "ticket",
-        "unpacking",
-        "upload",
-    )
+    __slots__ = ("call", "context", "encoding", "json_length", "parameters", "unpacking")
 
-    def __init__(self, context: CallContext) -> None:
+    def __init__(self, call: InferenceCall, context: CallContext) -> None:
+        self.call: InferenceCall | None = call
+        """None once it has ended."""
         self.context = context
         self.json_length: int | None = None
         self.encoding = b""
         self.parameters = _NO_PARAMETERS
-        self.upload: Upload | None = None
-        """Announced and not ended."""
-        self.ticket: Ticket | None = None
         self.unpacking: asyncio.Task[None] | None = None
 
 
@@ -77,13 +68,14 @@ class InferEndpoint:
 
     def open(self, request: Request) -> Response | None:
         headers = request.headers
-        request.state = call = _Call(_context(request))
+        context = _context(request)
+        state = request.state = _State(self._data.call(*_target(request), context), context)
         try:
             length = headers.get(_JSON_LENGTH)
             if length is not None:
-                call.json_length = parse_length("Inference-Header-Content-Length", length.strip())
+                state.json_length = parse_length("Inference-Header-Content-Length", length.strip())
             if not _STEERING.isdisjoint(headers):
-                self._read_steering(headers, call)
+                self._read_steering(headers, state)
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
@@ -93,85 +85,87 @@ class InferEndpoint:
                 message = "Content-Encoding: expected gzip or deflate"
                 self.refuse(request, Reason.BAD_INPUT, message)
                 return error_response(501, message, extra=SUPPORTED)
-            call.encoding = encoding
+            state.encoding = encoding
         return None
 
-    def _read_steering(self, headers: Mapping[bytes, bytes], call: _Call) -> None:
+    def _read_steering(self, headers: Mapping[bytes, bytes], state: _State) -> None:
         fields = read_headers(
             (name.decode(), headers[name].decode("latin-1").strip())
             for name in _STEERING.intersection(headers)
         )
         # Found out now, so that a bad one is refused before the body is read.
         parse_parameters(fields.parameters)
-        call.parameters = fields.parameters
-        call.context.transport_budget_s = fields.budget_s
+        state.parameters = fields.parameters
+        state.context.transport_budget_s = fields.budget_s
 
     def announce(self, request: Request, length: int) -> memoryview | Response:
-        call: _Call = request.state
-        model, version = _target(request)
-        answer = self._data.announce(model, version, length, call.parameters, call.context)
-        if isinstance(answer, InferReply):
-            return self._response(answer, AnswerFormat())
-        call.upload = answer
-        return answer.body()
+        state: _State = request.state
+        assert state.call is not None
+        place = state.call.announce(length, state.parameters)
+        if isinstance(place, InferReply):
+            state.call = None
+            return self._response(place, AnswerFormat())
+        request.body = place
+        return place
 
     def submit(self, request: Request, respond: Respond) -> None:
-        call: _Call = request.state
-        body = request.body if call.upload is None else call.upload.body()
+        state: _State = request.state
+        body = request.body
         try:
             inflation = None
-            length = call.json_length
-            if call.encoding:
-                inflation = Inflation(body, call.encoding, self._settings.max_body_bytes)
+            length = state.json_length
+            if state.encoding:
+                inflation = Inflation(body, state.encoding, self._settings.max_body_bytes)
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and (
                 (len(body) if length is None else length) <= self._direct
-                or self._json_size(body, call) <= DIRECT_BYTES
+                or self._json_size(body, state) <= DIRECT_BYTES
             ):
                 self._submit(request, body, length, respond)
                 return
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
-        call.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
+        state.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
 
     async def _unpack(
         self, request: Request, body: Buffer, inflation: Inflation | None, respond: Respond
     ) -> None:
         """Have done beside the loop what would take it too long, then submit."""
-        call: _Call = request.state
-        length = call.json_length
+        state: _State = request.state
+        length = state.json_length
         try:
             if inflation is not None:
                 body = await self._unpacker.inflate(inflation, request.client)
-            if self._json_size(body, call) > DIRECT_BYTES:
+            if self._json_size(body, state) > DIRECT_BYTES:
                 body, length = await self._unpacker.binary_form(body, length, request.client)
             self._submit(request, body, length, respond)
         except Exception as error:
-            call.unpacking = None
+            state.unpacking = None
             if isinstance(error, WireError):
                 self.refuse(request, error.reason, error.message)
             else:
                 self.abandon(request, Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._settings.triton_strict))
-        call.unpacking = None
+        state.unpacking = None
 
     def _submit(
         self, request: Request, body: Buffer, json_length: int | None, respond: Respond
     ) -> None:
         """Hand a body on that takes no time to read. Raises WireError."""
-        call: _Call = request.state
-        upload = call.upload
+        state: _State = request.state
+        call = state.call
+        assert call is not None
         model, version = _target(request)
-        infer, answer = self._reader.read(model, version, body, json_length, call.parameters)
+        infer, answer = self._reader.read(model, version, body, json_length, state.parameters)
         if infer.id:
-            call.context.request_id = request.request_id = infer.id
+            state.context.request_id = request.request_id = infer.id
 
         def reply(result: InferReply) -> None:
-            call.ticket = None
+            state.call = None
             if long_outputs(result, answer):
-                call.unpacking = asyncio.ensure_future(self._write(result, answer, call, respond))
+                state.unpacking = asyncio.ensure_future(self._write(result, answer, state, respond))
                 return
             try:
                 response = self._response(result, answer)
@@ -179,14 +173,10 @@ class InferEndpoint:
                 response = failure_response(error)
             respond(response)
 
-        if upload is None:
-            call.ticket = self._data.infer(infer, call.context, reply)
-        else:
-            call.ticket = upload.complete(infer, reply)
-            call.upload = None
+        call.submit(infer, reply)
 
     async def _write(
-        self, reply: InferReply, answer: AnswerFormat, call: _Call, respond: Respond
+        self, reply: InferReply, answer: AnswerFormat, state: _State, respond: Respond
     ) -> None:
         """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
         written = {}
@@ -201,37 +191,33 @@ class InferEndpoint:
             response = self._response(reply, replace(answer, written=written))
         except Exception as error:
             response = failure_response(error)
-        call.unpacking = None
+        state.unpacking = None
         respond(response)
 
-    def _json_size(self, body: Buffer, call: _Call) -> int:
+    def _json_size(self, body: Buffer, state: _State) -> int:
         """Bytes of JSON. Raises BadField if they are too many."""
-        size = len(body) if call.json_length is None else call.json_length
+        size = len(body) if state.json_length is None else state.json_length
         if size > self._settings.max_json_bytes:
             expected = f"at most {self._settings.max_json_bytes} bytes of JSON"
             raise BadField("body", expected, size, Reason.TOO_LARGE)
         return size
 
     def refuse(self, request: Request, reason: Reason, message: str) -> None:
-        call: _Call | None = request.state
-        if call is not None and call.upload is not None:
-            upload, call.upload = call.upload, None
-            upload.refuse(reason, message)
+        state: _State | None = request.state
+        if state is None:
+            call: InferenceCall | None = self._data.call(*_target(request), _context(request))
         else:
-            model, version = _target(request)
-            context = _context(request) if call is None else call.context
-            self._data.body_refused(model, version, reason, message, context)
+            call, state.call = state.call, None
+        if call is not None:
+            call.refuse(reason, message)
 
     def abandon(self, request: Request, reason: Reason) -> None:
-        call: _Call = request.state
-        if call.unpacking is not None:
-            call.unpacking.cancel()
-        if call.upload is not None:
-            upload, call.upload = call.upload, None
-            upload.cancel(reason)
-        elif call.ticket is not None:
-            ticket, call.ticket = call.ticket, None
-            ticket.cancel(reason)
+        state: _State = request.state
+        if state.unpacking is not None:
+            state.unpacking.cancel()
+        call, state.call = state.call, None
+        if call is not None:
+            call.cancel(reason)
 
     def _response(self, reply: InferReply, answer: AnswerFormat) -> Response:
         if reply.outputs is not None and reply.outcome.kind in _ANSWERED:

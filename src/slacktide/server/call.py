@@ -1,0 +1,375 @@
+"""`ServerCall`: one inference call as one state machine, from its headers to its one reply.
+
+Theory of operation. A front end opens a call when it has read the headers. A body that is still on
+its way is *announced*: it gets a slot of shared memory to come into, and the scheduler may refuse
+the call before the body is read. A whole call is *submitted*: checked, dated, its tensors written
+into a slot (or found in the one they came into), and handed to the engine. `call_states.py` has
+the table of states and steps; a step gives back what the next state does not hold.
+
+The engine knows a call by the id of its request. A call that is more than one request (a pipeline)
+would own several: the driver names the request with everything it reports.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from slacktide.domain import BatchTiming, Cancelled, Outcome, OutcomeKind, Reason, Refused
+from slacktide.executors.arena import Slot
+from slacktide.executors.ports import Payload
+from slacktide.models.convictions import FRESH_S
+from slacktide.models.inputs import CheckedInputs
+from slacktide.models.versions import LoadedVersion
+from slacktide.observability.observers import AnsweredRequest
+from slacktide.server.call_states import (
+    HOLDS,
+    STEPS,
+    CallError,
+    CallState,
+    CallStep,
+    Held,
+)
+from slacktide.server.descriptors import notice_of, refer_payload, request_of, write_payload
+from slacktide.server.pending import Outputs
+from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
+from slacktide.wire.errors import WireError
+from slacktide.wire.parameters import CallOptions, parse_parameters, timing_parameters
+from slacktide.wire.status import message_for
+
+if TYPE_CHECKING:
+    from slacktide.server.data_plane import ServerDataPlane
+
+log = logging.getLogger("slacktide.models")
+
+Reply = Callable[[InferReply], None]
+
+_HEADER_ALLOWANCE = 64 * 1024
+"""Bytes of JSON that may come on top of a request's tensors."""
+_HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
+"""Refusals after which it is worth trying again once a request is done."""
+
+
+_OPEN, _ANNOUNCED, _RECEIVING, _DROPPED, _SUBMITTED, _REFUSED, _ANSWERED, _CANCELLED = CallState
+_ANNOUNCE, _ACCEPT, _SUBMIT, _REFUSE, _ANSWER, _CANCEL = CallStep
+
+
+def _entry(before: CallState, after: CallState) -> tuple[CallState, bool, bool, bool]:
+    """The state after a step, and whether body, client's place and version are then given back."""
+    left = HOLDS[before] - HOLDS[after]
+    return after, Held.BODY in left, Held.CLIENT in left, Held.VERSION in left
+
+
+_TABLE = {
+    before: {step: _entry(before, after) for step, after in steps.items()}
+    for before, steps in STEPS.items()
+}
+_KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
+"""The engine has the call and owes it an outcome."""
+
+
+class ServerCall:
+    """The `InferenceCall` of a server, and the owner of its request (`RequestOwner`)."""
+
+    __slots__ = (
+        "_answer",
+        "_call_id",
+        "_length",
+        "_options",
+        "_payload",
+        "_plane",
+        "_released",
+        "_reply",
+        "_rows",
+        "_slots",
+        "_version",
+        "_version_name",
+        "_wanted",
+        "context",
+        "id",
+        "model",
+        "state",
+    )
+
+    def __init__(
+        self, plane: ServerDataPlane, model: str, version: str | None, context: CallContext
+    ) -> None:
+        self._plane = plane
+        self.model = model
+        self._version_name = version
+        self.context = context
+        self.state = _OPEN
+        self.id = plane.driver.new_id()
+        """Of its request."""
+        self._call_id = ""
+        """As the client called it."""
+        self._reply: Reply | None = None
+        """What the answer goes to; None: it is not wanted yet, or no more."""
+        self._answer: InferReply | None = None
+        self._version: LoadedVersion | None = None
+        self._options: CallOptions | None = None
+        self._wanted: tuple[int, ...] = ()
+        """Indices of the outputs asked for."""
+        self._rows = 1
+        self._length = 0
+        """Bytes of an announced body."""
+        self._slots: tuple[Slot, ...] = ()
+        self._payload: Payload | None = None
+        self._released = False
+        """The engine names the payload no more, but the body still comes into its slot."""
+
+    # ── for front ends ───────────────────────────────────────────────────────────────────────
+
+    def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
+        """See `InferenceCall.announce`."""
+        plane, context = self._plane, self.context
+        client = context.client
+        try:
+            version = self._find()
+            options = self._options = parse_parameters(parameters)
+            self._check_convictions(version)
+            limit = version.definition.settings.limits.payload
+            if limit is not None and length > limit + _HEADER_ALLOWANCE:
+                message = f"body: expected at most {limit} bytes, got {length}"
+                raise WireError(Reason.TOO_LARGE, message)
+            plane.limits.admit_body(client, length)
+            version.enter()
+            self._length = length
+            self._step(_ANNOUNCE)
+            slot = plane.allocate(version, length, client)
+            self._slots = (slot,)
+            transfer_s = plane.bandwidth.transfer_time(client, length)
+            notice = notice_of(self.id, context, version, length, transfer_s, options)
+            plane.driver.announce(notice, self)
+        except WireError as error:
+            self._refuse(error.reason, error.message)
+        plane.driver.flush()
+        if self._answer is not None:
+            return self._answer
+        self._step(_ACCEPT)
+        return version.arena.view(slot)
+
+    def submit(self, call: InferCall, reply: Reply) -> None:
+        """See `InferenceCall.submit`."""
+        plane, context, before = self._plane, self.context, self.state
+        self._call_id = call.id
+        if before is not _OPEN:
+            seconds = plane.driver.clock() - context.first_byte
+            plane.bandwidth.observe(context.client, self._length, seconds)
+        self._reply = reply
+        if before is _DROPPED:
+            self._step(_SUBMIT)
+            assert self._answer is not None
+            self._answer.id = call.id
+            plane.loop.call_soon(self._deliver)
+            return
+        try:
+            version = self._version or self._find()
+            options = self._options = parse_parameters(call.parameters)
+            checked = version.check.check(call.inputs)
+            self._wanted = version.check.check_outputs(call.outputs)
+            self._rows = checked.rows
+            self._check_convictions(version, checked)
+            if before is _OPEN:
+                plane.limits.admit(context.client)
+                version.enter()
+            self._step(_SUBMIT)
+            payload = self._payload = self._store(version, checked)
+            request = request_of(self.id, context, version, checked, options)
+            plane.driver.submit(request, payload, self)
+        except WireError as error:
+            self._refuse(error.reason, error.message)
+        except BaseException:
+            self.cancel(Reason.RUNTIME_ERROR)
+            raise
+
+    def refuse(self, reason: Reason, message: str) -> None:
+        """See `InferenceCall.refuse`."""
+        if self.state is _DROPPED:
+            self._step(_REFUSE)
+            return
+        if self._version is None:
+            self._version = self._plane.catalog.find(self.model, self._version_name)
+        self._refuse(reason, message)
+
+    def cancel(self, reason: Reason) -> None:
+        """See `InferenceCall.cancel`."""
+        if self.state in _KNOWN:
+            version, driver = self._version, self._plane.driver
+            assert version is not None
+            if driver.cancel(self.id, reason):
+                outcome = Outcome(reason, driver.clock())
+                version.tally.answered(outcome, self._rows, None)
+                self._observe(version, outcome, has_result=False)
+            else:  # a fault came before the engine knew of it
+                self._free()
+        self._reply = None
+        self._step(_CANCEL)
+
+    # ── for the driver ───────────────────────────────────────────────────────────────────────
+
+    def answered(
+        self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
+    ) -> None:
+        """See `RequestOwner.answered`."""
+        version = self._version
+        assert version is not None
+        version.tally.answered(outcome, self._rows, timing)
+        self._step(_ANSWER)
+        if outcome.reason is Reason.CRASHED and self._payload is not None:
+            self._convict(version)
+        elif version.convictions.inputs and outputs is not None:
+            version.convictions.served(self.context.connection)
+        answer = self._answer = self._make_reply(version, outcome, outputs)
+        if self._plane.observers:
+            self._observe(version, outcome, has_result=answer.outputs is not None)
+        self._deliver()
+
+    def released(self, id: int) -> None:
+        """See `RequestOwner.released`."""
+        if Held.BODY in HOLDS[self.state]:
+            self._released = True
+        else:
+            self._free()
+
+    # ── its steps ────────────────────────────────────────────────────────────────────────────
+
+    def _step(self, step: CallStep) -> None:
+        """Go to the next state and give back what it does not hold. Raises CallError."""
+        found = _TABLE[self.state].get(step)
+        if found is None:
+            raise CallError(f"a call that is {self.state} cannot {step}")
+        self.state, body, client, version = found
+        if body:  # the front end writes into the slot no more
+            self._plane.limits.arrived(self.context.client, self._length)
+            if self._released:
+                self._free()
+        if client:
+            self._plane.limits.release(self.context.client)
+        if version:  # last: its memory may go with it
+            assert self._version is not None
+            self._version.leave()
+
+    def _find(self) -> LoadedVersion:
+        """The version that answers. Raises WireError if there is none."""
+        plane = self._plane
+        version = self._version = plane.catalog.find(self.model, self._version_name)
+        if version is None or plane.draining:
+            raise plane.absence(self.model, self._version_name)
+        return version
+
+    def _check_convictions(
+        self, version: LoadedVersion, checked: CheckedInputs | None = None
+    ) -> None:
+        """Raises WireError if its input (where it is known), or several from its connection, have
+        crashed `version` lately."""
+        convictions = version.convictions
+        if not convictions.inputs:
+            return
+        now = self._plane.driver.clock()
+        if not convictions.fresh(now=now):
+            return
+        if checked is not None and convictions.knows([(t.shape, t.data) for t in checked.tensors]):
+            raise WireError(Reason.CRASHED_BEFORE, "")
+        if convictions.blocked_for(self.context.connection, now=now):
+            raise WireError(Reason.CONNECTION_BLOCKED, "")
+
+    def _store(self, version: LoadedVersion, checked: CheckedInputs) -> Payload:
+        """Its tensors: as parts of the body that came into its slot, else copied into another."""
+        arena = version.arena
+        for slot in self._slots:
+            payload = refer_payload(slot, arena.view(slot), checked)
+            if payload is not None:  # else one was written as JSON: its bytes are elsewhere
+                return payload
+        slot = self._plane.allocate(version, checked.nbytes, self.context.client)
+        self._slots = (*self._slots, slot)
+        return write_payload(arena, slot, checked)
+
+    def _refuse(self, reason: Reason, message: str) -> None:
+        """Have the engine count a refusal; the reply comes the usual way."""
+        self._step(_REFUSE)
+        version, plane = self._version, self._plane
+        if version is not None:
+            refused = Refused(self.id, version.name, reason, version.pin, message)
+            plane.driver.refuse(refused, self)
+            return
+        # No version can be blamed for it.
+        outcome = Outcome(reason, plane.driver.clock(), detail=message)
+        named = self._version_name or ""
+        self._answer = InferReply(outcome, self.model, named, self._call_id, None, message)
+        self._step(_ANSWER)
+        plane.loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        reply, self._reply = self._reply, None  # it refers back to this call
+        if reply is not None:
+            assert self._answer is not None
+            reply(self._answer)
+
+    def _free(self) -> None:
+        slots, self._slots = self._slots, ()
+        for slot in slots:
+            assert self._version is not None
+            self._version.arena.free(slot)
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────
+
+    def _convict(self, version: LoadedVersion) -> None:
+        """It has crashed `version` twice: refuse its input for a while, also where that waits."""
+        driver, context = self._plane.driver, self.context
+        convictions = version.convictions
+        convictions.convict(self._tensors(version), context.connection, now=driver.clock())
+        log.warning(
+            "%s:%s crashed twice on a request from %s; its input is refused for %g s",
+            version.name,
+            version.version,
+            context.client,
+            FRESH_S,
+        )
+        for other in [owner for owner in driver.waiting() if isinstance(owner, ServerCall)]:
+            if other._version is version and convictions.knows(other._tensors(version)):
+                driver.post(Cancelled(other.id, Reason.CRASHED_BEFORE))
+
+    def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
+        """Shapes and bytes of its inputs, as they lie in shared memory."""
+        assert self._payload is not None
+        view = version.arena.view
+        return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self._payload.tensors]
+
+    def _observe(self, version: LoadedVersion, outcome: Outcome, *, has_result: bool) -> None:
+        self._plane.observers.tell(
+            AnsweredRequest(
+                self.context,
+                version.name,
+                version.version,
+                self._version_name is not None,
+                self._call_id,
+                self._rows,
+                outcome,
+                has_result,
+            )
+        )
+
+    def _make_reply(
+        self, version: LoadedVersion, outcome: Outcome, outputs: Outputs | None
+    ) -> InferReply:
+        options = self._options
+        reply = InferReply(outcome, version.name, version.version, self._call_id, None)
+        if options is not None and options.report_timing:
+            reply.parameters = timing_parameters(outcome, version.pool.variant)
+        if outputs is None or (
+            outcome.kind is OutcomeKind.LATE and options is not None and options.discard_late
+        ):
+            reply.message = message_for(outcome, version.name)
+            if outcome.reason in _HAS_A_WAIT:
+                reply.retry_after_s = version.expected_alone
+            elif outcome.reason is Reason.CONNECTION_BLOCKED:
+                at, connection = outcome.at, self.context.connection
+                reply.retry_after_s = version.convictions.blocked_for(connection, now=at)
+            return reply
+        specs = version.interface.outputs
+        reply.outputs = [
+            OutputValue(specs[i].name, specs[i].datatype, *outputs[i]) for i in self._wanted
+        ]
+        return reply

@@ -1,0 +1,100 @@
+"""The states of a call, the steps between them, and what a call holds in each. A table, no code.
+
+`call.py` takes the steps. The diagram in docs/call.md is made from `STEPS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class CallState(StrEnum):
+    OPEN = "open"
+    """Its headers are here."""
+    ANNOUNCED = "announced"
+    """The engine has its notice, and may refuse it before its body comes."""
+    RECEIVING = "receiving"
+    """Its body comes into its slot."""
+    DROPPED = "dropped"
+    """The engine has given it up while its body comes; the reply waits for the body's end."""
+    SUBMITTED = "submitted"
+    """The engine has its request."""
+    REFUSED = "refused"
+    """The data plane or the front end has refused it; the engine is to count that."""
+    ANSWERED = "answered"
+    CANCELLED = "cancelled"
+
+
+class CallStep(StrEnum):
+    ANNOUNCE = "announce"
+    ACCEPT = "accept"
+    """The scheduler has not refused the notice."""
+    SUBMIT = "submit"
+    REFUSE = "refuse"
+    ANSWER = "answer"
+    """The engine reports its outcome."""
+    CANCEL = "cancel"
+
+
+STEPS: Mapping[CallState, Mapping[CallStep, CallState]] = {
+    CallState.OPEN: {
+        CallStep.ANNOUNCE: CallState.ANNOUNCED,
+        CallStep.SUBMIT: CallState.SUBMITTED,
+        CallStep.REFUSE: CallState.REFUSED,
+        CallStep.CANCEL: CallState.CANCELLED,
+    },
+    CallState.ANNOUNCED: {
+        CallStep.ACCEPT: CallState.RECEIVING,
+        CallStep.REFUSE: CallState.REFUSED,
+        CallStep.ANSWER: CallState.ANSWERED,
+        CallStep.CANCEL: CallState.CANCELLED,
+    },
+    CallState.RECEIVING: {
+        CallStep.SUBMIT: CallState.SUBMITTED,
+        CallStep.REFUSE: CallState.REFUSED,
+        CallStep.ANSWER: CallState.DROPPED,
+        CallStep.CANCEL: CallState.CANCELLED,
+    },
+    CallState.DROPPED: {
+        CallStep.SUBMIT: CallState.ANSWERED,
+        CallStep.REFUSE: CallState.ANSWERED,
+        CallStep.CANCEL: CallState.CANCELLED,
+    },
+    CallState.SUBMITTED: {
+        CallStep.REFUSE: CallState.REFUSED,
+        CallStep.ANSWER: CallState.ANSWERED,
+        CallStep.CANCEL: CallState.CANCELLED,
+    },
+    CallState.REFUSED: {
+        CallStep.ANSWER: CallState.ANSWERED,
+        CallStep.CANCEL: CallState.REFUSED,
+    },
+    CallState.ANSWERED: {CallStep.CANCEL: CallState.ANSWERED},
+    CallState.CANCELLED: {CallStep.CANCEL: CallState.CANCELLED},
+}
+"""The state after each step. A pair that is not here is a fault of the server's (`CallError`)."""
+
+
+class Held(StrEnum):
+    """What is counted as long as a call holds it."""
+
+    BODY = "a body among those that arrive"
+    CLIENT = "a place among its client's requests"
+    VERSION = "its version, which keeps its memory"
+
+
+HOLDS: Mapping[CallState, frozenset[Held]] = {
+    CallState.OPEN: frozenset(),
+    CallState.ANNOUNCED: frozenset(Held),
+    CallState.RECEIVING: frozenset(Held),
+    CallState.DROPPED: frozenset((Held.VERSION, Held.BODY)),
+    CallState.SUBMITTED: frozenset((Held.CLIENT, Held.VERSION)),
+    CallState.REFUSED: frozenset(),
+    CallState.ANSWERED: frozenset(),
+    CallState.CANCELLED: frozenset(),
+}
+
+
+class CallError(RuntimeError):
+    """A step that a call in its state cannot take."""

@@ -1,0 +1,147 @@
+"""What the engine and the workers are told of a call: when it is due, what it is, where it lies."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from slacktide.domain import Notice, Request
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.ports import Payload, TensorRef
+from slacktide.models.inputs import CheckedInputs
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.versions import LoadedVersion
+from slacktide.wire.calls import Buffer, CallContext
+from slacktide.wire.parameters import CallOptions
+
+
+class Due(NamedTuple):
+    """An absolute deadline, or the moment by which a best-effort request is ordered."""
+
+    at: float
+    best_effort: bool
+
+
+def due(
+    context: CallContext,
+    options: CallOptions,
+    settings: ModelSettings,
+    default_slo: float | None,
+    p99_alone: float,
+) -> Due:
+    """deadline = first byte + SLO − network time already spent.
+
+    The SLO is the smallest of what the client sent (parameter, transport, headers); without any,
+    `default_slo`; never above the model's `max_slo`. With neither the request is best effort,
+    ordered as if due at first byte + max(1 s, 10 × p99 alone). All in seconds.
+    """
+    slo, budget = options.timeout_s, context.transport_budget_s
+    if budget is not None and (slo is None or budget < slo):
+        slo = budget
+    if slo is None:
+        slo = default_slo
+    if settings.max_slo is not None and (slo is None or slo > settings.max_slo):
+        slo = settings.max_slo
+    if slo is None:
+        return Due(context.first_byte + max(1.0, 10.0 * p99_alone), best_effort=True)
+    return Due(context.first_byte + slo - options.network_s, best_effort=False)
+
+
+def request_of(
+    id: int,
+    context: CallContext,
+    version: LoadedVersion,
+    checked: CheckedInputs,
+    options: CallOptions,
+) -> Request:
+    """A call whose tensors are here."""
+    settings = version.definition.settings
+    at, best_effort = due(context, options, settings, settings.slo, version.p99_alone)
+    return Request(
+        id,
+        version.name,
+        context.first_byte,
+        at,
+        rows=checked.rows,
+        penalty=version.penalty if options.penalty is None else options.penalty,
+        signature=checked.signature,
+        best_effort=best_effort,
+        version=version.pin,
+        application=options.application,
+        client=context.client,
+        work_hint=options.work_hint if checked.work_hint is None else checked.work_hint,
+        network_time=options.network_s,
+    )
+
+
+def notice_of(
+    id: int,
+    context: CallContext,
+    version: LoadedVersion,
+    length: int,
+    transfer_s: float,
+    options: CallOptions,
+) -> Notice:
+    """A call whose body of `length` bytes is expected to take `transfer_s` from its first byte.
+
+    The body may name a timeout longer than the model's `slo`, so that one is left out of its
+    deadline: nothing that could still be met is refused by it.
+    """
+    settings, p99_alone = version.definition.settings, version.p99_alone
+    at, best_effort = due(context, options, settings, None, p99_alone)
+    likely_due = None
+    if best_effort:
+        likely = due(context, options, settings, settings.slo, p99_alone)
+        likely_due = None if likely.best_effort else likely.at
+    return Notice(
+        id,
+        version.name,
+        context.first_byte,
+        at,
+        payload_bytes=length,
+        complete_at=context.first_byte + transfer_s,
+        penalty=version.penalty if options.penalty is None else options.penalty,
+        best_effort=best_effort,
+        version=version.pin,
+        application=options.application,
+        client=context.client,
+        likely_due=likely_due,
+    )
+
+
+def write_payload(arena: Arena, slot: Slot, checked: CheckedInputs) -> Payload:
+    """Copy the tensors into `slot`, one behind the other."""
+    view = arena.view(slot)
+    base = slot.offset
+    at = 0
+    refs = []
+    for tensor in checked.tensors:
+        data = tensor.data
+        size = len(data)
+        view[at : at + size] = data
+        refs.append(TensorRef(base + at, size, tensor.shape))
+        at += size
+    return Payload(checked.rows, tuple(refs))
+
+
+def refer_payload(slot: Slot, body: memoryview, checked: CheckedInputs) -> Payload | None:
+    """The tensors as parts of the body that was received into `slot`; None if one is not."""
+    start = _address(body)
+    refs = []
+    for tensor in checked.tensors:
+        size = len(tensor.data)
+        offset = _address(tensor.data) - start if size else 0
+        if not 0 <= offset <= len(body) - size:
+            return None
+        refs.append(TensorRef(slot.offset + offset, size, tensor.shape))
+    return Payload(checked.rows, tuple(refs))
+
+
+def _address(data: Buffer) -> int:
+    """Where `data` lies in memory."""
+    if len(data) == 0:
+        return 0
+    interface = np.frombuffer(data, np.uint8).__array_interface__
+    address: int = interface["data"][0]
+    return address
