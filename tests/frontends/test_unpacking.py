@@ -175,12 +175,16 @@ def test_long_texts_are_read_by_a_nice_process_and_their_memory_is_counted():
         budget = MemoryBudget(1024 * MIB)
         unpacker = Unpacker(budget)
         text = long_json(100_000)
-        reading = asyncio.ensure_future(unpacker.binary_form(text, None, "c"))
-        while not budget.bytes_in_use:
-            await asyncio.sleep(0)
-        assert unpacker._readers[True]._process is None  # it has not begun
-        assert budget.owned("c") == MEMORY_FACTOR * len(text)
-        form, length = await reading
+        reader = unpacker._readers[True]
+        start, counted = reader._start, []
+
+        def begin() -> None:
+            counted.append(budget.owned("c"))
+            start()
+
+        reader._start = begin
+        form, length = await unpacker.binary_form(text, None, "c")
+        assert counted == [MEMORY_FACTOR * len(text)]
         assert budget.bytes_in_use == 0
         call, _ = parse_infer("m", None, form, length)
         assert bytes(call.inputs[0].data) == np.arange(100_000, dtype=np.int32).tobytes()
