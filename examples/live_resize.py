@@ -1,15 +1,15 @@
-"""A live resize, watched: cores follow a network that comes and goes. Takes about a minute.
+"""A live resize: cores follow a fluctuating network link. Takes about a minute.
 
     .venv/bin/python examples/live_resize.py
 
 Street frames go to the example classifier over a link whose bandwidth falls every few seconds, so
 that the frames arrive with little time left: one core is then too slow, two are not. The same load
-meets the model on one core, on two, and with `cores: {min: 1, max: 2}`: that grows when
-frames come late, and gives the second core back when they no longer do.
+runs against the model on one core, on two, and with `cores: {min: 1, max: 2}`, which scales up when
+frames arrive late, and gives the second core back when they no longer do.
 
-Everything is done with the command line, and what the server does is read from its metrics, as you
-would: `slacktide profile`, `serve` and `load --link`, and GET /metrics. Deadline and link are
-derived from what the profile says of this machine. `--json` prints figures for other programs.
+The script uses only the command line and the metrics: `slacktide profile`, `serve` and
+`load --link`, and GET /metrics. Deadline and link are derived from this machine's profile.
+`--json` prints figures for other programs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Scene:
-    """What every variant meets. Seconds, and requests per second."""
+    """The load of every variant. Seconds, and requests per second."""
 
     deadline: float
     left_in_dips: float
@@ -73,7 +73,7 @@ class Outcome:
     variant: str
     requests: int
     violations: int
-    """Requests not answered in time."""
+    """Requests not answered on time."""
     core_seconds: float
     mean_cores: float
     resizes: int
@@ -93,15 +93,15 @@ def main() -> int:
         print("needs two cores to choose between", file=sys.stderr)
         return 2
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         if not arguments.json:
             print(text, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="slacktide-live-resize-") as place:
         folder = Path(place)
-        tell("Measuring the model on one core and on two …")
+        report("Measuring the model on one core and on two …")
         scene = prepare(folder)
-        tell(
+        report(
             f"A request of {ROWS} frames takes {scene.one_core * 1e3:.0f} ms on one core, "
             f"{scene.two_cores * 1e3:.0f} ms on two (p99).\n"
             f"Deadline {scene.deadline * 1e3:.0f} ms from the send, {scene.rate:.1f} requests/s. "
@@ -112,12 +112,12 @@ def main() -> int:
             (folder / "models" / MODEL / "slacktide.yaml").write_text(f"max_batch: 8\n{settings}")
             outcome = run(variant, scene, folder, arguments.seconds)
             found.append(outcome)
-            tell(line_of(outcome))
+            report(line_of(outcome))
     one, two, scaled = found
     if arguments.json:
         rows = [asdict(outcome) for outcome in found]
         print(json.dumps({"scene": asdict(scene), "outcomes": rows}))
-    tell(
+    report(
         f"\nCores of '1 to 2', four times a second (bad link: _):\n"
         f"{''.join(map(str, scaled.timeline))}\n{phases(len(scaled.timeline))}\n"
         f"Reasons of its plans: {', '.join(sorted(scaled.reasons)) or 'none'}"
@@ -128,7 +128,7 @@ def main() -> int:
 
 def line_of(outcome: Outcome) -> str:
     return (
-        f"{outcome.variant:>8}: {outcome.violations:3d} of {outcome.requests} not in time, "
+        f"{outcome.variant:>8}: {outcome.violations:3d} of {outcome.requests} not on time, "
         f"{outcome.core_seconds:5.1f} core-seconds ({outcome.mean_cores:.2f} cores), "
         f"{outcome.resizes} resizes"
     )
@@ -193,7 +193,7 @@ def run(variant: str, scene: Scene, folder: Path, seconds: float) -> Outcome:
 
 @dataclass
 class Watched:
-    """What the metrics said while the load ran."""
+    """Values of the metrics while the load ran."""
 
     cores: list[int]
     reasons: dict[str, int]
