@@ -32,8 +32,9 @@ EXPORTS = {
         StartReplica StopReplica Submitted TellCircuit TimerFired
     """,
     "slacktide.engine": """
-        BatchTimes Engine EngineSettings Idle InvariantError Planner PoolFactory PoolParts
-        PoolView Proposal SampleCounts Sampling Scheduler WaitUntil check_invariants
+        BatchTimes Engine EngineSettings Idle InvariantError LaneSnapshot PoolFactory PoolParts
+        PoolSnapshot PoolView Proposal SampleCounts Sampling Scheduler Snapshot WaitUntil
+        check_invariants
     """,
     "slacktide.examples": """
         MODELS ExampleModel ExamplesError Progress Samples example make_inputs

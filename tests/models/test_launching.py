@@ -46,7 +46,7 @@ class House:
         )
         catalog = Catalog()
         catalog.add(self.version)
-        engine: Any = SimpleNamespace(state=SimpleNamespace(pools={}))
+        engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(pools={}))
         self.launching = Launching(catalog, {}, engine)
         self.plans: list[int] = []
         self.launching.plan_again = lambda: self.plans.append(self.version.interface.max_batch)

@@ -9,7 +9,6 @@ from slacktide.engine.invariants import InvariantError as InvariantError
 from slacktide.engine.invariants import check_invariants as check_invariants
 from slacktide.engine.ports import BatchTimes as BatchTimes
 from slacktide.engine.ports import Idle as Idle
-from slacktide.engine.ports import Planner as Planner
 from slacktide.engine.ports import PoolFactory as PoolFactory
 from slacktide.engine.ports import PoolParts as PoolParts
 from slacktide.engine.ports import PoolView as PoolView
@@ -19,3 +18,6 @@ from slacktide.engine.ports import WaitUntil as WaitUntil
 from slacktide.engine.samples import SampleCounts as SampleCounts
 from slacktide.engine.samples import Sampling as Sampling
 from slacktide.engine.settings import EngineSettings as EngineSettings
+from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
+from slacktide.engine.snapshot import PoolSnapshot as PoolSnapshot
+from slacktide.engine.snapshot import Snapshot as Snapshot

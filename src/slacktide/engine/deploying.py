@@ -40,6 +40,7 @@ class Deploying:
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
+        state.lane_changes += 1
         self._shape_lanes(plan.lanes)
         for deployment in plan.deployments:
             self._place(deployment)
@@ -55,6 +56,7 @@ class Deploying:
             return
         if lane.removed and lane.running is None and not lane.placements:
             state.lanes.pop(lane.name, None)
+            state.lane_changes += 1
         for pool in tuple(state.pools.values()):
             if pool.removed and not pool.placements:
                 del state.pools[pool.id]

@@ -31,6 +31,7 @@ from slacktide.domain import (
     Event,
     LaneResized,
     MemoryShort,
+    Plan,
     PlanChanged,
     Refused,
     ReplicaLost,
@@ -47,6 +48,7 @@ from slacktide.engine.requests import Requests
 from slacktide.engine.resizing import Resizing
 from slacktide.engine.sampling import Sampler
 from slacktide.engine.settings import EngineSettings
+from slacktide.engine.snapshot import Snapshot
 from slacktide.engine.state import EngineState
 
 
@@ -55,10 +57,10 @@ class Engine:
 
     def __init__(self, factory: PoolFactory, settings: EngineSettings | None = None) -> None:
         self.state = EngineState(factory, settings or EngineSettings())
-        """For reading: metrics, planners' snapshots, `check_invariants`."""
+        """For `check_invariants` and tests; everything else reads a `snapshot`."""
         self.events_seen = 0
-        self.plan_done = True
-        """False if an exception came in the middle of the last PlanChanged."""
+        self.plan = Plan()
+        """The last that was put in force whole."""
         self._requests = Requests(self.state)
         self._sampler = Sampler(self.state)
         self._batches = Batches(self.state, self._requests, self._sampler)
@@ -113,6 +115,32 @@ class Engine:
                 self._batches.dispatch(lane)
         return state.runs + state.commands if state.runs else state.commands
 
+    @property
+    def unfinished(self) -> list[Command]:
+        """What the last `handle_all` had commanded when it raised: of the events before the one
+        that it could not handle, which is number `events_seen` - 1, and of a part of that one."""
+        return self.state.runs + self.state.commands
+
+    @property
+    def now(self) -> float:
+        """When it was last told something."""
+        return self.state.now
+
+    @property
+    def lane_changes(self) -> int:
+        """Rises whenever a lane has come, gone or changed its confirmed cores."""
+        return self.state.lane_changes
+
+    @property
+    def has_idle_lane(self) -> bool:
+        """Whether a lane runs no batch."""
+        return any(lane.running is None for lane in self.state.lanes.values())
+
+    def snapshot(self, *, now: float | None = None) -> Snapshot:
+        """How everything stands, for reading. `now`: the moment that times refer to, not before
+        the last event; None: that of the last event."""
+        return Snapshot(self.state, self.state.now if now is None else now)
+
     def next_wakeup(self) -> float | None:
         """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
 
@@ -142,9 +170,8 @@ class Engine:
         return at if at < math.inf else None
 
     def _plan_changed(self, event: PlanChanged) -> None:
-        self.plan_done = False
         self._deploying.plan_changed(event)
-        self.plan_done = True
+        self.plan = event.plan
 
     def _memory_short(self, _: MemoryShort) -> None:
         for pool in self.state.pools.values():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from slacktide.domain import Batch, Notice, Plan, PoolId, Reason, Replica, Request
+from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.samples import Sampling
 from slacktide.profiles import RunClasses
 
@@ -186,12 +186,3 @@ class PoolParts:
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]
 """(pool, max_batch, view) -> parts. Called once when a plan first deploys the pool."""
-
-
-class Planner(Protocol):
-    """Snapshot in, plan out, with its own period."""
-
-    @property
-    def period(self) -> float: ...
-
-    def plan(self, snapshot: object, *, now: float) -> Plan: ...

@@ -53,6 +53,7 @@ class Resizing:
         elif event.cores == lane.target:
             lane.resize_time = state.now - lane.resize_began
         lane.cores = event.cores
+        state.lane_changes += 1
         settled = lane.cores == lane.target
         lane.held = lane.cores if settled else _union(lane.held, lane.cores)
         self._settle(lane, patient=False)

@@ -40,6 +40,7 @@ class EngineState:
         "dirty",
         "doubtful",
         "factory",
+        "lane_changes",
         "lanes",
         "ledger",
         "now",
@@ -56,6 +57,8 @@ class EngineState:
         self.ledger = Ledger()
         self.pools: dict[PoolId, Pool] = {}
         self.lanes: dict[str, Lane] = {}
+        self.lane_changes = 0
+        """Rises whenever one has come, gone or changed its confirmed cores."""
         self.routes = RouteTable()
         self.running: dict[int, Running] = {}
         """What runs, by batch id."""

@@ -121,9 +121,8 @@ class Launching:
 
     def _tell_if_up(self, version: LoadedVersion) -> None:
         """All that are in the plan now: there may be fewer than when it was loaded."""
-        pool = self._engine.state.pools.get(version.pool)
-        placements = () if pool is None else pool.placements
-        wanted = sum(not placement.retiring for placement in placements)
+        pool = self._engine.snapshot().pools.get(version.pool)
+        wanted = 0 if pool is None else sum(replica.staying for replica in pool.replicas)
         if 0 < wanted <= len(version.replicas_up):
             self._tell(version.pool, None)
 

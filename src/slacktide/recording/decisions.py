@@ -289,7 +289,7 @@ class Notes(Watcher):
         )
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
-        pool = engine.state.pool_for(request)
+        pool = engine.snapshot(now=outcome.at).pool_for(request)
         if pool is None:
             return Ended(outcome.at, request, outcome, None, None, 0)
         rows = request.rows if isinstance(request, Request) else 1
@@ -298,5 +298,4 @@ class Notes(Watcher):
             alone = pool.times.forecast(members, rows, pool.cores).expected
         else:
             alone = pool.times.expected(rows, pool.cores)
-        free_in = pool.free_in(now=outcome.at)
-        return Ended(outcome.at, request, outcome, alone, free_in, len(pool.scheduler))
+        return Ended(outcome.at, request, outcome, alone, pool.free_in, pool.queued)

@@ -134,7 +134,7 @@ def handled(engine: Engine, call: Call) -> list[Command]:
     except RecordingError:
         raise
     except Exception:
-        return engine.state.runs + engine.state.commands
+        return engine.unfinished
 
 
 def _as_read(commands: list[Command]) -> list[Plain]:

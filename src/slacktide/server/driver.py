@@ -145,8 +145,7 @@ class Driver:
 
     def reclaim(self) -> bool:
         """Have what is kept for profiling given back, now; False if nothing is."""
-        pools = self.engine.state.pools.values()
-        if not any(pool.samples is not None and pool.samples.held for pool in pools):
+        if not any(pool.held for pool in self.engine.snapshot().pools.values()):
             return False
         self.post(MemoryShort())
         self.flush()
@@ -196,16 +195,18 @@ class Driver:
     def _pause(self) -> None:
         """While every lane is busy, leave a shared core to the models for a moment."""
         self._pause_due = False
-        lanes = self.engine.state.lanes.values()
-        running = [lane.running for lane in lanes if lane.running is not None]
-        if not running or len(running) < len(lanes):
+        if self.engine.has_idle_lane:
+            return
+        snapshot = self.engine.snapshot()
+        running = snapshot.batches()
+        if not running:
             return
         now = self.clock()
         seconds = self.moderation.pause_for(
             now=now,
             soonest_end=min(each.expected_end for each in running),
             shortest_batch=min(each.expected_end - each.batch.started for each in running),
-            lane_cores=sum(len(lane.cores) for lane in lanes),
+            lane_cores=sum(len(lane.cores) for lane in snapshot.lanes.values()),
         )
         if seconds > 0.0:
             reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
@@ -219,7 +220,7 @@ class Driver:
         if self._closed:
             return
         # Never earlier than the engine has been told: clocks of callers may be a hair behind.
-        now = max(self.clock(), self.engine.state.now)
+        now = max(self.clock(), self.engine.now)
         if self._alarm.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
         plans: Sequence[PlanChanged] = ()
@@ -254,16 +255,19 @@ class Driver:
                 return [*commands, *given] if commands else given
             except Exception as error:
                 log.exception("the engine could not handle an event")
-                given = engine.state.runs + engine.state.commands
+                given = engine.unfinished
                 if recorder is not None:
                     recorder.called(events, now, given)
                 commands += given
                 handled = engine.events_seen - before
                 if not handled:  # nothing but lanes to be filled was left
                     return commands
-                if isinstance(events[handled - 1], PlanChanged) and not engine.plan_done:
+                if self._is_half_done(events[handled - 1]):
                     commands += self._take_back(error, now)
                 events = events[handled:]
+
+    def _is_half_done(self, event: Event) -> bool:
+        return isinstance(event, PlanChanged) and event.plan is not self.engine.plan
 
     def _next_wakeup(self) -> float | None:
         """When TimerFired must be delivered; None if there is nothing to time."""
@@ -276,7 +280,7 @@ class Driver:
         if at is not None:
             # While every lane is busy only expiries are due. Their answers can wait for the next
             # arrival or the end of a batch, a moment: waking up costs more than the answer.
-            idle = any(lane.running is None for lane in self.engine.state.lanes.values())
+            idle = self.engine.has_idle_lane
             self._alarm.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
 
     def _wake(self) -> None:

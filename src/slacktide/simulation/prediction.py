@@ -85,7 +85,7 @@ def _learnt(recording: Recording, until: float, lessons: Lessons) -> Mapping[Poo
         raise RecordingError(
             f"{replayed.difference.line.place}: the replay differs, so nothing can be learnt of it"
         )
-    return {id: pool.times for id, pool in replayed.engine.state.pools.items()}
+    return {id: pool.times for id, pool in replayed.engine.snapshot().pools.items()}
 
 
 def _run(

@@ -50,7 +50,7 @@ class Lessons(Watcher):
         for event in call.events:
             running = None
             if isinstance(event, BatchFinished):
-                running = engine.state.running.get(event.batch)
+                running = engine.snapshot().running(event.batch)
             if running is not None and running.steady:
                 batch = running.batch
                 kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))

@@ -61,7 +61,8 @@ class Metrics:
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
-        views = look(self._catalog, self._engine)
+        snapshot = self._engine.snapshot()
+        views = look(self._catalog, snapshot)
         gpus = () if self._nvml is None else gpu_families(self._nvml.gpus())
         return write(
             chain(
@@ -70,9 +71,9 @@ class Metrics:
                 gpus,
                 version_families(views, self._catalog),
                 session_families(views),
-                scaling_families(self._engine, self._scaling, self._resizing, now=time.monotonic()),
+                scaling_families(snapshot, self._scaling, self._resizing, now=time.monotonic()),
                 () if self._pod is None else pod_families(self._pod),
-                server_families(self._engine, self._budget, usage_of(self._workers)),
+                server_families(snapshot, self._budget, usage_of(self._workers)),
                 recording_families(self._recorder),
                 process_families(),
             )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from slacktide._version import __version__
 from slacktide.domain import Circuit, Reason
-from slacktide.engine import Engine
+from slacktide.engine import Snapshot
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
 from slacktide.executors.arena import MemoryBudget
@@ -147,7 +147,9 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
     yield _circuits(views)
 
 
-def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) -> Iterable[Family]:
+def server_families(
+    snapshot: Snapshot, budget: MemoryBudget, workers: WorkerUsage
+) -> Iterable[Family]:
     """What belongs to no version."""
     build = Family("slacktide_build_info", "gauge", "Always 1")
     build.add(1, version=__version__)
@@ -164,7 +166,7 @@ def server_families(engine: Engine, budget: MemoryBudget, workers: WorkerUsage) 
         "Most that slacktide_payload_in_use_bytes may become",
         budget.limit,
     )
-    yield _busy(engine)
+    yield _busy(snapshot)
     yield Family.single(
         "slacktide_worker_processes", "gauge", "Worker processes that live", workers.processes
     )
@@ -278,8 +280,8 @@ def _circuits(views: Sequence[VersionView]) -> Family:
     return family
 
 
-def _busy(engine: Engine) -> Family:
+def _busy(snapshot: Snapshot) -> Family:
     busy = Family("slacktide_lane_busy", "gauge", "1 while a batch runs on it")
-    for name, lane in sorted(engine.state.lanes.items()):
+    for name, lane in sorted(snapshot.lanes.items()):
         busy.add(int(lane.running is not None), lane=name)
     return busy

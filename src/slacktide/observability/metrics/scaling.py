@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from slacktide.cluster import Hindrance, PodAllocator
-from slacktide.engine import Engine
+from slacktide.engine import Snapshot
 from slacktide.models.resizing import ResizeOutcome, Resizing
 from slacktide.observability.metrics.exposition import Family
 from slacktide.observability.metrics.view import VersionView
@@ -18,10 +18,10 @@ CONDITIONS = ("cores_short", "replicas_short", "beyond_limits", "unconfirmed")
 
 
 def scaling_families(
-    engine: Engine, scaling: Scaling, resizing: Resizing, *, now: float
+    snapshot: Snapshot, scaling: Scaling, resizing: Resizing, *, now: float
 ) -> Iterable[Family]:
     """What lanes have and cost, what planners wish for, and what became of resizes."""
-    yield from _lanes(engine, scaling, now)
+    yield from _lanes(snapshot, scaling, now)
     yield from _wishes(scaling.standings(now=now), scaling.models)
     yield Family.single(
         "slacktide_plans_total",
@@ -74,10 +74,10 @@ def pod_families(pod: PodAllocator) -> Iterable[Family]:
     yield condition
 
 
-def _lanes(engine: Engine, scaling: Scaling, now: float) -> Iterable[Family]:
+def _lanes(snapshot: Snapshot, scaling: Scaling, now: float) -> Iterable[Family]:
     cores = Family("slacktide_lane_cores", "gauge", "Cores it has, as read back")
     target = Family("slacktide_lane_target_cores", "gauge", "Cores it is to have")
-    for name, lane in sorted(engine.state.lanes.items()):
+    for name, lane in sorted(snapshot.lanes.items()):
         cores.add(len(lane.cores), lane=name)
         target.add(len(lane.target), lane=name)
     used = Family(

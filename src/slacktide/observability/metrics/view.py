@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from slacktide.domain import Circuit, PoolId
-from slacktide.engine import Engine
+from slacktide.domain import Circuit
+from slacktide.engine import Snapshot
 from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
 from slacktide.executors.ports import SessionSize
@@ -44,9 +44,9 @@ class VersionView:
         return sum(self.states[state] for state in WAITING)
 
 
-def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
+def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
     """Every version that has replicas, by model and number."""
-    requests = _requests(engine)
+    pools, requests = snapshot.pools, snapshot.requests
     views: dict[tuple[str, str], VersionView] = {}
     for loaded in sorted(catalog.all(), key=lambda loaded: loaded.pool.generation):
         key = (loaded.name, loaded.version)
@@ -59,15 +59,8 @@ def look(catalog: Catalog, engine: Engine) -> tuple[VersionView, ...]:
         view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
         view.states += requests.get(loaded.pool, Counter())
-        pool = engine.state.pools.get(loaded.pool)
+        pool = pools.get(loaded.pool)
         if pool is not None:
-            view.replicas.update(placement.state for placement in pool.placements)
-            view.circuit = pool.crashes.circuit
+            view.replicas.update(replica.state for replica in pool.replicas)
+            view.circuit = pool.circuit
     return tuple(views[key] for key in sorted(views))
-
-
-def _requests(engine: Engine) -> dict[PoolId, Counter[State]]:
-    counts: dict[PoolId, Counter[State]] = {}
-    for entry in engine.state.ledger.entries.values():
-        counts.setdefault(entry.pool.id, Counter())[entry.state] += 1
-    return counts

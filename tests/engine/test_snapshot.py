@@ -1,0 +1,96 @@
+"""What is read of an engine from outside: one moment, frozen if need be, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+
+import pytest
+
+from slacktide.domain import Cancelled, Plan, PlanChanged, PoolId, Reason
+from slacktide.engine.lane import ReplicaState
+from slacktide.engine.ledger import State
+
+M = PoolId("m", "1")
+
+
+@pytest.fixture
+def busy(world):
+    """One request runs, two wait, one is announced."""
+    world.submit(1)
+    world.submit(2, 3, slo=2.0)
+    world.announce(4)
+    return world
+
+
+def test_it_tells_lanes_pools_and_requests_apart(busy):
+    seen = busy.engine.snapshot(now=busy.now + 0.004)
+    (lane,) = seen.lanes.values()
+    assert (lane.name, lane.cores, lane.target, lane.serves) == ("lane0", (0,), (0,), True)
+    assert [member.id for member in lane.running.batch.members] == [1]
+    assert lane.free_at == lane.running.expected_end == pytest.approx(0.01)
+    (pool,) = seen.pools.values()
+    assert (pool.id, pool.max_batch, pool.queued, pool.in_service) == (M, 4, 2, True)
+    assert pool.free_in == pytest.approx(0.006)
+    (replica,) = pool.replicas
+    assert (replica.state, replica.staying, replica.ready_at) == (ReplicaState.UP, True, seen.now)
+    assert [request.id for request in seen.waiting(M)] == [2, 3, 4]
+    assert seen.requests[M] == {State.RUNNING: 1, State.QUEUED: 2, State.ANNOUNCED: 1}
+    assert (seen.counts["m"].known, seen.counts["m"].in_flight) == (4, 4)
+    assert (seen.request(4).payload_bytes, seen.request(5)) == (100, None)
+    assert seen.pool_for(seen.request(2)) is pool
+    assert (seen.running(busy.batches[-1].id).steady, seen.running(99)) == (True, None)
+    assert (seen.serving("m"), seen.is_served("m"), seen.is_served("n")) == ([pool], True, False)
+
+
+def test_a_part_that_was_not_read_in_time_is_gone(busy):
+    seen = busy.engine.snapshot()
+    lanes = seen.lanes
+    busy.send(Cancelled(2, Reason.CLIENT_CANCELLED))
+    assert seen.lanes is lanes
+    with pytest.raises(RuntimeError, match="has gone on"):
+        seen.waiting(M)
+
+
+def test_nothing_can_be_changed_through_it(busy):
+    seen = busy.engine.snapshot()
+    with pytest.raises(FrozenInstanceError):
+        seen.pools[M].queued = 9
+    seen.counts["m"].known = 99
+    assert busy.engine.snapshot().counts["m"].known == 4
+
+
+def test_a_frozen_one_stays_as_it_is_while_the_engine_goes_on(busy):
+    frozen = busy.engine.snapshot().freeze()
+    plain = frozen.to_plain()
+    busy.finish()
+    busy.times[M].seconds = 9.0
+    assert frozen.to_plain() == plain
+    assert [request.id for request in frozen.waiting(M)] == [2, 3, 4]
+    assert [pool.id for pool in frozen.serving("m")] == [M]
+    assert frozen.serving("n") == []
+    assert frozen.pools[M].times.expected(1, 1) == 0.01
+    with pytest.raises(RuntimeError, match="has gone on"):
+        frozen.request(2)
+
+
+def test_it_is_told_in_json(busy):
+    plain = json.loads(json.dumps(busy.engine.snapshot().to_plain(), allow_nan=False))
+    assert plain["lanes"][0]["running"]["batch"]["members"][0]["id"] == 1
+    (pool,) = plain["pools"]
+    assert (pool["id"], pool["states"]["queued"], pool["circuit"]) == ("m:1", 2, "closed")
+    assert pool["seconds"] == {"1": [0.01, 0.01], "2": [0.01, 0.01], "4": [0.01, 0.01]}
+    assert [request["id"] for request in pool["waiting"]] == [2, 3, 4]
+    assert plain["outcomes"]["m"] == {"known": 4, "in_flight": 4, "by_reason": {}}
+
+
+def test_changes_of_lanes_are_counted(world):
+    before = world.engine.lane_changes
+    world.submit(1)
+    assert world.engine.lane_changes == before
+    world.send(PlanChanged(Plan()))
+    changed = world.engine.lane_changes
+    assert changed > before
+    world.finish()
+    assert world.engine.lane_changes > changed, "it went after its last batch"
+    assert not world.engine.snapshot().lanes
