@@ -12,7 +12,7 @@ from slacktide.cli.main import main as serve
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling import PLANNERS
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Flip:
     def period(self) -> float:
         return self._options.period
 
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         self._most = not self._most
         limits = view.limits
         cores = limits.cores_max if self._most else limits.cores_min
-        return Wish(limits.replicas_min, cores, limits.batch_max, reason="flip")
+        return ScalingTarget(limits.replicas_min, cores, limits.batch_max, reason="flip")
 
 
 def main() -> None:

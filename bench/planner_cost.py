@@ -115,7 +115,7 @@ def measure(quick: bool) -> dict[str, float]:
             partial(planner.decide, queue, now=0.0), repeats
         )
         found[f"vertical looks for misses, {QUEUED} queued, {name}"] = ms(
-            partial(planner.misses, queue, now=0.0), repeats
+            partial(planner.is_urgent, queue, now=0.0), repeats
         )
     for name, span in SPANS.items():
         # Of 1 to 4 rows: two and a half times the work.

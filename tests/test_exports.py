@@ -79,6 +79,9 @@ EXPORTS = {
         ProfileStore Repository RepositoryError StagedModel Staging StoredProfile
         UploadLimits check_interface config_json metadata_shape model_hash split_parameters
     """,
+    "slacktide.runtime": """
+        PAUSE_S CoreSeconds Runtime Watch
+    """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
         DeadlineQueue Edf EdfOptions Fifo FifoOptions Nexus NexusOptions Orloj
@@ -94,17 +97,19 @@ EXPORTS = {
     "slacktide.observability.metrics": """
         CONTENT_TYPE Metrics metrics_routes
     """,
+    "slacktide.planning": """
+        Composer Job JobDone Owned PlanField Planner PlannerError Stated
+    """,
     "slacktide.planning.scaling": """
-        PLANNERS Autoscaler AutoscalerSettings BatchSeconds ModelView ReplicaView
-        ScaledModel ScalingLimits ScalingPlanner Standing VariantView Waiting Watchful
-        Wish make_planner
+        PLANNERS BatchSeconds CheckSettings ModelView ReplicaView ScaledModel ScalingLimits
+        ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
     """,
     "slacktide.planning.scaling.baselines": """
         Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
     """,
     "slacktide.simulation": """
         KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
-        Happening Item Kind Prediction Scorer Simulation SimulationError Upload Watch
+        Happening Item Kind Prediction Scorer Simulation SimulationError Upload
         length_of predict stream
     """,
     "slacktide.simulation.yardsticks": """

@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("examples",),
     ("cli",),
 )
-PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "planning")
+PURE = ("domain", "workloads", "profiles", "engine", "scheduling", "planning", "runtime")
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",
@@ -112,3 +112,15 @@ def test_no_file_imports_a_serialiser_that_runs_code():
 def test_every_room_has_a_short_page(room):
     lines = (SOURCE / room / "README.md").read_text().splitlines()
     assert 4 <= len(lines) <= 40
+
+
+def test_nothing_outside_the_engine_reads_its_state():
+    """A snapshot is what there is to read (engine/snapshot.py)."""
+    for path in SOURCE.rglob("*.py"):
+        if path.is_relative_to(SOURCE / "engine"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "state":
+                of = node.value.attr if isinstance(node.value, ast.Attribute) else node.value
+                of = of.id if isinstance(of, ast.Name) else of
+                assert of not in ("engine", "_engine"), f"{path.relative_to(SOURCE)}:{node.lineno}"

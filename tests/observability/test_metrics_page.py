@@ -46,10 +46,9 @@ from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_route
 from slacktide.observability.metrics.nvml import Gpu
 from slacktide.observability.metrics.scaling import CONDITIONS
 from slacktide.observability.metrics.triton import FAILURES, failure_of
-from slacktide.planning.scaling.autoscaler import ScaledModel
-from slacktide.planning.scaling.view import ScalingLimits
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
-from slacktide.runtime.scaling import Scaling
+from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
 
 MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -70,13 +69,14 @@ class World:
         self.budget = MemoryBudget(1 << 20)
         self.engine = Engine(self._parts)
         self._versions: dict[PoolId, LoadedVersion] = {}
-        self.scaling = Scaling(self.engine, (0, 1))
+        self.scaling = ScalingPlanner((0, 1))
+        self.runtime = Runtime(self.engine, (self.scaling,))
         self.resizing = Resizing(lambda: self.now, lambda event: None)
         self.now = 0.0
         workers = SimpleNamespace(fork_server_pid=os.getpid(), worker_pids=(os.getpid(),))
         self.metrics = Metrics(
             self.catalog,
-            self.engine,
+            self.runtime,
             self.budget,
             self.scaling,
             self.resizing,
@@ -361,16 +361,14 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     mlp.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
     base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool, "mlp", 8),), ())
     scaled = {"mlp": ScaledModel(ScalingLimits(1, 2, batch_max=8), "static", {"batch": 4})}
-    plan = world.scaling.rebase(base, scaled, now=1.0)
+    plan = world.runtime.rebase(base, scaled, now=1.0)
     turns: list[tuple[float, list[Event]]] = [
         (1.0, [PlanChanged(plan)]),
         (1.5, [ReplicaUp(0)]),
         (2.0, [TimerFired()]),
     ]
     for at, events in turns:
-        told = [*world.scaling.before(events, now=at), *events]
-        world.engine.handle_all(told, now=at)
-        world.scaling.after(told, now=at)
+        world.runtime.handle(events, now=at)
     world.resizing.begin("mlp", (0, 1), [0])
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 1}
@@ -389,15 +387,14 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
 
     world.now = 0.03
     world.resizing.told("mlp", 0, Resized((0, 1)), wanted=(0,))
-    world.engine.handle(LaneResized("mlp", (0, 1)), now=3.0)
-    world.scaling.after([LaneResized("mlp", (0, 1))], now=3.0)
+    world.runtime.handle([LaneResized("mlp", (0, 1))], now=3.0)
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 2}
     assert not any(found["slacktide_plan_condition"].values())
     assert found["slacktide_resizes_total"][("confirmed",)] == 1
     assert found["slacktide_resize_seconds_bucket"][("0.02",)] == 0
     assert found["slacktide_resize_seconds_bucket"][("0.05",)] == 1
-    assert world.scaling.usage.totals(now=4.0) == {"mlp": 4.0}
+    assert world.runtime.usage.totals(now=4.0) == {"mlp": 4.0}
 
 
 def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) -> None:

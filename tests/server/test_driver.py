@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +36,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.engine import Engine, Sampling
+from slacktide.engine import Engine, Sampling, Snapshot
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors import OpenedModel, Reporter
@@ -44,10 +46,8 @@ from slacktide.executors.ports import (
     Resized,
     TensorRef,
 )
-from slacktide.planning.scaling.autoscaler import ScaledModel
-from slacktide.planning.scaling.view import ScalingLimits
+from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, Stated
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.runtime.scaling import Scaling
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
@@ -103,6 +103,23 @@ def planned(*pools: PoolId, cores: tuple[int, ...] = (0,)) -> Plan:
     deployments = tuple(Deployment(pool, "lane", 4) for pool in pools)
     routes = tuple(Route(pool.model, pool) for pool in pools)
     return Plan((LaneSpec("lane", cores),), deployments, routes)
+
+
+class Puppeteer(Planner):
+    """Plans what it is told to, once it is urgent."""
+
+    def __init__(self, plans: list[Plan]) -> None:
+        self.plans = plans
+        self.urgent = False
+
+    def owns(self, stated: Stated) -> frozenset[Owned]:
+        return frozenset((model, PlanField.ROUTES) for model in stated)
+
+    def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
+        return self.urgent
+
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        return self.plans.pop(0) if self.urgent else draft
 
 
 class Stage:
@@ -263,7 +280,7 @@ def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.M
         monkeypatch.setattr(engine._batches, "dispatch", lambda lane: 1 / 0)
         stage.driver.apply(plan)
         monkeypatch.setattr(engine._batches, "dispatch", dispatch)
-        assert (stage.driver._plan, stage.driver.broken.is_set()) == (plan, False)
+        assert (stage.driver.engine.plan, stage.driver.broken.is_set()) == (plan, False)
 
     staged(play)
 
@@ -273,25 +290,22 @@ def test_a_plan_of_a_planner_that_the_engine_cannot_have_makes_a_pause(
 ):
     async def play(stage: Stage) -> None:
         driver = stage.driver
-        scaling = driver._scaling = Scaling(driver.engine, (0,))
         bad, good = planned(POOL, PoolId("bad", "1")), planned(POOL)
-        scaling.models = {"m": ScaledModel(ScalingLimits(1, 1, batch_max=4), "static")}
         plans = [bad, good]
-        monkeypatch.setattr(
-            scaling._autoscaler, "before", lambda events, now: (PlanChanged(plans.pop(0)),)
-        )
+        planner = Puppeteer(plans)
+        driver.runtime.composer = Composer((planner,))
+        driver.apply(good, {"m": None})
+        planner.urgent = True
         id = stage.submit()
         await turn()
-        assert scaling._paused_until > driver.clock()
+        assert driver.runtime._paused_until > driver.clock()
         stage.puppet.finish(b"aaaa")
         assert stage.reason(id) is Reason.ON_TIME
         assert plans == [good], "no plan is asked for meanwhile"
-        scaling.rebase(good, {}, now=driver.clock())
-        scaling.models = {"m": ScaledModel(ScalingLimits(1, 1, batch_max=4), "static")}
+        driver.apply(planned(POOL, cores=(1,)), {"m": None})
         stage.submit()
         await turn()
-        stage.puppet.finish(b"aaaa")
-        assert (plans, driver._plan, driver.broken.is_set()) == ([], good, False)
+        assert (plans, driver.engine.plan, driver.broken.is_set()) == ([], good, False)
 
     staged(play)
 
@@ -525,36 +539,38 @@ def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
     staged(play)
 
 
-class Clockwork:
-    """Planning as far as the driver sees it: it wants to be asked at `at`."""
+class Clockwork(Planner):
+    """It wants to be asked at `at`."""
 
-    def __init__(self, at: float | None) -> None:
+    def __init__(self, at: float) -> None:
         self.at = at
         self.seen: list[str] = []
 
-    def next_wakeup(self) -> float | None:
+    def owns(self, stated: Stated) -> frozenset[Owned]:
+        return frozenset((model, PlanField.INPUTS) for model in stated)
+
+    def next_wakeup(self, snapshot: Snapshot) -> float:
         return self.at
 
-    def before(self, events: Sequence[Any], *, now: float) -> Sequence[Any]:
+    def observe(self, events: Sequence[Any], snapshot: Snapshot, *, now: float) -> None:
         self.seen += [type(event).__name__ for event in events]
-        if self.at is not None and now >= self.at:
-            self.at = None
-        return events
+        if now >= self.at:
+            self.at = math.inf
 
-    def after(self, events: Sequence[Any], *, now: float) -> None:
-        """Nothing to apply."""
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        return draft
 
 
 def test_the_driver_wakes_for_its_planners_though_the_engine_waits_for_nothing():
     async def play(stage: Stage) -> None:
-        planning = Clockwork(stage.driver.clock() + 0.02)
-        stage.driver._scaling = planning
+        planner = Clockwork(stage.driver.clock() + 0.02)
+        stage.driver.runtime.composer = Composer((planner,))
         assert stage.driver.engine.next_wakeup() is None
-        stage.deploy(0)
-        planning.seen.clear()
-        while planning.at is not None:
+        stage.driver.apply(planned(POOL), {"m": None})
+        planner.seen.clear()
+        while planner.at < math.inf:
             await asyncio.sleep(0.001)
-        assert planning.seen == ["TimerFired"]
+        assert planner.seen == ["TimerFired"]
 
     staged(play)
 
@@ -563,14 +579,83 @@ def test_the_earlier_of_engine_and_planners_decides_when_the_driver_wakes():
     async def play(stage: Stage) -> None:
         stage.submit(budget=3.0)
         await turn()
-        engine = stage.driver.engine.next_wakeup()
+        runtime = stage.driver.runtime
+        engine = runtime.engine.next_wakeup()
         assert engine is not None
-        for planned in (None, engine - 1.0, engine + 1.0):
-            stage.driver._scaling = Clockwork(planned)
-            earlier = planned is not None and planned < engine
-            assert stage.driver._next_wakeup() == (planned if earlier else engine)
-        stage.driver._scaling = None
+        planner = Clockwork(engine)
+        runtime.composer = Composer((planner,))
+        stage.driver.apply(planned(POOL), {"m": None})
+        for at in (math.inf, engine - 1.0, engine + 1.0):
+            planner.at = at
+            assert runtime.next_wakeup() == min(at, engine)
         stage.puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+class Thinker(Planner):
+    """Has a plan computed off the loop as soon as it is asked."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.answer: Plan | None = None
+        self.asked = False
+        self._plan = plan
+        self.threads: list[str] = []
+
+    def owns(self, stated: Stated) -> frozenset[Owned]:
+        return frozenset((model, PlanField.PLACEMENT) for model in stated)
+
+    def next_wakeup(self, snapshot: Snapshot) -> float:
+        return math.inf if self.asked else 0.0
+
+    def observe(self, events: Sequence[Any], snapshot: Snapshot, *, now: float) -> None:
+        for event in events:
+            if isinstance(event, JobDone):
+                self.answer = event.answer
+
+    def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
+        return self.answer is not None or not self.asked
+
+    def job(self, snapshot: Snapshot, *, now: float) -> Callable[[], object] | None:
+        def compute() -> Plan:
+            self.threads.append(threading.current_thread().name)
+            return self._plan
+
+        first, self.asked = not self.asked, True
+        return compute if first else None
+
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        return self.answer or draft
+
+
+def test_what_a_planner_wants_computed_is_computed_on_a_thread_and_merged():
+    async def play(stage: Stage) -> None:
+        planner = Thinker(planned(POOL, cores=(1,)))
+        stage.driver.runtime.composer = Composer((planner,))
+        stage.driver.apply(planned(POOL), {"m": None})
+        while stage.driver.engine.plan != planned(POOL, cores=(1,)):
+            await asyncio.sleep(0.001)
+        assert planner.threads
+        assert threading.current_thread().name not in planner.threads
+
+    staged(play)
+
+
+def test_a_field_with_two_owners_fails_the_load_and_what_serves_goes_on():
+    async def play(stage: Stage) -> None:
+        one, other = Clockwork(math.inf), Clockwork(math.inf)
+        other.name = "another"
+        stage.driver.runtime.composer = Composer((one, other))
+        with pytest.raises(
+            ControlError, match="m: the planners 'planner' and 'another' would both"
+        ):
+            stage.driver.apply(planned(POOL, cores=(1,)), {"m": None})
+        assert stage.driver.engine.plan == planned(POOL)
+        stage.driver.apply(planned(POOL), {})
+        id = stage.submit()
+        await turn()
+        stage.puppet.finish(b"aaaa")
+        assert stage.reason(id) is Reason.ON_TIME
 
     staged(play)
 

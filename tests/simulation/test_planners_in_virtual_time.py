@@ -11,7 +11,7 @@ import pytest
 from slacktide.domain import LaneSpec, PlanChanged, Reason, ResizeLane
 from slacktide.engine import Engine, EngineSettings
 from slacktide.load.report import Provenance
-from slacktide.planning.scaling import PLANNERS, Autoscaler
+from slacktide.planning.scaling import PLANNERS, ScalingPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.simulation import Happening, Simulation, predict
@@ -230,15 +230,15 @@ class TestRecordings:
             recorder.encode()
 
         engine = Engine(parts, EngineSettings())
-        autoscaler = Autoscaler(engine, world.cores)
         simulation = Simulation(
             engine,
-            autoscaler.rebase(world.plan, world.scaled, now=0.0),
+            world.plan,
             world.execution(1),
             watch=watch,
             start_s=0.01,
             resize_s=0.002,
-            autoscaler=autoscaler,
+            planners=(ScalingPlanner(world.cores),),
+            stated=world.scaled,
         )
         simulation.run(world.items(1))
         recorder.close()

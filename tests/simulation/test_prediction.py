@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -251,7 +252,7 @@ def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> Tau
     for batch, ratio in batches:
         ends = batch.started + ratio * times.expected(batch.rows, 1)
         running = {batch.id: SimpleNamespace(batch=batch, cores=1, steady=steady)}
-        engine = SimpleNamespace(state=SimpleNamespace(running=running))
+        engine = SimpleNamespace(snapshot=partial(SimpleNamespace, running=running.get))
         lessons.before(Call(ends, (BatchFinished(batch.id),)), engine)  # type: ignore[arg-type]
     return Taught({POOL: times}, lessons, np.random.default_rng(0))
 

@@ -61,6 +61,8 @@ class Engine:
         self.events_seen = 0
         self.plan = Plan()
         """The last that was put in force whole."""
+        self.plan_done = True
+        """False if an exception came in the middle of the last PlanChanged."""
         self._requests = Requests(self.state)
         self._sampler = Sampler(self.state)
         self._batches = Batches(self.state, self._requests, self._sampler)
@@ -170,8 +172,9 @@ class Engine:
         return at if at < math.inf else None
 
     def _plan_changed(self, event: PlanChanged) -> None:
+        self.plan_done = False
         self._deploying.plan_changed(event)
-        self.plan = event.plan
+        self.plan, self.plan_done = event.plan, True
 
     def _memory_short(self, _: MemoryShort) -> None:
         for pool in self.state.pools.values():

@@ -34,8 +34,8 @@ from slacktide.models.repository.errors import NotFoundError
 from slacktide.models.shelf import ProfileShelf
 from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.planning import Stated
 from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
-from slacktide.runtime.scaling import Scaling
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
@@ -62,11 +62,9 @@ class FleetSettings:
 class PlanTarget(Protocol):
     """Where plans go: the driver of this process."""
 
-    @property
-    def clock(self) -> Callable[[], float]: ...
-
-    def apply(self, plan: Plan) -> None:
-        """Put a plan in force, now. Raises ControlError if the engine cannot."""
+    def apply(self, base: Plan, stated: Stated) -> None:
+        """Put a plan in force, now: `base`, and what planners make of it for the models `stated`.
+        Raises ControlError if that cannot be."""
         ...
 
 
@@ -82,7 +80,6 @@ class Fleet:
         budget: MemoryBudget,
         driver: PlanTarget,
         launching: Launching,
-        scaling: Scaling,
     ) -> None:
         """`executors` by the name that a model's settings give."""
         self._settings = settings
@@ -92,7 +89,6 @@ class Fleet:
         self._budget = budget
         self._driver = driver
         self._launching = launching
-        self._scaling = scaling
         self._lock = asyncio.Lock()
         self._generation = 0
         self._deployed = Deployed(settings.cores, allow_fewer=settings.allow_fewer_cores)
@@ -303,9 +299,7 @@ class Fleet:
 
     def apply(self) -> None:
         """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
-        base, scaled = self._deployed.plan(), self._deployed.scaled()
-        plan = self._scaling.rebase(base, scaled, now=self._driver.clock())
-        self._driver.apply(plan)
+        self._driver.apply(self._deployed.plan(), self._deployed.scaled())
 
     def _failed(
         self,

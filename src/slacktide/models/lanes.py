@@ -25,7 +25,7 @@ from itertools import chain
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
-from slacktide.planning.scaling.autoscaler import ScaledModel
+from slacktide.planning.scaling.planner import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
 

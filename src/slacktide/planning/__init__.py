@@ -1,1 +1,10 @@
-"""Planners: they see what the engine sees and propose plans."""
+"""Planners: they see what the engine sees, and each fills the fields of the plan that it owns."""
+
+from slacktide.planning.composer import Composer as Composer
+from slacktide.planning.planner import Job as Job
+from slacktide.planning.planner import JobDone as JobDone
+from slacktide.planning.planner import Owned as Owned
+from slacktide.planning.planner import PlanField as PlanField
+from slacktide.planning.planner import Planner as Planner
+from slacktide.planning.planner import PlannerError as PlannerError
+from slacktide.planning.planner import Stated as Stated

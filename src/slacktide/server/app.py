@@ -38,9 +38,9 @@ from slacktide.observability.access import AccessLogger
 from slacktide.observability.metrics import Metrics
 from slacktide.observability.observers import Observers
 from slacktide.observability.tracing import RequestTracer, open_tracer
+from slacktide.planning.scaling import ScalingPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
-from slacktide.runtime.scaling import Scaling
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.driver import Driver
@@ -102,9 +102,11 @@ class App:
             recorder=self.recorder,
         )
         self.engine = Engine(pools.parts, engine_settings)
-        self.scaling = Scaling(self.engine, found.numbers)
+        self.scaling = ScalingPlanner(found.numbers)
         launching = Launching(self.catalog, self._executors, self.engine)
-        self.driver = Driver(self.engine, launching, scaling=self.scaling, recorder=self.recorder)
+        self.driver = Driver(
+            self.engine, launching, planners=(self.scaling,), recorder=self.recorder
+        )
         self.fleet = Fleet(
             FleetSettings(
                 cores=found.numbers,
@@ -117,7 +119,6 @@ class App:
             budget,
             self.driver,
             launching,
-            self.scaling,
         )
         launching.plan_again = self.fleet.apply
         self.data = ServerDataPlane(
@@ -138,7 +139,7 @@ class App:
         )
         metrics = Metrics(
             self.catalog,
-            self.engine,
+            self.driver.runtime,
             budget,
             self.scaling,
             self.driver.replicas.resizing,

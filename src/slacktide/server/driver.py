@@ -1,10 +1,9 @@
 """The wall-clock driver: delivers events to the engine, carries its commands out, keeps its timer.
 
 Requests that come in one turn of the event loop are handed over together at its end, so that
-they can share a batch; what a replica reports is handed over at once. The planners see events
-first, and what they plan comes before them. Everything runs on one event loop and nothing here
-waits. Payloads and answers are kept by `pending.py`, replicas by
-`replicas.py`.
+they can share a batch; what a replica reports is handed over at once. Everything runs on one event
+loop and nothing here waits; what planners want computed is computed on a thread. Payloads and
+answers are kept by `pending.py`, replicas by `replicas.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
-from slacktide.runtime.scaling import Scaling
+from slacktide.planning import JobDone, Planner, PlannerError, Stated
+from slacktide.runtime import Runtime
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 from slacktide.server.pending import PendingRequests, RequestOwner
@@ -74,17 +74,24 @@ class Driver:
         engine: Engine,
         launcher: Launcher,
         *,
-        scaling: Scaling | None = None,
+        planners: Sequence[Planner] = (),
         recorder: Recorder | None = None,
     ) -> None:
-        """`scaling`: plans while models serve; None: only loads and unloads do."""
+        """`planners` plan while models serve; without, only loads and unloads do. Raises
+        PlannerError if two of them own one field."""
         self.engine = engine
+        self.runtime = Runtime(
+            engine,
+            planners,
+            watch=None if recorder is None else recorder.called,
+            on_fault=self._failed,
+            stopwatch=time.perf_counter,
+        )
         self._launcher = launcher
-        self._scaling = scaling
         self._recorder = recorder
         self.clock = time.monotonic
         self._loop = asyncio.get_running_loop()
-        self._events: list[Event] = []
+        self._events: list[Event | JobDone] = []
         self._flush_due = False
         self._alarm = Alarm(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
@@ -97,9 +104,6 @@ class Driver:
         )
         self._next_id = 0
         self._closed = False
-        self._plan = Plan((), (), ())
-        """The last that the engine has put in force."""
-        self._plan_fault: Exception | None = None
         self.broken = asyncio.Event()
         """Set when a plan could be neither put in force nor taken back: no state to serve from."""
         self._pause_due = False
@@ -153,29 +157,31 @@ class Driver:
 
     # ── plans ────────────────────────────────────────────────────────────────────────────────────
 
-    def apply(self, plan: Plan) -> None:
-        """Put a plan in force, now. Raises ControlError if the engine cannot; then the one before
-        it is in force again."""
+    def apply(self, base: Plan, stated: Stated | None = None) -> None:
+        """Put a plan in force, now: `base`, and what planners make of it where models are `stated`
+        to be planned for. Raises ControlError if that cannot be; then the plan before it is in
+        force again."""
         self.flush()
-        self._plan_fault = None
+        try:
+            plan = self.runtime.rebase(base, stated or {}, now=self.clock())
+        except PlannerError as error:
+            raise ControlError("unavailable", str(error)) from error
         self.post(PlanChanged(plan))
         self.flush()
-        if (fault := self._plan_fault) is not None:
+        if (fault := self.runtime.plan_fault) is not None:
             raise ControlError("unavailable", f"the engine cannot serve it: {fault!r}") from fault
-        self._plan = plan
 
-    def _take_back(self, fault: Exception, now: float) -> list[Command]:
-        """Commands that lead from a plan of which the engine has done a part to the one before."""
-        if self._plan_fault is not None:
-            log.critical("no plan can be put in force (%r): the server cannot go on", fault)
+    def _failed(self, what: str, error: Exception, *, fatal: bool = False) -> None:
+        """See `Faults`."""
+        if fatal:
+            log.critical("%s", what)
             self.broken.set()
-            return []
-        self._plan_fault = fault
-        return self._handled([PlanChanged(self._plan)], now)
+        else:
+            log.error("%s", what, exc_info=error)
 
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
-    def post(self, event: Event) -> None:
+    def post(self, event: Event | JobDone) -> None:
         """Deliver an event at the end of this turn of the loop, with others that come in it."""
         self._events.append(event)
         if not self._flush_due:
@@ -197,8 +203,7 @@ class Driver:
         self._pause_due = False
         if self.engine.has_idle_lane:
             return
-        snapshot = self.engine.snapshot()
-        running = snapshot.batches()
+        running = self.engine.snapshot().batches()
         if not running:
             return
         now = self.clock()
@@ -206,7 +211,7 @@ class Driver:
             now=now,
             soonest_end=min(each.expected_end for each in running),
             shortest_batch=min(each.expected_end - each.batch.started for each in running),
-            lane_cores=sum(len(lane.cores) for lane in snapshot.lanes.values()),
+            lane_cores=sum(self.runtime.usage.sizes.values()),
         )
         if seconds > 0.0:
             reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
@@ -216,67 +221,27 @@ class Driver:
                 # Called after what came meanwhile has been read.
                 self._loop.call_soon(self.moderation.resume)
 
-    def _deliver(self, events: Sequence[Event]) -> None:
+    def _deliver(self, events: Sequence[Event | JobDone]) -> None:
         if self._closed:
             return
         # Never earlier than the engine has been told: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.now)
         if self._alarm.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
-        plans: Sequence[PlanChanged] = ()
-        if self._scaling is not None:
-            plans = self._scaling.before(events, now=now)
-        if plans:
-            self._plan_fault = None
-            events = [*plans, *events]
-        for command in self._handled(events, now):
+        for command in self.runtime.handle(events, now=now):
             self._carry_out(command)
-        if self._scaling is not None:
-            if plans and self._plan_fault is None:
-                self._plan = plans[-1].plan
-            elif plans:
-                self._scaling.pause(now=now)
-            self._scaling.after(events, now=now)
+        for job in self.runtime.take_jobs():
+            self._loop.run_in_executor(None, job.run).add_done_callback(self._computed)
         if self._recorder is not None:
             self._recorder.encode()
         self._arm()
 
-    def _handled(self, events: Sequence[Event], now: float) -> list[Command]:
-        """The engine's commands. Should an event be beyond it, those of all the others are carried
-        out nevertheless: they hold the answers of other clients."""
-        engine, recorder = self.engine, self._recorder
-        commands: list[Command] = []
-        while True:
-            before = engine.events_seen
-            try:
-                given = engine.handle_all(events, now=now)
-                if recorder is not None:
-                    recorder.called(events, now, given)
-                return [*commands, *given] if commands else given
-            except Exception as error:
-                log.exception("the engine could not handle an event")
-                given = engine.unfinished
-                if recorder is not None:
-                    recorder.called(events, now, given)
-                commands += given
-                handled = engine.events_seen - before
-                if not handled:  # nothing but lanes to be filled was left
-                    return commands
-                if self._is_half_done(events[handled - 1]):
-                    commands += self._take_back(error, now)
-                events = events[handled:]
-
-    def _is_half_done(self, event: Event) -> bool:
-        return isinstance(event, PlanChanged) and event.plan is not self.engine.plan
-
-    def _next_wakeup(self) -> float | None:
-        """When TimerFired must be delivered; None if there is nothing to time."""
-        at = self.engine.next_wakeup()
-        planned = None if self._scaling is None else self._scaling.next_wakeup()
-        return planned if at is None or (planned is not None and planned < at) else at
+    def _computed(self, job: asyncio.Future[JobDone]) -> None:
+        if not job.cancelled():
+            self.post(job.result())
 
     def _arm(self) -> None:
-        at = self._next_wakeup()
+        at = self.runtime.next_wakeup()
         if at is not None:
             # While every lane is busy only expiries are due. Their answers can wait for the next
             # arrival or the end of a batch, a moment: waking up costs more than the answer.
@@ -284,7 +249,7 @@ class Driver:
             self._alarm.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
 
     def _wake(self) -> None:
-        at = self._next_wakeup()
+        at = self.runtime.next_wakeup()
         # The loop's clock is coarse and may fire a hair early: wait for the rest.
         if at is not None and self.clock() < at:
             self._arm()

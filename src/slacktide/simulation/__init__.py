@@ -8,7 +8,6 @@ from slacktide.simulation.driver import KIND_OF as KIND_OF
 from slacktide.simulation.driver import Answered as Answered
 from slacktide.simulation.driver import Kind as Kind
 from slacktide.simulation.driver import Simulation as Simulation
-from slacktide.simulation.driver import Watch as Watch
 from slacktide.simulation.errors import SimulationError as SimulationError
 from slacktide.simulation.execution import ByLength as ByLength
 from slacktide.simulation.execution import ByModel as ByModel

@@ -4,7 +4,7 @@ Theory of operation. A heap holds what will happen: ends of batches, replicas th
 of announced requests. What comes from outside is an iterator of which only the next instant is
 looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
 heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
-(`Kind` decides ties); an autoscaler's timer is one more. Requests and notices of one instant
+(`Kind` decides ties). Requests and notices of one instant
 are handed over together, as those of one turn of the event loop are in the server; everything else
 by itself.
 
@@ -26,7 +26,6 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     Cancelled,
-    Command,
     Event,
     LaneResized,
     MemoryShort,
@@ -43,7 +42,8 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.engine import Engine, check_invariants
-from slacktide.planning.scaling import Autoscaler
+from slacktide.planning import JobDone, Planner, Stated
+from slacktide.runtime import Runtime, Watch
 from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
 from slacktide.simulation.hardware import Hardware, Report
@@ -90,10 +90,8 @@ KIND_OF: Mapping[type[Event], Kind] = {
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""
 
-Watch: TypeAlias = Callable[[Sequence[Event], float, Sequence[Command]], None]
-"""(events handed over together, now, the engine's commands), after every call of the engine."""
-
-_Entry: TypeAlias = tuple[float, Kind, int, Event | Failure | Upload]
+_Happens: TypeAlias = Event | JobDone | Failure | Upload
+_Entry: TypeAlias = tuple[float, Kind, int, _Happens]
 _TOGETHER = (Kind.NOTICE, Kind.REQUEST)
 _TURNS_MOST = 10_000
 """Timer calls at one instant after which the engine is taken to go round in circles."""
@@ -113,14 +111,17 @@ class Simulation:
         begin: float = 0.0,
         start_s: float = 0.0,
         resize_s: float = 0.0,
-        autoscaler: Autoscaler | None = None,
+        planners: Sequence[Planner] = (),
+        stated: Stated | None = None,
+        job_s: float = 0.0,
         check: bool = False,
     ) -> None:
         """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
         a lane has been resized `resize_s` seconds after that was asked for.
 
-        `autoscaler` is one for `engine`, and `plan` what it made of the base plan. `check` has the
-        engine's invariants checked after every event: for tests, it is slow.
+        Where there are `planners`, `plan` is the base of theirs, with what is `stated` of its
+        models; what they have computed off the loop is there after `job_s` seconds. `check` has the
+        engine's invariants checked after every event: for tests, it is slow. Raises PlannerError.
         """
         self.engine = engine
         self.now = begin
@@ -128,15 +129,16 @@ class Simulation:
             engine, execution, self._put_report, start_s=start_s, resize_s=resize_s
         )
         """For reading: what has run, and on how many cores."""
+        self.runtime = Runtime(engine, planners, watch=watch, on_lanes=self.hardware.lanes_changed)
         self._answered = answered
-        self._watch = watch
         self._check = check
-        self._autoscaler = autoscaler
+        self._job_s = job_s
         self._heap: list[_Entry] = []
         self._put_down = 0
         self._open: dict[int, Request | Notice] = {}
         """Known to the engine and without an outcome."""
         self._turns = 0
+        plan = self.runtime.rebase(plan, stated or {}, now=begin)
         self._put(begin, Kind.REPLICA, PlanChanged(plan))
 
     @property
@@ -152,14 +154,12 @@ class Simulation:
         """
         source = iter(items)
         coming = next(source, None)
-        heap, next_wakeup = self._heap, self.engine.next_wakeup
+        heap, next_wakeup = self._heap, self.runtime.next_wakeup
         while True:
             due = heap[0][0] if heap else math.inf
             arrival = math.inf if coming is None else coming.arrival
             at = arrival if arrival < due else due
-            wakeup = next_wakeup()
-            if self._autoscaler is not None and (at < math.inf or wakeup is not None):
-                wakeup = _earlier(wakeup, self._autoscaler.next_wakeup())
+            wakeup = next_wakeup(more=at < math.inf)
             if wakeup is not None and wakeup < at:
                 if wakeup > until:
                     break
@@ -189,7 +189,7 @@ class Simulation:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
-    def _put(self, at: float, kind: Kind, event: Event | Failure | Upload) -> None:
+    def _put(self, at: float, kind: Kind, event: _Happens) -> None:
         """Have `event` happen at `at`; an upload is complete then."""
         heappush(self._heap, (at, kind, self._put_down, event))
         self._put_down += 1
@@ -237,7 +237,7 @@ class Simulation:
         if events:
             self._deliver(events, at)
 
-    def _event(self, what: Event | Failure | Upload) -> Event | None:
+    def _event(self, what: _Happens) -> Event | JobDone | None:
         """What the engine is told; None if it has come to nothing meanwhile."""
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
@@ -251,16 +251,13 @@ class Simulation:
             return what if self.hardware.happens(what, now=self.now) else None
         return what
 
-    def _deliver(self, events: Sequence[Event], at: float) -> None:
+    def _deliver(self, events: Sequence[Event | JobDone], at: float) -> None:
         self.now = at
-        if self._autoscaler is not None:
-            events = (*self._autoscaler.before(events, now=at), *events)
-        commands = self.engine.handle_all(events, now=at)
-        self.hardware.look(now=at)
+        commands = self.runtime.handle(events, now=at)
         if self._check:
             check_invariants(self.engine)
-        if self._watch is not None:
-            self._watch(events, at, commands)
+        for job in self.runtime.take_jobs():
+            self._put(at + self._job_s, Kind.REPLICA, job.run())
         for command in commands:
             if type(command) is Answer:
                 self._answer(command)
@@ -273,13 +270,7 @@ class Simulation:
             self._answered(request, command.outcome)
 
 
-def _earlier(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
-
-
-def _announced_in(events: Sequence[Event | Failure | Upload], what: object) -> bool:
+def _announced_in(events: Sequence[_Happens], what: object) -> bool:
     """Whether `what` is the body of a request that one of `events` announces."""
     return isinstance(what, Upload) and any(
         isinstance(event, Announced) and event.notice.id == what.notice.id for event in events

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -104,6 +104,8 @@ class Hardware:
         self._put = put
         self._start_s = start_s
         self._resize_s = resize_s
+        self._cores: Mapping[str, int] = {}
+        """Confirmed, by lane."""
         self._replicas: dict[int, Replica] = {}
         """Started and neither lost nor stopped."""
         self._running: dict[int, _Running] = {}
@@ -158,13 +160,13 @@ class Hardware:
                 return lost if self._gone(replica.id, now) else None
         return None
 
-    def look(self, *, now: float) -> None:
-        """Take down what lanes have, once the engine has been told something."""
-        lanes = self._engine.state.lanes.values()
-        self.allocated.see(sum([len(lane.cores) for lane in lanes]), now=now)
+    def lanes_changed(self, cores: Mapping[str, int], now: float) -> None:
+        """From now on lanes have so many cores, by name."""
+        self._cores = cores
+        self.allocated.see(sum(cores.values()), now=now)
 
     def _run(self, batch: Batch, now: float) -> None:
-        cores = len(self._engine.state.lanes[batch.replica.lane].cores) or 1
+        cores = self._cores[batch.replica.lane] or 1
         seconds = self._execution.seconds(batch, cores)
         if not seconds >= 0.0:
             raise SimulationError(f"a batch of {batch.rows} rows takes {seconds} s")
@@ -184,7 +186,7 @@ class Hardware:
             cores = len(report.cores) or 1
             if replica.lane != report.lane or cores == running.cores:
                 continue
-            times = self._engine.state.pools[replica.pool].times
+            times = self._engine.snapshot().pools[replica.pool].times
             before, after = times.expected(rows, running.cores), times.expected(rows, cores)
             if before > 0.0:
                 running.ends_at = now + (running.ends_at - now) * after / before

@@ -1,4 +1,4 @@
-"""A driver to step by hand: an engine, an autoscaler, and planners that wish for what tests say."""
+"""A driver to step by hand: an engine, its planner, and policies that want what tests say."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ from slacktide.domain.registry import Registered
 from slacktide.engine import Engine, PoolParts, PoolView, check_invariants
 from slacktide.planning.scaling import (
     PLANNERS,
-    Autoscaler,
     ModelView,
     ScaledModel,
     ScalingLimits,
-    Wish,
+    ScalingPlanner,
+    ScalingPolicy,
+    ScalingStatus,
+    ScalingTarget,
 )
 from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
 
 ROWS, CORES = (1, 2, 4, 8), (1, 2, 4, 8)
@@ -45,21 +48,21 @@ TABLE = [[0.1 * rows / cores + 0.01 for cores in CORES] for rows in ROWS]
 """A row takes 0.1 s of one core, and a batch 10 ms more."""
 
 
-class Scripted:
-    """A planner that wishes for what it is told to, and notes what it was shown."""
+class Scripted(ScalingPolicy):
+    """A policy that wants what it is told to, and notes what it was shown."""
 
     def __init__(self, period: float) -> None:
         self.period = period
-        self.wish = Wish(1, 1, 8)
+        self.target = ScalingTarget(1, 1, 8)
         self.endangered = False
         self.views: list[tuple[float, ModelView]] = []
         self.looks: list[float] = []
 
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         self.views.append((now, view))
-        return self.wish
+        return self.target
 
-    def misses(self, view: ModelView, *, now: float) -> bool:
+    def is_urgent(self, view: ModelView, *, now: float) -> bool:
         self.looks.append(now)
         return self.endangered
 
@@ -86,7 +89,8 @@ class Driver:
 
     def __post_init__(self) -> None:
         self.engine = Engine(self._parts)
-        self.autoscaler = Autoscaler(self.engine, range(self.machine))
+        self.planner = ScalingPlanner(range(self.machine))
+        self.runtime = Runtime(self.engine, (self.planner,))
         self.models: dict[str, ScaledModel] = {}
         self.base = Plan()
 
@@ -98,11 +102,11 @@ class Driver:
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:
         """Deliver events together, `after` seconds from now, with the plan that comes of them."""
         self.now += after
-        plans = self.autoscaler.before(events, now=self.now)
-        for plan in plans:
-            assert isinstance(plan, PlanChanged)
-            self.plans.append((self.now, plan.plan))
-        commands = self.engine.handle_all((*plans, *events), now=self.now)
+        made, stated = self.runtime.plans, [e.plan for e in events if isinstance(e, PlanChanged)]
+        commands = self.runtime.handle(events, now=self.now)
+        if self.runtime.plans > made:
+            assert self.engine.plan not in stated
+            self.plans.append((self.now, self.engine.plan))
         for command in commands:
             if isinstance(command, ResizeLane):
                 self.resizes.append(command)
@@ -127,7 +131,7 @@ class Driver:
 
     def rebase(self, base: Plan, **models: ScaledModel) -> None:
         self.base, self.models = base, models
-        self.send(PlanChanged(self.autoscaler.rebase(base, models, now=self.now)))
+        self.send(PlanChanged(self.runtime.rebase(base, models, now=self.now)))
 
     def serve(self, base: Plan, **models: ScaledModel) -> None:
         """Put a base plan in force, bring everything up, and let what follows happen."""
@@ -145,9 +149,16 @@ class Driver:
             resize = self.resizes.pop(0)
             self.send(LaneResized(resize.lane, resize.cores), after=after)
 
+    def next_look(self) -> float | None:
+        """When the planner wants to be asked."""
+        return self.runtime.composer.next_wakeup(self.engine.snapshot())
+
+    def status(self, model: str) -> ScalingStatus:
+        return self.planner.status(self.engine.snapshot(now=self.now))[model]
+
     def tick(self) -> None:
-        """Let the autoscaler's timer fire."""
-        at = self.autoscaler.next_wakeup()
+        """Let the planner's timer fire."""
+        at = self.next_look()
         assert at is not None
         self.send(TimerFired(), after=max(0.0, at - self.now))
 
@@ -155,7 +166,7 @@ class Driver:
         """Confirm and tick until nothing is to be done at this moment."""
         for _ in range(20):
             self.confirm(after=0.0)
-            at = self.autoscaler.next_wakeup()
+            at = self.next_look()
             if at is None or at > self.now:
                 return
             self.tick()

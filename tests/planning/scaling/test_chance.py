@@ -55,15 +55,15 @@ def test_the_fewest_cores_with_which_it_would_typically_be_on_time(seen, cores):
 
 def test_vertical_grows_for_a_chance_and_says_so():
     planner = Vertical(VerticalOptions())
-    assert planner.misses(view(0.12), now=0.0)
-    wish = planner.decide(view(0.12), now=0.0)
-    assert (wish.cores, wish.late, wish.reason) == (7, 1, "chance")
+    assert planner.is_urgent(view(0.12), now=0.0)
+    target = planner.decide(view(0.12), now=0.0)
+    assert (target.cores, target.late, target.reason) == (7, 1, "chance")
     grown = replace(view(0.12), replicas=(ReplicaView(7, 0.0, 0.0),))
-    assert not planner.misses(grown, now=0.0)
+    assert not planner.is_urgent(grown, now=0.0)
     assert planner.decide(view(), now=1.0).cores == 1
 
 
 def test_whoever_plans_with_typical_times_needs_no_chance():
     planner = Vertical(VerticalOptions(p99=False))
-    wish = planner.decide(view(0.12), now=0.0)
-    assert (wish.cores, wish.late, wish.reason) == (7, 0, "deadlines")
+    target = planner.decide(view(0.12), now=0.0)
+    assert (target.cores, target.late, target.reason) == (7, 0, "deadlines")

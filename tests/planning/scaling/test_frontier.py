@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.search import fewest_cores
-from slacktide.planning.scaling.walk import SecondsByCores, Work, free_times
 
 NOW = 100.0
 
@@ -78,9 +78,11 @@ def _tried_one_by_one(view: ModelView) -> dict[int, int | None]:
     replicas = tuple([*there, *[new] * limits.replicas_max][: limits.replicas_max])
     seconds = SecondsByCores(view.times, most_rows=max(2, limits.batch_max), p99=True)
 
-    def work(kept: tuple[ReplicaView, ...]) -> Work:
+    def work(kept: tuple[ReplicaView, ...]) -> QueueProjection:
         free = free_times(replace(view, replicas=kept), limits.cores_max, seconds, now=NOW)
-        return Work(view, now=NOW, horizon=1.0, earliest=min(free), alone=seconds[limits.cores_max])
+        return QueueProjection(
+            view, now=NOW, horizon=1.0, earliest=min(free), alone=seconds[limits.cores_max]
+        )
 
     def enough(kept: tuple[ReplicaView, ...], cores: int) -> bool:
         free = free_times(replace(view, replicas=kept), cores, seconds, now=NOW)

@@ -17,10 +17,9 @@ from slacktide.planning.scaling import (
     ReplicaView,
     ScalingLimits,
     ScalingPlanner,
+    ScalingTarget,
     VariantView,
     Waiting,
-    Watchful,
-    Wish,
     make_planner,
 )
 
@@ -48,7 +47,7 @@ def _view(rate: float, limits: ScalingLimits = LIMITS, **others: object) -> Mode
 
 def _run(
     planner: ScalingPlanner, rates: Iterator[float] | list[float], view: ModelView
-) -> list[tuple[ModelView, Wish]]:
+) -> list[tuple[ModelView, ScalingTarget]]:
     """A view a second, whose wishes come true: resizes at once, starts after `START`."""
     seen, arrived = [], 0.0
     replicas = list(view.replicas)
@@ -56,17 +55,18 @@ def _run(
         now = float(second)
         replicas = [replace(one, free_at=now) for one in replicas]
         view = replace(view, rate=rate, arrived=int(arrived), replicas=tuple(replicas))
-        wish = planner.decide(view, now=now)
-        seen.append((view, wish))
-        replicas = sorted(replicas, key=lambda one: one.ready_at)[: wish.replicas]
+        target = planner.decide(view, now=now)
+        seen.append((view, target))
+        replicas = sorted(replicas, key=lambda one: one.ready_at)[: target.replicas]
         replicas = [
             replace(
-                one, cores=wish.cores if one.ready_at <= now else wish.start_cores or wish.cores
+                one,
+                cores=target.cores if one.ready_at <= now else target.start_cores or target.cores,
             )
             for one in replicas
         ]
-        new = ReplicaView(wish.start_cores or wish.cores, now + START, now)
-        replicas += [new] * (wish.replicas - len(replicas))
+        new = ReplicaView(target.start_cores or target.cores, now + START, now)
+        replicas += [new] * (target.replicas - len(replicas))
         arrived += rate
     return seen
 
@@ -98,15 +98,15 @@ def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
         view = _view(
             rate, limits, budget=budget, waiting=waiting, replicas=there, arrived=30 * second
         )
-        wish = planner.decide(view, now=float(second))
-        assert limits.replicas_min <= wish.replicas <= limits.replicas_max
-        assert limits.cores_min <= wish.cores <= limits.cores_max
-        assert wish.start_cores == 0 or limits.cores_min <= wish.start_cores <= limits.cores_max
-        assert 1 <= wish.batch <= limits.batch_max
-        assert 0 <= wish.late <= len(lefts) + 600
+        target = planner.decide(view, now=float(second))
+        assert limits.replicas_min <= target.replicas <= limits.replicas_max
+        assert limits.cores_min <= target.cores <= limits.cores_max
+        assert target.start_cores == 0 or limits.cores_min <= target.start_cores <= limits.cores_max
+        assert 1 <= target.batch <= limits.batch_max
+        assert 0 <= target.late <= len(lefts) + 600
         there = tuple(
-            ReplicaView(wish.cores, second + (0.0 if i < len(there) else START), float(second))
-            for i in range(wish.replicas)
+            ReplicaView(target.cores, second + (0.0 if i < len(there) else START), float(second))
+            for i in range(target.replicas)
         )
 
 
@@ -114,8 +114,8 @@ def test_no_wish_leaves_the_limits(name, limits, rates, budgets, lefts):
 @given(rate=st.floats(1.0, 200.0), more=st.floats(1.0, 4.0))
 def test_more_load_needs_no_fewer_replicas(name, rate, more):
     def needed(rate: float) -> int:
-        *_, (_, wish) = _run(make_planner(name, {}), [rate] * 6, _view(rate))
-        return wish.needed
+        *_, (_, target) = _run(make_planner(name, {}), [rate] * 6, _view(rate))
+        return target.needed
 
     assert 1 <= needed(rate) <= needed(rate * more)
 
@@ -124,7 +124,7 @@ def test_more_load_needs_no_fewer_replicas(name, rate, more):
 def test_up_at_once_and_down_after_the_cool_down(name):
     options = {"cool_down": 20.0, "window": 20.0}
     seen = _run(make_planner(name, options), [20.0] * 5 + [150.0] * 30 + [5.0] * 60, _view(20.0))
-    counts = [wish.replicas for _, wish in seen]
+    counts = [target.replicas for _, target in seen]
     grown = next(i for i, count in enumerate(counts) if count > counts[4])
     assert grown <= 9  # within the five seconds of a piece
     needed = seen[34][1].needed
@@ -145,33 +145,33 @@ def test_at_four_times_what_a_node_can_take_nobody_is_late_once_replicas_are_up(
     )
     assert up <= 12
     assert seen[0][1].late > 0
-    for _, wish in seen[up:]:
-        assert wish.late == 0
-        assert 4 <= wish.needed <= wish.replicas
+    for _, target in seen[up:]:
+        assert target.late == 0
+        assert 4 <= target.needed <= target.replicas
 
 
 def test_the_need_is_told_beyond_the_limits():
     limits = replace(LIMITS, replicas_max=2)
     for name in ("horizontal", "joint"):
-        *_, (_, wish) = _run(make_planner(name, {}), [400.0] * 10, _view(400.0, limits))
-        assert wish.replicas == 2
-        assert wish.needed >= 4
-        assert wish.late > 0
+        *_, (_, target) = _run(make_planner(name, {}), [400.0] * 10, _view(400.0, limits))
+        assert target.replicas == 2
+        assert target.needed >= 4
+        assert target.late > 0
 
 
 def test_while_replicas_start_those_that_serve_grow():
     seen = _run(make_planner("joint", {}), [20.0] * 3 + [150.0] * 40, _view(20.0))
     starting = [
-        (view, wish)
-        for second, (view, wish) in enumerate(seen)
+        (view, target)
+        for second, (view, target) in enumerate(seen)
         if any(one.ready_at > second for one in view.replicas)
     ]
     assert starting
-    assert max(wish.cores for _, wish in starting) > seen[0][1].cores
-    assert all(0 < wish.start_cores <= wish.cores for _, wish in starting)
+    assert max(target.cores for _, target in starting) > seen[0][1].cores
+    assert all(0 < target.start_cores <= target.cores for _, target in starting)
     _, last = seen[-1]
     assert last.late == 0
-    assert last.cores < max(wish.cores for _, wish in starting)
+    assert last.cores < max(target.cores for _, target in starting)
 
 
 def test_where_more_replicas_do_not_pay_joint_is_vertical():
@@ -180,8 +180,8 @@ def test_where_more_replicas_do_not_pay_joint_is_vertical():
     rates = [4.0 + 3.0 * math.sin(i / 7.0) for i in range(150)]
     joint = _run(make_planner("joint", {}), rates, view)
     vertical = _run(make_planner("vertical", {}), rates, view)
-    assert [(wish.replicas, wish.cores, wish.batch) for _, wish in joint] == [
-        (wish.replicas, wish.cores, wish.batch) for _, wish in vertical
+    assert [(target.replicas, target.cores, target.batch) for _, target in joint] == [
+        (target.replicas, target.cores, target.batch) for _, target in vertical
     ]
 
 
@@ -194,12 +194,12 @@ def test_economy_takes_the_cheaper_number_after_a_minute_of_evidence():
     limits = replace(LIMITS, cores_max=16)
     view = _view(0.0, limits, times=Fit(6.0))
     seen = _run(make_planner("joint", {"headroom": 0.0}), [15.0] * 120, view)
-    counts = [wish.replicas for _, wish in seen]
+    counts = [target.replicas for _, target in seen]
     before, after = seen[59][1], seen[-1][1]
     assert set(counts[:60]) == {1}
     assert after.replicas > 1
     assert after.replicas * after.cores < before.cores
-    assert any(wish.reason == "economy" for _, wish in seen)
+    assert any(target.reason == "economy" for _, target in seen)
 
 
 def test_economy_may_take_as_many_replicas_as_there_may_be():
@@ -220,8 +220,8 @@ def test_fewer_variants_than_before_are_chosen_from_at_once():
     )
     planner = make_planner("joint", {})
     view = _view(0.0, variants=variants, times=variants[0].times)
-    *_, (_, wish) = _run(planner, [5000.0] * 3, view)
-    assert wish.variant == "s", "the third by accuracy"
+    *_, (_, target) = _run(planner, [5000.0] * 3, view)
+    assert target.variant == "s", "the third by accuracy"
     left = replace(view, variants=(variants[1],), rate=5000.0)
     assert planner.decide(left, now=3.0).variant == "l"
 
@@ -238,8 +238,8 @@ def test_the_most_accurate_variant_that_fits_and_replicas_for_it():
     assert last.variant == "l"
     assert last.replicas > 1
     assert last.late == 0
-    *_, (_, wish) = _run(make_planner("joint", {}), [5000.0] * 3, view)
-    assert wish.variant == "s"  # none fits: the fastest
+    *_, (_, target) = _run(make_planner("joint", {}), [5000.0] * 3, view)
+    assert target.variant == "s"  # none fits: the fastest
 
 
 @pytest.mark.parametrize(
@@ -260,18 +260,16 @@ def test_bad_options_are_named(name, options, sentence):
 
 def test_joint_asks_to_be_asked_when_somebody_would_be_late():
     planner = make_planner("joint", {})
-    assert isinstance(planner, Watchful)
     view = _view(2.0)
-    wish = planner.decide(view, now=0.0)
-    assert not planner.misses(replace(view, batch=wish.batch), now=0.0)
-    alone = view.times.expected(1, wish.cores)
+    target = planner.decide(view, now=0.0)
+    assert not planner.is_urgent(replace(view, batch=target.batch), now=0.0)
+    alone = view.times.expected(1, target.cores)
     urgent = tuple(Waiting(0.0, 1.2 * alone) for _ in range(2))
-    assert planner.misses(replace(view, batch=wish.batch, waiting=urgent), now=0.0)
+    assert planner.is_urgent(replace(view, batch=target.batch, waiting=urgent), now=0.0)
 
 
 def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
     planner = make_planner("joint", {})
-    assert isinstance(planner, Watchful)
     limits = replace(LIMITS, replicas_min=2)
     alone = Fit().expected(1, 4)
     there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
@@ -279,4 +277,4 @@ def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
     view = _view(0.0, limits, replicas=there, waiting=waiting)
     assert planner.decide(view, now=0.0).late == 0
     # It will have the four cores of the other by the time it serves.
-    assert not planner.misses(view, now=0.0)
+    assert not planner.is_urgent(view, now=0.0)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling.forecast import MinuteForecast
-from slacktide.planning.scaling.history import Held, ReplicaHistory
+from slacktide.planning.scaling.forecast import MinuteForecast, ReplicaHistory, WindowMax
 from slacktide.planning.scaling.rates import ArrivalCounts
 from slacktide.planning.scaling.view import ModelView, ScalingLimits
 
@@ -55,7 +54,7 @@ def test_no_row_is_lost_or_counted_twice(gaps, span):
 
 
 def test_what_was_wanted_most_is_held_for_a_while():
-    held = Held(2.0)
+    held = WindowMax(2.0)
     wanted = [(0.0, 3), (1.0, 1), (2.0, 2), (2.5, 1), (4.0, 1), (4.6, 1)]
     assert [held.most(much, now=now) for now, much in wanted] == [3, 3, 3, 2, 2, 1]
 

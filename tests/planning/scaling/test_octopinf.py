@@ -28,7 +28,7 @@ class TenRowsASecond:
 
 
 def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, int, str]]:
-    """(when, replicas wished for, why) every second; the wish is fulfilled at once."""
+    """(when, replicas wished for, why) every second; the target is fulfilled at once."""
     planner = make_planner("octopinf", {})
     replicas, arrived, now = 1, 0.0, 0.0
     while now <= until:
@@ -36,10 +36,10 @@ def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, 
         view = ModelView(
             "m", (), there, 0.0, math.inf, 4, TenRowsASecond(), LIMITS, arrived=int(arrived)
         )
-        wish = planner.decide(view, now=now)
-        assert (wish.cores, wish.batch) == (2, 4)
-        replicas = wish.replicas
-        yield now, replicas, wish.reason
+        target = planner.decide(view, now=now)
+        assert (target.cores, target.batch) == (2, 4)
+        replicas = target.replicas
+        yield now, replicas, target.reason
         arrived += rate(now)
         now += 1.0
 

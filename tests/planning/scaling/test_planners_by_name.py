@@ -13,8 +13,8 @@ from slacktide.planning.scaling import (
     ModelView,
     ReplicaView,
     ScalingLimits,
+    ScalingTarget,
     Waiting,
-    Wish,
     make_planner,
 )
 
@@ -45,10 +45,10 @@ def test_wishes_keep_to_the_limits_whatever_there_is(name: str, cores: tuple[int
     waiting = (Waiting(0.0, 2.5), Waiting(0.0, math.inf, 2))
     there = tuple(ReplicaView(count, 0.0, 0.0) for count in cores)
     view = replace(_view(limits), waiting=waiting, replicas=there)
-    wish = make_planner(name, {}).decide(view, now=0.0)
-    assert 2 <= wish.cores <= 4
-    assert 1 <= wish.replicas <= 2
-    assert 1 <= wish.batch <= 3
+    target = make_planner(name, {}).decide(view, now=0.0)
+    assert 2 <= target.cores <= 4
+    assert 1 <= target.replicas <= 2
+    assert 1 <= target.batch <= 3
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_slips_are_named(name: str, options: dict[str, object], sentence: str) -
 
 
 @pytest.mark.parametrize(
-    ("options", "wish"),
+    ("options", "target"),
     [
-        ({}, Wish(3, 8, 16, reason="static")),
-        ({"cores": 4, "replicas": 2, "batch": 5}, Wish(2, 4, 5, reason="static")),
-        ({"cores": 1, "replicas": 9, "batch": 99}, Wish(3, 2, 16, reason="static")),
+        ({}, ScalingTarget(3, 8, 16, reason="static")),
+        ({"cores": 4, "replicas": 2, "batch": 5}, ScalingTarget(2, 4, 5, reason="static")),
+        ({"cores": 1, "replicas": 9, "batch": 99}, ScalingTarget(3, 2, 16, reason="static")),
     ],
 )
-def test_static_keeps_to_the_limits(options: dict[str, object], wish: Wish) -> None:
+def test_static_keeps_to_the_limits(options: dict[str, object], target: ScalingTarget) -> None:
     limits = ScalingLimits(cores_min=2, cores_max=8, replicas_max=3, batch_max=16)
     planner = make_planner("static", options)
-    assert planner.decide(_view(limits), now=0.0) == wish
+    assert planner.decide(_view(limits), now=0.0) == target
     assert planner.period == math.inf

@@ -31,8 +31,8 @@ def wish_of(expected, on_the_way_ms, present=(7, 3), **options):
         Published(),
         LIMITS,
     )
-    wish = Sponge(SpongeOptions(**options)).decide(view, now=0.0)
-    return wish.cores, wish.batch
+    target = Sponge(SpongeOptions(**options)).decide(view, now=0.0)
+    return target.cores, target.batch
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.planning.scaling import ModelView, ScalingLimits
-from slacktide.planning.scaling.steady import replicas_needed, with_room
+from slacktide.planning.scaling.forecast import replicas_needed, with_room
 
 SECONDS = [0.0, 0.055, 0.097, 0.139, 0.181]  # Sponge Table 1 on one core, carried on
 

@@ -41,15 +41,15 @@ def decide(view, **options):
 
 
 def test_each_request_counts_by_its_own_budget():
-    wish = decide(view_of(0.5, 10.0))
-    assert (wish.cores, wish.batch, wish.late) == (2, 1, 0)
+    target = decide(view_of(0.5, 10.0))
+    assert (target.cores, target.batch, target.late) == (2, 1, 0)
     assert decide(view_of(10.0, 10.0)).cores == 1
     assert decide(view_of(0.5, 0.5)).cores == 4
 
 
 def test_the_smallest_batch_of_the_fewest_cores():
-    wish = decide(view_of(2.5, 2.5, 2.5, 2.5, seconds=lambda rows, cores: 1.0 + 0.5 / cores))
-    assert (wish.cores, wish.batch) == (1, 4)
+    target = decide(view_of(2.5, 2.5, 2.5, 2.5, seconds=lambda rows, cores: 1.0 + 0.5 / cores))
+    assert (target.cores, target.batch) == (1, 4)
 
 
 def test_p99_counts_unless_told_otherwise():
@@ -59,8 +59,8 @@ def test_p99_counts_unless_told_otherwise():
 
 
 def test_batches_keep_up_with_the_rate_even_if_nobody_waits():
-    wish = decide(view_of(rate=3.5))
-    assert (wish.cores, wish.reason) == (4, "deadlines")
+    target = decide(view_of(rate=3.5))
+    assert (target.cores, target.reason) == (4, "deadlines")
 
 
 def test_expected_arrivals_are_on_time_too():
@@ -68,24 +68,24 @@ def test_expected_arrivals_are_on_time_too():
 
 
 def test_what_nobody_saves_costs_nothing():
-    wish = decide(view_of(0.01, 10.0))
-    assert (wish.cores, wish.late) == (1, 1)
+    target = decide(view_of(0.01, 10.0))
+    assert (target.cores, target.late) == (1, 1)
 
 
 def test_where_not_all_can_be_saved_most_are():
-    wish = decide(view_of(*[0.5] * 6))
-    assert (wish.cores, wish.late, wish.reason) == (8, 2, "overload")
+    target = decide(view_of(*[0.5] * 6))
+    assert (target.cores, target.late, target.reason) == (8, 2, "overload")
 
 
 def test_no_more_cores_than_save_most():
     # One of two can be saved: three cores do that, eight no better.
-    wish = decide(view_of(0.4, 0.4, seconds=lambda rows, cores: rows * max(0.3, 1.0 / cores)))
-    assert (wish.cores, wish.late) == (3, 1)
+    target = decide(view_of(0.4, 0.4, seconds=lambda rows, cores: rows * max(0.3, 1.0 / cores)))
+    assert (target.cores, target.late) == (3, 1)
 
 
 def test_a_rate_beyond_all_cores_takes_all():
-    wish = decide(view_of(rate=100.0))
-    assert (wish.cores, wish.reason) == (8, "overload")
+    target = decide(view_of(rate=100.0))
+    assert (target.cores, target.reason) == (8, "overload")
 
 
 def test_a_batch_that_runs_is_kept_on_time():
@@ -98,8 +98,8 @@ def test_a_batch_that_runs_is_kept_on_time():
 def test_several_replicas_share_the_work():
     two = (ReplicaView(1, 0.0, 0.0), ReplicaView(1, 0.0, 0.0))
     limits = ScalingLimits(cores_max=8, replicas_max=2, batch_max=8)
-    wish = decide(view_of(1.0, 1.0, replicas=two, limits=limits))
-    assert (wish.replicas, wish.cores) == (2, 1)
+    target = decide(view_of(1.0, 1.0, replicas=two, limits=limits))
+    assert (target.replicas, target.cores) == (2, 1)
 
 
 def test_a_high_price_of_batches_buys_cores_instead():
@@ -136,24 +136,24 @@ class TestMisses:
         return Vertical(VerticalOptions(p99=False))
 
     def test_only_if_somebody_who_can_be_saved_would_be_late(self):
-        assert not self.planner().misses(view_of(1.5), now=0.0)
-        assert self.planner().misses(view_of(0.5), now=0.0)
-        assert not self.planner().misses(view_of(0.05), now=0.0)
+        assert not self.planner().is_urgent(view_of(1.5), now=0.0)
+        assert self.planner().is_urgent(view_of(0.5), now=0.0)
+        assert not self.planner().is_urgent(view_of(0.05), now=0.0)
 
     def test_the_limit_of_the_plan_in_force_counts(self):
         # Five at a time: 1 s. The plan in force has four at a time, so the fifth ends at 2 s.
         five = view_of(*[1.5] * 5, seconds=lambda rows, cores: 1.0)
-        assert self.planner().misses(five, now=0.0)
+        assert self.planner().is_urgent(five, now=0.0)
 
     def test_unequal_replicas_count_as_the_smallest_of_them(self):
         small, large = ReplicaView(1, 0.0, 0.0), ReplicaView(8, 0.0, 0.0)
         for replicas in ((small, large), (large, small)):
-            assert self.planner().misses(view_of(0.5, replicas=replicas), now=0.0)
-        assert not self.planner().misses(view_of(0.5, replicas=(large, large)), now=0.0)
+            assert self.planner().is_urgent(view_of(0.5, replicas=replicas), now=0.0)
+        assert not self.planner().is_urgent(view_of(0.5, replicas=(large, large)), now=0.0)
 
     def test_without_a_replica_there_is_nothing_to_change(self):
         empty = ModelView("m", (), (), 1.0, 0.1, 4, Times(divided), LIMITS)
-        assert not self.planner().misses(empty, now=0.0)
+        assert not self.planner().is_urgent(empty, now=0.0)
         assert self.planner().decide(empty, now=0.0).replicas == 1
 
 
@@ -186,7 +186,7 @@ def test_no_short_cut_misses_a_cheaper_plan(budgets, table, rate, busy):
     good = [
         (cores, batch)
         for cores, batch in pairs
-        if search().late(cores, batch) == search().work.hopeless
+        if search().late(cores, batch) == search().queue.hopeless
         and batch / table[batch - 1][cores - 1] >= rate
     ]
     assert search().first(cores=1) == (good[0] if good else None)

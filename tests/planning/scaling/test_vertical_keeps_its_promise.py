@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
+from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
-from slacktide.planning.scaling.walk import SecondsByCores, Work
 from slacktide.profiles import Alike
 from slacktide.scheduling import make_scheduler
 
@@ -120,7 +120,7 @@ def test_as_many_are_late_in_the_walk_as_under_edf(waiting, free, batch):
     times = ExactTimes(lambda rows, cores: 2.0 + 3.0 * rows)
     view = view_of(waiting, times, limits=ScalingLimits(batch_max=6), free=free)
     seconds = SecondsByCores(times, most_rows=6, p99=False)[1]
-    work = Work(view, now=0.0, horizon=0.0, earliest=min(free), alone=seconds)
+    work = QueueProjection(view, now=0.0, horizon=0.0, earliest=min(free), alone=seconds)
     there = late_under_edf(waiting, free, times, cores=1, batch=batch, now=0.0)
     assert work.late(free, seconds, batch) == there
 
@@ -138,7 +138,7 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     times = ExactTimes(lambda rows, cores: 4.0 + 2.01 * rows + (6.07 + 12.013 * rows) / cores)
     limits = ScalingLimits(cores_max=6, batch_max=5)
     view = view_of(waiting, times, limits=limits, free=free, rate=rate, budget=budget + 0.3)
-    wish = Vertical(VerticalOptions(period=60.0)).decide(view, now=0.0)
+    target = Vertical(VerticalOptions(period=60.0)).decide(view, now=0.0)
     arrivals = [at / rate for at in range(1, int(60.0 * rate) + 1)] if rate else []
     announced = sum(
         each.rows
@@ -159,11 +159,11 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     def keeps_up(cores, batch):
         return len(free) * batch / times.p99(batch, cores) >= rate
 
-    assert late(wish.cores, wish.batch) == wish.late
+    assert late(target.cores, target.batch) == target.late
     hopeless = min(late(6, batch) for batch in range(1, 6))
-    assert wish.late <= hopeless
-    if wish.reason == "deadlines":
-        assert keeps_up(wish.cores, wish.batch)
-        for cores in range(1, wish.cores):
+    assert target.late <= hopeless
+    if target.reason == "deadlines":
+        assert keeps_up(target.cores, target.batch)
+        for cores in range(1, target.cores):
             for batch in range(1, 6):
-                assert late(cores, batch) > wish.late or not keeps_up(cores, batch)
+                assert late(cores, batch) > target.late or not keeps_up(cores, batch)

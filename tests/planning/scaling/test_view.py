@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slacktide.planning.scaling import ScalingLimits
-from slacktide.planning.scaling.views import pressure
+from slacktide.planning.scaling import ModelView, ScalingLimits
 
 
 @pytest.mark.parametrize(
@@ -28,7 +27,7 @@ class TestPressure:
     """The model takes 20 ms alone at the 99th percentile."""
 
     def of(self, *left: float, rate: float = 0.0, budget: float = 0.1) -> float:
-        return pressure(
+        return ModelView.pressure(
             SimpleNamespace(
                 times=SimpleNamespace(p99=lambda rows, cores: 0.02),
                 limits=SimpleNamespace(cores_max=4),

@@ -6,7 +6,6 @@ import time
 from itertools import chain
 
 from slacktide.cluster import PodAllocator
-from slacktide.engine import Engine
 from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.http import Route
 from slacktide.frontends.http import metrics_routes as routes_of
@@ -24,8 +23,9 @@ from slacktide.observability.metrics.processes import Workers, process_families,
 from slacktide.observability.metrics.scaling import pod_families, scaling_families, session_families
 from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
 from slacktide.observability.metrics.view import look
+from slacktide.planning.scaling import ScalingPlanner
 from slacktide.recording import Recorder
-from slacktide.runtime.scaling import Scaling
+from slacktide.runtime import Runtime
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,9 +36,9 @@ class Metrics:
     def __init__(
         self,
         catalog: Catalog,
-        engine: Engine,
+        runtime: Runtime,
         budget: MemoryBudget,
-        scaling: Scaling,
+        scaling: ScalingPlanner,
         resizing: Resizing,
         *,
         process_executor: Workers | None = None,
@@ -49,7 +49,7 @@ class Metrics:
     ) -> None:
         """`machine` and `nvml` are found if not given."""
         self._catalog = catalog
-        self._engine = engine
+        self._runtime = runtime
         self._budget = budget
         self._workers = process_executor
         self._machine = machine or Machine()
@@ -61,7 +61,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
-        snapshot = self._engine.snapshot()
+        snapshot = self._runtime.engine.snapshot(now=time.monotonic())
         views = look(self._catalog, snapshot)
         gpus = () if self._nvml is None else gpu_families(self._nvml.gpus())
         return write(
@@ -71,7 +71,7 @@ class Metrics:
                 gpus,
                 version_families(views, self._catalog),
                 session_families(views),
-                scaling_families(snapshot, self._scaling, self._resizing, now=time.monotonic()),
+                scaling_families(snapshot, self._runtime, self._scaling, self._resizing),
                 () if self._pod is None else pod_families(self._pod),
                 server_families(snapshot, self._budget, usage_of(self._workers)),
                 recording_families(self._recorder),

@@ -10,30 +10,30 @@ from slacktide.engine import Snapshot
 from slacktide.models.resizing import ResizeOutcome, Resizing
 from slacktide.observability.metrics.exposition import Family
 from slacktide.observability.metrics.view import VersionView
-from slacktide.planning.scaling.autoscaler import ScaledModel, Standing
-from slacktide.runtime.scaling import Scaling
+from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
+from slacktide.runtime import Runtime
 
 CONDITIONS = ("cores_short", "replicas_short", "beyond_limits", "unconfirmed")
 """What keeps a model from having what its planner wishes for, each 0 or 1."""
 
 
 def scaling_families(
-    snapshot: Snapshot, scaling: Scaling, resizing: Resizing, *, now: float
+    snapshot: Snapshot, runtime: Runtime, scaling: ScalingPlanner, resizing: Resizing
 ) -> Iterable[Family]:
     """What lanes have and cost, what planners wish for, and what became of resizes."""
-    yield from _lanes(snapshot, scaling, now)
-    yield from _wishes(scaling.standings(now=now), scaling.models)
+    yield from _lanes(snapshot, runtime)
+    yield from _targets(scaling.status(snapshot), scaling.models)
     yield Family.single(
         "slacktide_plans_total",
         "counter",
         "Plans made while models served, not counting loads and unloads",
-        scaling.plans,
+        runtime.plans,
     )
     yield Family.single(
         "slacktide_planning_seconds_total",
         "counter",
         "Time that planning took of the server's loop, seconds",
-        scaling.planning_s,
+        runtime.planning_s,
     )
     yield from _resizes(resizing)
 
@@ -74,7 +74,7 @@ def pod_families(pod: PodAllocator) -> Iterable[Family]:
     yield condition
 
 
-def _lanes(snapshot: Snapshot, scaling: Scaling, now: float) -> Iterable[Family]:
+def _lanes(snapshot: Snapshot, runtime: Runtime) -> Iterable[Family]:
     cores = Family("slacktide_lane_cores", "gauge", "Cores it has, as read back")
     target = Family("slacktide_lane_target_cores", "gauge", "Cores it is to have")
     for name, lane in sorted(snapshot.lanes.items()):
@@ -83,13 +83,13 @@ def _lanes(snapshot: Snapshot, scaling: Scaling, now: float) -> Iterable[Family]
     used = Family(
         "slacktide_lane_core_seconds_total", "counter", "Cores it had × time, busy or not, seconds"
     )
-    for name, seconds in sorted(scaling.usage.totals(now=now).items()):
+    for name, seconds in sorted(runtime.usage.totals(now=snapshot.now).items()):
         used.add(seconds, lane=name)
     return cores, target, used
 
 
-def _wishes(
-    standings: Mapping[str, Standing], models: Mapping[str, ScaledModel]
+def _targets(
+    found: Mapping[str, ScalingStatus], models: Mapping[str, ScaledModel]
 ) -> Iterable[Family]:
     cores = Family("slacktide_wished_cores", "gauge", "Cores of each replica that are wished for")
     replicas = Family("slacktide_wished_replicas", "gauge", "Replicas that are wished for")
@@ -112,31 +112,31 @@ def _wishes(
     condition = Family(
         "slacktide_plan_condition", "gauge", "1 if this keeps the model from what is wished for"
     )
-    for model, standing in sorted(standings.items()):
-        wish = standing.wish
-        if wish is not None:
-            cores.add(wish.cores, model=model)
-            replicas.add(wish.replicas, model=model)
-            needed.add(wish.needed, model=model)
-            batch.add(wish.batch, model=model)
-            late.add(wish.late, model=model)
-            reason.add(1, model=model, reason=wish.reason)
-        rate.add(standing.rate, model=model)
-        if standing.budget < math.inf:
-            budget.add(standing.budget, model=model)
-        for name, holds in zip(CONDITIONS, _conditions(standing, models[model]), strict=True):
+    for model, status in sorted(found.items()):
+        wanted = status.target
+        if wanted is not None:
+            cores.add(wanted.cores, model=model)
+            replicas.add(wanted.replicas, model=model)
+            needed.add(wanted.needed, model=model)
+            batch.add(wanted.batch, model=model)
+            late.add(wanted.late, model=model)
+            reason.add(1, model=model, reason=wanted.reason)
+        rate.add(status.rate, model=model)
+        if status.budget < math.inf:
+            budget.add(status.budget, model=model)
+        for name, holds in zip(CONDITIONS, _conditions(status, models[model]), strict=True):
             condition.add(int(holds), model=model, condition=name)
     return cores, replicas, needed, batch, late, reason, rate, budget, condition
 
 
-def _conditions(standing: Standing, model: ScaledModel) -> tuple[bool, ...]:
+def _conditions(status: ScalingStatus, model: ScaledModel) -> tuple[bool, ...]:
     """In the order of `CONDITIONS`."""
-    wish, sizes = standing.wish, standing.lanes.values()
+    wanted, sizes = status.target, status.lanes.values()
     aimed = max((target for _, target in sizes), default=0)
     return (
-        wish is not None and bool(sizes) and aimed < wish.cores,
-        wish is not None and len(sizes) < wish.replicas,
-        wish is not None and wish.needed > model.limits.replicas_max,
+        wanted is not None and bool(sizes) and aimed < wanted.cores,
+        wanted is not None and len(sizes) < wanted.replicas,
+        wanted is not None and wanted.needed > model.limits.replicas_max,
         any(cores != target for cores, target in sizes),
     )
 

@@ -1,4 +1,6 @@
-"""`MinuteForecast`: the load of the next minute, as far as the last one tells.
+"""What planners of replicas go by: the load of the next minute, what carries it, and the past.
+
+`MinuteForecast`: the load of the next minute, as far as the last one tells.
 
 What takes seconds to start must be decided on more than the last second. The rate is the largest of
 
@@ -13,12 +15,29 @@ What takes seconds to start must be decided on more than the last second. The ra
 The budget is the median of those of the last minute, weighted by how long each was in force; what
 is not known of that minute counts as the longest. So short budgets count once they last: what
 passes within seconds is left to cores. Budgets that no plan could keep are left out.
+
+`replicas_needed`: how many replicas carry a steady load, in closed form.
+
+n replicas, each with one batch of at most b rows at a time, that arrivals meet at any moment: a
+request waits for the next replica to be free, at worst l(b) / n if they run evenly apart, and then
+runs in a batch of b. They carry λ rows a second within a budget of q seconds if for some b
+
+    n · b / l(b) ≥ λ + z · √(B · λ / q)    and    (1 + 1 / n) · l(b) ≤ q, or b = 1
+
+Single rows are run even where there is no time to wait for a replica: who then finds one idle is on
+time, and there is nothing better to do.
+
+The root is the room for chance: of arrivals that vary D times as much as a Poisson process, the
+count in the time q varies by √(D λ q), and what comes beyond the mean must be served within that
+time (square-root staffing). B is D times the square of the standard deviations that the view's
+`burst` counts (`RateOptions.burst_deviations`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from slacktide.planning.scaling.rates import ArrivalCounts
@@ -79,3 +98,105 @@ class MinuteForecast:
             if left <= 0.0:
                 return budget
         return lasting[-1][0]
+
+
+def with_room(rate: float, budget: float, view: ModelView, headroom: float) -> float:
+    """λ + z · √(B · λ / q); rows per second.
+
+    `headroom` is z; B is burst² ÷ rate of the view. An infinite budget needs no room.
+    """
+    spread = view.burst * view.burst / view.rate if view.rate > 0.0 else 1.0
+    return rate + headroom * math.sqrt(spread * rate / budget)
+
+
+def replicas_needed(rate: float, budget: float, seconds: Sequence[float], batch: int) -> int:
+    """The fewest replicas that serve `rate` rows per second within `budget` seconds each.
+
+    `seconds[rows]`: how long a batch takes, for all rows up to `batch`. At least 1; 0 if no number
+    of replicas would do, as the budget is too short for a single row.
+    """
+    if seconds[1] > budget:
+        return 0
+    needed = 1
+    while not any(
+        needed * rows >= rate * seconds[rows]
+        and (rows == 1 or (needed + 1) * seconds[rows] <= needed * budget)
+        for rows in range(1, batch + 1)
+    ):
+        needed += 1
+    return needed
+
+
+class WindowMax:
+    """The largest of what was wanted within the last `seconds`: sizes rise at once, fall later."""
+
+    __slots__ = ("_seconds", "_wanted")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._wanted: deque[tuple[float, int]] = deque()
+        """(when, how much) of those that no later one surpassed, so falling."""
+
+    def most(self, wanted: int, *, now: float) -> int:
+        """The largest since `seconds` ago, `wanted` included. `now` never falls."""
+        held = self._wanted
+        while held and held[-1][1] <= wanted:
+            held.pop()
+        held.append((now, wanted))
+        while held[0][0] < now - self._seconds:
+            held.popleft()
+        return held[0][1]
+
+
+class ReplicaHistory:
+    """Core-seconds by number of replicas, over the last `window` seconds.
+
+    Fed once a period with the fewest cores each number of replicas would need. Cores are given
+    back only after `patience` seconds, so what counts is the most cores of that time.
+    """
+
+    __slots__ = ("_held", "_patience", "_samples", "_window")
+
+    def __init__(self, window: float, patience: float) -> None:
+        self._window = window
+        self._patience = patience
+        self._held: dict[int, WindowMax] = {}
+        self._samples: deque[tuple[float, Mapping[int, tuple[int, bool]]]] = deque()
+        """(from when, (cores of all, whether enough) by number of replicas), oldest first."""
+
+    def note(self, cores: Mapping[int, int | None], most_cores: int, *, now: float) -> None:
+        """Cores of each replica by number of replicas; None where even `most_cores` are too few."""
+        self._samples.append(
+            (
+                now,
+                {
+                    n: (
+                        n
+                        * self._held.setdefault(n, WindowMax(self._patience)).most(
+                            most_cores if c is None else c, now=now
+                        ),
+                        c is not None,
+                    )
+                    for n, c in cores.items()
+                },
+            )
+        )
+        while len(self._samples) > 1 and self._samples[1][0] <= now - self._window:
+            self._samples.popleft()
+
+    def full(self, *, now: float) -> bool:
+        """Whether the whole window is known."""
+        return bool(self._samples) and self._samples[0][0] <= now - self._window
+
+    def cost(self, replicas: int, *, now: float) -> tuple[float, float]:
+        """(core-seconds, share of the time in which they would have been too few)."""
+        total = short = seconds = 0.0
+        ends = [*(at for at, _ in self._samples), now][1:]
+        for (at, by_count), end in zip(self._samples, ends, strict=True):
+            if replicas in by_count:
+                cores, enough = by_count[replicas]
+                lasting = end - at
+                total += cores * lasting
+                seconds += lasting
+                short += 0.0 if enough else lasting
+        return total, short / seconds if seconds > 0.0 else 0.0

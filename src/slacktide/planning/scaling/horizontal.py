@@ -16,12 +16,15 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.forecast import MinuteForecast
-from slacktide.planning.scaling.history import Held
+from slacktide.planning.scaling.forecast import (
+    MinuteForecast,
+    WindowMax,
+    replicas_needed,
+    with_room,
+)
+from slacktide.planning.scaling.queue_projection import SecondsByCores
 from slacktide.planning.scaling.search import Search
-from slacktide.planning.scaling.steady import replicas_needed, with_room
-from slacktide.planning.scaling.view import ModelView, Wish
-from slacktide.planning.scaling.walk import SecondsByCores
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +50,18 @@ class HorizontalOptions(Options):
     )
 
 
-class Horizontal:
+class Horizontal(ScalingPolicy):
     """Chooses the number of replicas, and the batch that suits them."""
 
     Options = HorizontalOptions
 
     def __init__(self, options: HorizontalOptions) -> None:
         self._options = options
+        self.period = options.period
         self._forecast = MinuteForecast(options.window)
-        self._wanted = Held(options.cool_down)
+        self._wanted = WindowMax(options.cool_down)
 
-    @property
-    def period(self) -> float:
-        return self._options.period
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         options, limits = self._options, view.limits
         cores = min(max(options.cores or limits.cores_min, limits.cores_min), limits.cores_max)
         seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)[cores]
@@ -91,7 +91,7 @@ class Horizontal:
             reason = "misses" if more > needed else "forecast"
         else:
             reason = "enough" if held == wanted else "cool-down"
-        return Wish(
+        return ScalingTarget(
             replicas=held,
             cores=cores,
             batch=found[1],

@@ -27,13 +27,17 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain.options import option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.forecast import MinuteForecast
-from slacktide.planning.scaling.history import Held, ReplicaHistory
+from slacktide.planning.scaling.forecast import (
+    MinuteForecast,
+    ReplicaHistory,
+    WindowMax,
+    replicas_needed,
+    with_room,
+)
+from slacktide.planning.scaling.queue_projection import SecondsByCores
 from slacktide.planning.scaling.search import Search, fewest_cores
-from slacktide.planning.scaling.steady import replicas_needed, with_room
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
-from slacktide.planning.scaling.view import ModelView, VariantView, Wish
-from slacktide.planning.scaling.walk import SecondsByCores
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget, VariantView
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +69,21 @@ SHORT_SHARE = 0.05
 """A number of replicas that was too few for more of the time is not changed to."""
 
 
-class Joint:
+class Joint(ScalingPolicy):
     """Keeps the last minute's load, and what each number of replicas would have cost in it."""
 
     Options = JointOptions
 
     def __init__(self, options: JointOptions) -> None:
         self._options = options
+        self.period = options.period
         self._vertical = Vertical(options)
         self._serving = 0
-        self._rank = Held(options.scale_down_delay)
+        self._rank = WindowMax(options.scale_down_delay)
         """Of the variant, the most accurate first."""
         self._variant = ""
         self._forecast = MinuteForecast(options.window)
-        self._floor = Held(options.cool_down)
+        self._floor = WindowMax(options.cool_down)
         self._history = ReplicaHistory(options.window, options.scale_down_delay)
         self._due = -math.inf
         self._changed = -math.inf
@@ -87,11 +92,7 @@ class Joint:
         self._needed = 0
         self._reason = ""
 
-    @property
-    def period(self) -> float:
-        return self._options.period
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """Cores for the next second; every `period`, replicas for the next minute."""
         variants = sorted(view.variants, key=lambda variant: -variant.accuracy)
         if now >= self._due:
@@ -106,19 +107,21 @@ class Joint:
             self._serving = serving
             self._vertical = Vertical(self._options)
         self._variant = self._chosen(view, variants, now=now)
-        wish = self._vertical.decide(self._as_it_runs(view), now=now)
+        target = self._vertical.decide(self._as_it_runs(view), now=now)
         return replace(
-            wish,
+            target,
             replicas=self._count,
             start_cores=self._start_cores,
             needed=self._needed,
-            reason=self._reason or wish.reason,
+            reason=self._reason or target.reason,
             variant=self._variant,
         )
 
-    def misses(self, view: ModelView, *, now: float) -> bool:
-        """See `Watchful`."""
-        return self._vertical.misses(self._as_it_runs(self._of_those_kept(view, now=now)), now=now)
+    def is_urgent(self, view: ModelView, *, now: float) -> bool:
+        """See `ScalingPolicy`."""
+        return self._vertical.is_urgent(
+            self._as_it_runs(self._of_those_kept(view, now=now)), now=now
+        )
 
     def _of_those_kept(self, view: ModelView, *, now: float) -> ModelView:
         """`view` without the replicas that are to go. Those that start have the cores of those

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from slacktide.domain.options import OptionError, Options, option
 from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.rates import ArrivalCounts
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +65,28 @@ class OctopInfOptions(Options):
             raise OptionError(("down_share", f"expected {expected}, got {self.down_share}"))
 
 
-class OctopInf:
+class OctopInf(ScalingPolicy):
     """Keeps the arrivals of the longest window and when it changed something last."""
 
     Options = OctopInfOptions
 
     def __init__(self, options: OctopInfOptions) -> None:
         self._options = options
+        # Often enough for the shortest window; it decides every `interval` seconds.
+        self.period = min(options.interval, *options.windows)
         self._counts = ArrivalCounts(max(options.windows))
         self._due = -math.inf
         self._changed = -math.inf
-        self._wish = Wish(0, 0, 0)
+        self._target = ScalingTarget(0, 0, 0)
 
-    @property
-    def period(self) -> float:
-        """Often enough for the shortest window; it decides every `interval` seconds."""
-        return min(self._options.interval, *self._options.windows)
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         self._counts.note(view.arrived, now=now)
         if now >= self._due:
             self._due = now + self._options.interval
-            self._wish = self._decided(view, now=now)
-        return self._wish
+            self._target = self._decided(view, now=now)
+        return self._target
 
-    def _decided(self, view: ModelView, *, now: float) -> Wish:
+    def _decided(self, view: ModelView, *, now: float) -> ScalingTarget:
         options, limits = self._options, view.limits
         rate = max(math.ceil(self._counts.rate(w, now=now)) for w in options.windows)
         present = view.replicas[0].cores if view.replicas else limits.cores_min
@@ -106,4 +103,4 @@ class OctopInf:
             replicas, reason = max(kept, limits.replicas_min), "demand dropped"
         if replicas != there:
             self._changed = now
-        return Wish(replicas, cores, view.batch, reason=reason, needed=needed)
+        return ScalingTarget(replicas, cores, view.batch, reason=reason, needed=needed)

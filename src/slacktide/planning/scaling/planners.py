@@ -14,9 +14,9 @@ from slacktide.planning.scaling.joint import Joint
 from slacktide.planning.scaling.octopinf import OctopInf
 from slacktide.planning.scaling.sponge import Sponge
 from slacktide.planning.scaling.vertical import Vertical
-from slacktide.planning.scaling.view import ScalingPlanner
+from slacktide.planning.scaling.view import ScalingPolicy
 
-PLANNERS: Registry[ScalingPlanner] = Registry(
+PLANNERS: Registry[ScalingPolicy] = Registry(
     "planner",
     {
         "fa2": Fa2,
@@ -33,7 +33,7 @@ PLANNERS: Registry[ScalingPlanner] = Registry(
 """Every planner, by name: its class is made of its options."""
 
 
-def make_planner(name: str, options: Mapping[str, object]) -> ScalingPlanner:
+def make_planner(name: str, options: Mapping[str, object]) -> ScalingPolicy:
     """A fresh planner for one model.
 
     Raises OptionError if the planner or an option is unknown (with the nearest one that exists) or

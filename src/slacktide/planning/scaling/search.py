@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
+from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.view import ModelView, ReplicaView
-from slacktide.planning.scaling.walk import SecondsByCores, Work, free_times
 from slacktide.scheduling.tables import size_grid
 
 Configuration = tuple[int, int]
@@ -34,7 +34,7 @@ class Search:
         "_rate",
         "_seconds",
         "_view",
-        "work",
+        "queue",
     )
 
     def __init__(
@@ -53,7 +53,7 @@ class Search:
         self._largest = max((w.rows for w in view.waiting), default=1)
         """Rows of the largest request."""
         most_cores = view.limits.cores_max
-        self.work = Work(
+        self.queue = QueueProjection(
             view,
             now=now,
             horizon=horizon,
@@ -69,7 +69,7 @@ class Search:
 
         Cheapest: by cores + delta · batch, then by cores.
         """
-        hopeless = self.work.hopeless
+        hopeless = self.queue.hopeless
         allowed: dict[int, float] = {}
         """Seconds per row above which a plan of so many cores need not be walked."""
         for c, b in self._by_cost(cores):
@@ -78,10 +78,10 @@ class Search:
                 continue
             free = self._free_at(c)
             if c not in allowed:
-                allowed[c] = self.work.seconds_per_row(free) * (1.0 + 1e-9)
+                allowed[c] = self.queue.seconds_per_row(free) * (1.0 + 1e-9)
             if self._largest <= b and min(seconds[k] / k for k in range(1, b + 1)) > allowed[c]:
                 continue
-            if self.work.late(free, seconds, b, most=hopeless) <= hopeless:
+            if self.queue.late(free, seconds, b, most=hopeless) <= hopeless:
                 return c, b
         return None
 
@@ -118,7 +118,7 @@ class Search:
         """
         breaks = self._breaks(cores)
         free, seconds = self._free_at(cores), self._seconds[cores]
-        return breaks + self.work.late(free, seconds, batch, most=most - breaks)
+        return breaks + self.queue.late(free, seconds, batch, most=most - breaks)
 
     def _by_cost(self, least: int) -> Iterator[Configuration]:
         """Every configuration, the cheapest first."""
@@ -183,8 +183,8 @@ def fewest_cores(
             delta=delta,
         )
         if count == limits.replicas_max:
-            hopeless = search.work.hopeless
+            hopeless = search.queue.hopeless
         first = search.first(cores=limits.cores_min)
-        saved = first is not None and search.work.hopeless == hopeless
+        saved = first is not None and search.queue.hopeless == hopeless
         found[count] = first[0] if first is not None and saved else None
     return found

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,16 @@ class SpongeOptions(Options):
     period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
 
 
-class Sponge:
+class Sponge(ScalingPolicy):
     """Chooses cores and batch by the printed objective."""
 
     Options = SpongeOptions
 
     def __init__(self, options: SpongeOptions) -> None:
         self._options = options
+        self.period = options.period
 
-    @property
-    def period(self) -> float:
-        return self._options.period
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """The first pair that is not refused, or what there is."""
         limits = view.limits
         found = self._first(view)
@@ -64,7 +61,7 @@ class Sponge:
             reason = "sponge"
         cores, batch = found
         replicas = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
-        return Wish(replicas=replicas, cores=cores, batch=batch, reason=reason)
+        return ScalingTarget(replicas=replicas, cores=cores, batch=batch, reason=reason)
 
     def _first(self, view: ModelView) -> tuple[int, int] | None:
         """(cores, batch); None if every pair is refused."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.history import Held
+from slacktide.planning.scaling.forecast import WindowMax
 from slacktide.planning.scaling.search import Search
-from slacktide.planning.scaling.view import ModelView, Waiting, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget, Waiting
 
 
 def cores_for_chance(view: ModelView, *, now: float) -> int:
@@ -88,20 +88,17 @@ class VerticalOptions(Options):
     )
 
 
-class Vertical:
+class Vertical(ScalingPolicy):
     """Chooses cores and batch; leaves the number of replicas as it is."""
 
     Options = VerticalOptions
 
     def __init__(self, options: VerticalOptions) -> None:
         self._options = options
-        self._wanted = Held(options.scale_down_delay)
+        self.period = options.period
+        self._wanted = WindowMax(options.scale_down_delay)
 
-    @property
-    def period(self) -> float:
-        return self._options.period
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """The cheapest configuration that saves all, or the one that saves most."""
         options, limits = self._options, view.limits
         search = Search(
@@ -122,7 +119,7 @@ class Vertical:
             found = search.first(cores=held) or search.most_saved(cores=held)
             reason = "patience"
         cores, batch = found
-        return Wish(
+        return ScalingTarget(
             replicas=min(max(len(view.replicas), limits.replicas_min), limits.replicas_max),
             cores=cores,
             batch=batch,
@@ -130,8 +127,8 @@ class Vertical:
             reason=reason,
         )
 
-    def misses(self, view: ModelView, *, now: float) -> bool:
-        """See `Watchful`. Replicas are taken to have as many cores as the smallest of them."""
+    def is_urgent(self, view: ModelView, *, now: float) -> bool:
+        """See `ScalingPolicy`. Replicas are taken to have as many cores as the smallest of them."""
         if not view.replicas:
             return False
         options = self._options
@@ -139,7 +136,7 @@ class Vertical:
             view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
         )
         cores = min(replica.cores for replica in view.replicas)
-        hopeless = search.work.hopeless
+        hopeless = search.queue.hopeless
         if search.late(cores, view.batch, most=hopeless) > hopeless:
             return True
         return options.p99 and cores < cores_for_chance(view, now=now)

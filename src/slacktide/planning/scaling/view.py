@@ -1,16 +1,22 @@
-"""What a scaling planner sees of one model, and what it answers.
+"""What a scaling policy sees of one model, and what it answers.
 
-A planner looks at one model at a time. Where the wishes of several exceed the machine, the core
-ledger decides who gets what.
+A policy looks at one model at a time. Where the targets of several exceed the machine,
+`core_allocator` decides which gets what.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+
+from slacktide.domain import Notice, Request
+from slacktide.domain.light import light
+from slacktide.engine import Snapshot
 
 
+@light
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A request that waits, or whose body is on its way. Absolute seconds."""
@@ -21,6 +27,14 @@ class Waiting:
     """When its answer is due. Network time and the way back are already taken off, so each
     request's own remaining budget is what counts; infinite for best effort."""
     rows: int = 1
+
+    @classmethod
+    def of(cls, request: Request | Notice) -> Waiting:
+        """What `request` asks for; of a notice, as far as it says."""
+        if isinstance(request, Notice):
+            due = request.planned_due
+            return cls(request.complete_at, inf if due is None else due)
+        return cls(request.arrival, inf if request.best_effort else request.deadline, request.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,7 @@ class BatchSeconds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """Between what a planner may choose; all at least 1. Raises ValueError, naming the field."""
+    """Between what a policy may choose; all at least 1. Raises ValueError, naming the field."""
 
     cores_min: int = 1
     cores_max: int = 1
@@ -78,8 +92,18 @@ class VariantView:
 
 
 @dataclass(frozen=True, slots=True)
+class Expected:
+    """What is expected of a model's arrivals, see `ModelView`."""
+
+    rate: float = 0.0
+    budget: float = inf
+    arrived: int = 0
+    burst: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model as its planner sees it."""
+    """One model as its policy sees it."""
 
     model: str
     waiting: tuple[Waiting, ...]
@@ -98,7 +122,7 @@ class ModelView:
     start_time: float = 0.0
     """Seconds from the start of a replica until it serves."""
     arrived: int = 0
-    """Rows of such requests known so far, announced ones included: from it a planner takes rates
+    """Rows of such requests known so far, announced ones included: from it a policy takes rates
     over longer spans. It rises, but for announced ones whose bodies came too late."""
     variants: tuple[VariantView, ...] = ()
     """What the model can run instead, the one that runs included; empty if there is but one."""
@@ -106,10 +130,19 @@ class ModelView:
     """How far arrivals may run ahead of the rate by chance: within t seconds by burst · √t rows. 0:
     they are evenly spaced."""
 
+    def pressure(self, *, now: float) -> float:
+        """The largest part of the time left that its own work takes, on the most cores it may have,
+        of any request that can still be on time; 0 without deadlines, 1 at most."""
+        alone = self.times.p99(1, self.limits.cores_max)
+        left = [one.deadline - max(now, one.ready_at) for one in self.waiting]
+        if self.rate > 0.0:
+            left.append(self.budget)
+        return max((alone / each for each in left if alone <= each < inf), default=0.0)
+
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a planner wants for one model."""
+class ScalingTarget:
+    """What a policy wants for one model."""
 
     replicas: int
     cores: int
@@ -130,25 +163,112 @@ class Wish:
     restart: bool = False
     """Replicas whose cores change are stopped and started anew with them, not resized."""
 
-
-class ScalingPlanner(Protocol):
-    """View in, wish out. May keep what it has seen (hysteresis); reads no clock."""
-
-    @property
-    def period(self) -> float:
-        """Seconds between two plans, unless the queue cannot wait."""
-        ...
-
-    def decide(self, view: ModelView, *, now: float) -> Wish: ...
+    def is_no_larger(self, than: ScalingTarget) -> bool:
+        """Whether it asks for no more cores in all, for batches of one size."""
+        fits = self.replicas * self.cores <= than.replicas * than.cores
+        return fits and self.batch == than.batch
 
 
-@runtime_checkable
-class Watchful(Protocol):
-    """A planner that wants to be asked before its period is over."""
+class ScalingPolicy:
+    """View in, target out. May keep what it has seen (hysteresis); reads no clock."""
 
-    def misses(self, view: ModelView, *, now: float) -> bool:
-        """Whether somebody who can be saved would miss a deadline under the plan in force.
+    period = 1.0
+    """Seconds between two plans, unless the queue cannot wait."""
 
-        Asked often, so it should cost less than `decide`.
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
+        """What the model is to have from now on, within `view.limits`."""
+        raise NotImplementedError
+
+    def is_urgent(self, view: ModelView, *, now: float) -> bool:
+        """Whether a request that can be saved would miss its deadline under the plan in force.
+
+        Asked often between two plans, so it should cost less than `decide`.
         """
-        ...
+        return False
+
+
+LEAST_LEFT = 0.05
+"""Part of a shared lane that a model can always count on."""
+
+
+def view_of(
+    snapshot: Snapshot,
+    model: str,
+    lanes: Sequence[str],
+    limits: ScalingLimits,
+    expected: Expected,
+    *,
+    fresh: Mapping[int, Waiting],
+    beside: Mapping[str, Expected],
+) -> ModelView | None:
+    """`model` on its `lanes`, at the moment of the snapshot; None if no pool of it is in service.
+
+    `fresh`: requests that the engine is about to be told of, by id, announced before or not.
+    `beside`: the other models on these lanes; their share of the lanes' time makes this one's
+    batches take the longer.
+    """
+    pools = snapshot.serving(model)
+    if not pools:
+        return None
+    newest = pools[-1]
+    waiting = [*fresh.values()]
+    for pool in pools:
+        requests = snapshot.waiting(pool.id)
+        waiting += [Waiting.of(request) for request in requests if request.id not in fresh]
+    waiting.sort(key=lambda one: one.deadline)
+    staying = {r.replica.lane: r for pool in pools for r in pool.replicas if r.staying}
+    placed = [(snapshot.lanes[name], staying[name]) for name in lanes if name in staying]
+    return ModelView(
+        model,
+        tuple(waiting),
+        tuple(
+            ReplicaView(len(lane.target) or 1, one.ready_at, lane.free_at) for lane, one in placed
+        ),
+        expected.rate,
+        expected.budget,
+        max((one.replica.max_batch for _, one in placed), default=newest.max_batch),
+        _shared(snapshot, newest.times, beside),
+        replace(limits, batch_max=min(limits.batch_max, newest.max_batch)),
+        newest.start_time,
+        expected.arrived,
+        burst=expected.burst,
+    )
+
+
+def _shared(
+    snapshot: Snapshot, times: BatchSeconds, beside: Mapping[str, Expected]
+) -> BatchSeconds:
+    others = []
+    for model, expected in beside.items():
+        pools = snapshot.serving(model)
+        if pools and expected.rate > 0.0:
+            caps = [replica.replica.max_batch for replica in pools[-1].replicas]
+            others.append((pools[-1].times, max(caps, default=1), expected.rate))
+    return _OnASharedLane(times, others) if others else times
+
+
+class _OnASharedLane:
+    """Batch times stretched by what the other models take of the lane's time."""
+
+    def __init__(
+        self, times: BatchSeconds, others: Sequence[tuple[BatchSeconds, int, float]]
+    ) -> None:
+        """`others`: (their batch times, rows in a batch, rows per second)."""
+        self._times = times
+        self._others = others
+        self._left: dict[int, float] = {}
+
+    def expected(self, rows: int, cores: int) -> float:
+        return self._times.expected(rows, cores) / self._left_at(cores)
+
+    def p99(self, rows: int, cores: int) -> float:
+        return self._times.p99(rows, cores) / self._left_at(cores)
+
+    def _left_at(self, cores: int) -> float:
+        left = self._left.get(cores)
+        if left is None:
+            taken = sum(
+                rate * times.expected(batch, cores) / batch for times, batch, rate in self._others
+            )
+            left = self._left[cores] = max(LEAST_LEFT, 1.0 - taken)
+        return left

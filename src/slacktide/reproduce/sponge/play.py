@@ -28,7 +28,7 @@ from slacktide.domain import (
     Route,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.planning.scaling import Autoscaler, ScaledModel, ScalingLimits
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.reproduce.sponge.bandwidths import bandwidths
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
@@ -152,24 +152,23 @@ class _Run:
         self._late = np.zeros(cell.duration, dtype=np.int64)
         self._counted = self._violations = 0
         self._replicas = self._needed = 0
-        engine = Engine(self._parts)
-        self._scaler = Autoscaler(engine, range(setting.machine))
-        plan = self._scaler.rebase(_base(setting, cell.contender), self._scaled(), now=-WARM_S)
+        self._planner = ScalingPlanner(range(setting.machine))
         self._simulation = Simulation(
-            engine,
-            plan,
+            Engine(self._parts),
+            _base(setting, cell.contender),
             Expected(CorrectedTimes(table(setting))),
             answered=self._answered,
             watch=self._watch,
             begin=-WARM_S,
             start_s=setting.start_s,
             resize_s=RESIZE_S,
-            autoscaler=self._scaler,
+            planners=(self._planner,),
+            stated=self._scaled(),
         )
 
     def played(self) -> Played:
         cell, setting = self._cell, self._setting
-        # The autoscaler looks at its models for ever: whatever is due then has its outcome.
+        # The planner looks at its models for ever: whatever is due then has its outcome.
         end = (
             cell.duration
             + 2.0 * SLO
@@ -264,9 +263,10 @@ class _Run:
                 placed = [one.pool.model for one in event.plan.deployments]
                 most = max(map(placed.count, self._setting.models))
                 self._replicas = most if now < 0.0 else max(self._replicas, most)
-                for standing in self._scaler.standings(now=now).values():
-                    if standing.wish is not None and now >= self._from:
-                        self._needed = max(self._needed, standing.wish.needed)
+                if now >= self._from:
+                    status = self._planner.status(self._simulation.engine.snapshot()).values()
+                    needed = [each.target.needed for each in status if each.target is not None]
+                    self._needed = max([self._needed, *needed])
 
 
 def _replicas(setting: Setting, contender: SpongeContender) -> int:

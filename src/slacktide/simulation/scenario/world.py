@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.models.repository import ModelSettings
-from slacktide.planning.scaling import Autoscaler, ScaledModel
+from slacktide.planning.scaling import ScaledModel, ScalingPlanner
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution
@@ -61,20 +61,16 @@ class World:
         self, seed: int, *, answered: Answered | None = None, kappa: float = KAPPAS[0]
     ) -> Simulation:
         """A fresh run; replicas are up when the first request may come."""
-        engine, plan, autoscaler = self.engine(seed, kappa), self.plan, None
-        begin = -self.start_s
-        if self.scaled:
-            autoscaler = Autoscaler(engine, self.cores)
-            plan = autoscaler.rebase(plan, self.scaled, now=begin)
         return Simulation(
-            engine,
-            plan,
+            self.engine(seed, kappa),
+            self.plan,
             self.execution(seed),
             answered=answered,
-            begin=begin,
+            begin=-self.start_s,
             start_s=self.start_s,
             resize_s=self.resize_s,
-            autoscaler=autoscaler,
+            planners=(ScalingPlanner(self.cores),) if self.scaled else (),
+            stated=self.scaled,
         )
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:

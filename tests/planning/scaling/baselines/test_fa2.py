@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling import ModelView, ScalingLimits, Wish, make_planner
+from slacktide.planning.scaling import ModelView, ScalingLimits, ScalingTarget, make_planner
 
 LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
 
@@ -28,32 +28,42 @@ def _view(rate: float, budget: float, limits: ScalingLimits = LIMITS) -> ModelVi
 
 
 @pytest.mark.parametrize(
-    ("rate", "budget", "wish"),
+    ("rate", "budget", "target"),
     [
-        (100.0, 1.0, Wish(5, 1, 2, reason="fewest")),  # the paper's example: five at batch 2
-        (100.0, 0.12, Wish(6, 1, 1, reason="fewest")),  # a batch of 2 would be too late
-        (100.0, 0.1, Wish(16, 1, 1, reason="none suffices")),  # 2 × 55 ms is more than is left
-        (1000.0, math.inf, Wish(16, 1, 1, reason="none suffices")),
-        (0.0, 1.0, Wish(1, 1, 1, reason="fewest")),
+        (
+            100.0,
+            1.0,
+            ScalingTarget(5, 1, 2, reason="fewest"),
+        ),  # the paper's example: five at batch 2
+        (100.0, 0.12, ScalingTarget(6, 1, 1, reason="fewest")),  # a batch of 2 would be too late
+        (
+            100.0,
+            0.1,
+            ScalingTarget(16, 1, 1, reason="none suffices"),
+        ),  # 2 × 55 ms is more than is left
+        (1000.0, math.inf, ScalingTarget(16, 1, 1, reason="none suffices")),
+        (0.0, 1.0, ScalingTarget(1, 1, 1, reason="fewest")),
     ],
 )
-def test_the_fewest_instances_with_the_smallest_batch(rate, budget, wish):
-    assert make_planner("fa2", {}).decide(_view(rate, budget), now=0.0) == wish
+def test_the_fewest_instances_with_the_smallest_batch(rate, budget, target):
+    assert make_planner("fa2", {}).decide(_view(rate, budget), now=0.0) == target
 
 
 @given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
 def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
-    wish = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
-    taken = Table1().expected(wish.batch, 1)
-    holds = 2.0 * taken <= budget and wish.replicas * wish.batch >= rate * taken
-    assert holds == (wish.reason == "fewest")
+    target = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
+    taken = Table1().expected(target.batch, 1)
+    holds = 2.0 * taken <= budget and target.replicas * target.batch >= rate * taken
+    assert holds == (target.reason == "fewest")
 
 
 def test_it_keeps_to_the_limits():
     limits = ScalingLimits(replicas_min=3, replicas_max=4, batch_max=1)
     planner = make_planner("fa2", {})
     assert planner.decide(_view(1.0, 1.0, limits), now=0.0).replicas == 3
-    assert planner.decide(_view(100.0, 1.0, limits), now=0.0) == Wish(4, 1, 1, 0, "none suffices")
+    assert planner.decide(_view(100.0, 1.0, limits), now=0.0) == ScalingTarget(
+        4, 1, 1, 0, "none suffices"
+    )
 
 
 @pytest.mark.parametrize("period", [0.0, -1.0, math.inf, math.nan])

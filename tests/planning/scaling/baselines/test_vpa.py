@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Wish, make_planner
+from slacktide.planning.scaling import (
+    ModelView,
+    ReplicaView,
+    ScalingLimits,
+    ScalingTarget,
+    make_planner,
+)
 from slacktide.planning.scaling.baselines.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)
@@ -29,15 +35,15 @@ def _view(now: float, cores: int, *, busy: bool, ready_at: float = 0.0) -> Model
     return ModelView("m", (), (replica,), 10.0, 1.0, 4, Perfect(), LIMITS)
 
 
-def _run(vpa: Vpa, cores: int, share: float, seconds: float, begin: float = 0.0) -> Wish:
+def _run(vpa: Vpa, cores: int, share: float, seconds: float, begin: float = 0.0) -> ScalingTarget:
     """Look as often as it asks to, busy `share` of the time, until it evicts or time is over."""
     looks = int(seconds / vpa.period)
     for look in range(looks + 1):
         now = begin + look * vpa.period
-        wish = vpa.decide(_view(now, cores, busy=look * share % 1.0 < share), now=now)
-        if wish.restart:
-            return wish
-    return wish
+        target = vpa.decide(_view(now, cores, busy=look * share % 1.0 < share), now=now)
+        if target.restart:
+            return target
+    return target
 
 
 @given(
@@ -69,18 +75,20 @@ def test_nothing_seen_is_nothing_used():
 
 
 def test_it_keeps_what_it_has_until_the_history_is_long_enough():
-    assert _run(Vpa(VpaOptions()), 16, 0.125, 3_600.0) == Wish(1, 16, 8, reason="within bounds")
+    assert _run(Vpa(VpaOptions()), 16, 0.125, 3_600.0) == ScalingTarget(
+        1, 16, 8, reason="within bounds"
+    )
 
 
 def test_an_idle_instance_is_evicted_once_the_upper_bound_is_trusted():
     # 2 of 16 cores busy: target 2 × 1.15, and an upper bound of twice that after a day.
-    wish = _run(Vpa(VpaOptions()), 16, 0.125, 1.05 * DAY)
-    assert wish == Wish(1, 3, 8, reason="evicted", restart=True)
+    target = _run(Vpa(VpaOptions()), 16, 0.125, 1.05 * DAY)
+    assert target == ScalingTarget(1, 3, 8, reason="evicted", restart=True)
 
 
 def test_an_instance_that_is_always_busy_grows_by_the_margin():
-    wish = _run(Vpa(VpaOptions()), 4, 1.0, 3_600.0)
-    assert wish == Wish(1, 5, 8, reason="evicted", restart=True)
+    target = _run(Vpa(VpaOptions()), 4, 1.0, 3_600.0)
+    assert target == ScalingTarget(1, 5, 8, reason="evicted", restart=True)
 
 
 def test_bounds_lie_in_order_and_close_in():
@@ -103,8 +111,8 @@ def test_while_the_instance_starts_nothing_is_seen():
     vpa = Vpa(VpaOptions(sample=1.0))
     vpa.decide(_view(0.0, 2, busy=False), now=0.0)
     for second in range(1, 100):
-        wish = vpa.decide(_view(second, 2, busy=True, ready_at=1e9), now=float(second))
-        assert not wish.restart
+        target = vpa.decide(_view(second, 2, busy=True, ready_at=1e9), now=float(second))
+        assert not target.restart
 
 
 @pytest.mark.parametrize("name", ["sample", "half_life", "confidence"])

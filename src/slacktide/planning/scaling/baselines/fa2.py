@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,15 @@ class Fa2Options(Options):
     period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)
 
 
-class Fa2:
+class Fa2(ScalingPolicy):
     """Fewest one-core instances that carry the rate within the budget. Keeps nothing."""
 
     Options = Fa2Options
 
     def __init__(self, options: Fa2Options) -> None:
-        self._period = options.period
+        self.period = options.period
 
-    @property
-    def period(self) -> float:
-        return self._period
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """Instances of `limits.cores_min` cores, which is meant to be one."""
         limits = view.limits
         cores = limits.cores_min
@@ -54,5 +50,5 @@ class Fa2:
         for replicas in range(limits.replicas_min, limits.replicas_max + 1):
             for batch, taken in enumerate(seconds, start=1):
                 if 2.0 * taken <= view.budget and replicas * batch >= view.rate * taken:
-                    return Wish(replicas, cores, batch, reason="fewest")
-        return Wish(limits.replicas_max, cores, 1, reason="none suffices")
+                    return ScalingTarget(replicas, cores, batch, reason="fewest")
+        return ScalingTarget(limits.replicas_max, cores, 1, reason="none suffices")

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +19,19 @@ class StaticOptions(Options):
     batch: int | None = option(None, "Most rows in a batch; none: the most allowed.", least=1)
 
 
-class Static:
-    """Always the same wish, kept within the limits."""
+class Static(ScalingPolicy):
+    """Always the same target, kept within the limits."""
+
+    period = math.inf
 
     Options = StaticOptions
 
     def __init__(self, options: StaticOptions) -> None:
         self._options = options
 
-    @property
-    def period(self) -> float:
-        """It never changes its mind."""
-        return math.inf
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         options, limits = self._options, view.limits
-        return Wish(
+        return ScalingTarget(
             replicas=_within(options.replicas, limits.replicas_min, limits.replicas_max),
             cores=_within(options.cores, limits.cores_min, limits.cores_max),
             batch=_within(options.batch, 1, limits.batch_max),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.view import ModelView, Wish
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 FIRST = 0.01
 RATIO = 1.05
@@ -103,28 +103,25 @@ class VpaOptions(Options):
     )
 
 
-class Vpa:
+class Vpa(ScalingPolicy):
     """One instance, restarted with another size when its usage has left the bounds."""
 
     Options = VpaOptions
 
     def __init__(self, options: VpaOptions) -> None:
         self._options = options
+        self.period = options.sample / _LOOKS
         self._histogram = UsageHistogram(options.half_life)
         self._begin: float | None = None
         self._sample_due = math.inf
         self._looks: list[float] = []
 
-    @property
-    def period(self) -> float:
-        return self._options.sample / _LOOKS
-
-    def decide(self, view: ModelView, *, now: float) -> Wish:
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """What there is, or a restart with the target."""
         limits = view.limits
         cores = view.replicas[0].cores if view.replicas else limits.cores_max
         kept = min(max(cores, limits.cores_min), limits.cores_max)
-        keep = Wish(limits.replicas_min, kept, limits.batch_max, reason="within bounds")
+        keep = ScalingTarget(limits.replicas_min, kept, limits.batch_max, reason="within bounds")
         up = [replica for replica in view.replicas if replica.ready_at <= now]
         if not up:
             return keep
@@ -141,7 +138,7 @@ class Vpa:
         wanted = min(max(math.ceil(target), limits.cores_min), limits.cores_max)
         if wanted == cores or lower <= cores <= upper:
             return keep
-        return Wish(keep.replicas, wanted, keep.batch, reason="evicted", restart=True)
+        return ScalingTarget(keep.replicas, wanted, keep.batch, reason="evicted", restart=True)
 
     def bounds(self, *, now: float) -> tuple[float, float, float]:
         """(lower bound, target, upper bound) in cores, after the first sample."""

@@ -21,7 +21,7 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.domain.options import OptionError
-from slacktide.planning.scaling import ScaledModel, ScalingLimits, Waiting, Wish
+from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingTarget, Waiting
 
 M = PoolId("m", "1")
 
@@ -35,7 +35,7 @@ class TestWhenPlannersAreAsked:
         planner = scripts["m"]
         assert {now for now, _ in planner.views} == {0.0}
         planner.views.clear()
-        assert one.autoscaler.next_wakeup() == 1.0
+        assert one.next_look() == 1.0
         one.tick()
         one.tick()
         assert [now for now, _ in planner.views] == [1.0, 2.0]
@@ -45,13 +45,13 @@ class TestWhenPlannersAreAsked:
     ):
         one = driver()
         one.serve(base_plan("m"), m=scaled())
-        scripts["m"].endangered, scripts["m"].wish = True, Wish(1, 4, 2)
+        scripts["m"].endangered, scripts["m"].target = True, ScalingTarget(1, 4, 2)
         one.submit(1, after=0.5)
         assert one.sizes == {"m": (1, 4)}
         assert one.batches == [], "it waits for the cores"
         one.settle()
         assert len(one.batches[0].batch.replica.cores) == 4
-        assert one.autoscaler.next_wakeup() == pytest.approx(1.5), "a period from that plan"
+        assert one.next_look() == pytest.approx(1.5), "a period from that plan"
 
     def test_nobody_looks_more_often_than_the_interval(self, driver, base_plan, scaled, scripts):
         one = driver()
@@ -59,7 +59,7 @@ class TestWhenPlannersAreAsked:
         for id in range(1, 8):
             one.submit(id, after=0.001)
         assert scripts["m"].looks == [pytest.approx(0.001), pytest.approx(0.006)]
-        assert one.autoscaler.next_wakeup() == pytest.approx(0.011), "the last are looked at too"
+        assert one.next_look() == pytest.approx(0.011), "the last are looked at too"
 
     def test_a_look_in_vain_is_not_soon_followed_by_another(
         self, driver, base_plan, scaled, scripts
@@ -111,7 +111,7 @@ class TestWhenPlannersAreAsked:
         fixed = ScaledModel(ScalingLimits(1, 8, batch_max=8), "static", {"cores": 3})
         one.serve(base_plan("m"), m=fixed)
         assert one.sizes == {"m": (3, 3)}
-        assert one.autoscaler.next_wakeup() is None
+        assert one.next_look() is None
 
     def test_unknown_planners_are_refused(self, driver, base_plan):
         with pytest.raises(OptionError, match="expected a planner, got 'verticle'"):
@@ -224,7 +224,7 @@ class TestWhatPlannersSee:
             one.submit(id, model="n", after=0.05)
         one.tick()
         _, view = scripts["m"].views[-1]
-        rate = one.autoscaler.standings(now=one.now)["n"].rate
+        rate = one.status("n").rate
         assert rate > 5.0
         alone = 0.1 / 4 + 0.01
         share = 0.8 / 4 + 0.01  # of eight rows of n on four cores
@@ -239,31 +239,31 @@ class TestWhatComesOfWishes:
     ):
         one = driver(6)
         one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        scripts["m"].wish = Wish(1, 5, 8)
+        scripts["m"].target = ScalingTarget(1, 5, 8)
         one.tick()
         one.settle()
         assert one.sizes == {"m": (5, 5), "n": (1, 1)}
-        scripts["n"].wish = Wish(1, 5, 8)
+        scripts["n"].target = ScalingTarget(1, 5, 8)
         one.tick()
         assert one.sizes == {"m": (5, 3), "n": (1, 1)}, "it has not let go of them"
         one.settle()
         assert one.sizes == {"m": (3, 3), "n": (3, 3)}
-        standing = one.autoscaler.standings(now=one.now)["n"]
-        assert (standing.wish.cores, standing.lanes) == (5, {"n": (3, 3)})
+        standing = one.status("n")
+        assert (standing.target.cores, standing.lanes) == (5, {"n": (3, 3)})
 
     def test_cores_of_a_lane_that_goes_are_handed_on_when_its_last_batch_has_ended(
         self, driver, base_plan, scaled, scripts
     ):
         one = driver(4)
         one.serve(base_plan("m", "n"), m=scaled(replicas=2, cores=1), n=scaled("n"))
-        scripts["m"].wish = Wish(2, 1, 1)
+        scripts["m"].target = ScalingTarget(2, 1, 1)
         one.tick()
         one.settle()
         one.bring_up()
         one.settle()
         one.submit(1, 2, model="m")
         assert len(one.batches) == 2
-        scripts["m"].wish, scripts["n"].wish = Wish(1, 1, 1), Wish(1, 3, 8)
+        scripts["m"].target, scripts["n"].target = ScalingTarget(1, 1, 1), ScalingTarget(1, 3, 8)
         one.tick()
         one.settle()
         assert one.sizes["n"] == (2, 2), "the second replica still runs on its core"
@@ -277,7 +277,7 @@ class TestWhatComesOfWishes:
     def test_the_model_under_more_pressure_is_cut_less(self, driver, base_plan, scaled, scripts):
         one = driver(9)
         one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
-        scripts["m"].wish = scripts["n"].wish = Wish(1, 8, 8)
+        scripts["m"].target = scripts["n"].target = ScalingTarget(1, 8, 8)
         one.submit(1, 2, model="m", slo=0.05)
         one.submit(3, 4, model="n", slo=0.5)
         one.tick()
@@ -289,7 +289,7 @@ class TestWhatComesOfWishes:
     ):
         one = driver()
         one.serve(base_plan("m", "n", lanes=("l", "l")), m=scaled(), n=scaled("n"))
-        scripts["m"].wish, scripts["n"].wish = Wish(1, 2, 3), Wish(1, 4, 5)
+        scripts["m"].target, scripts["n"].target = ScalingTarget(1, 2, 3), ScalingTarget(1, 4, 5)
         one.tick()
         one.tick()
         one.settle()
@@ -301,7 +301,7 @@ class TestWhatComesOfWishes:
     def test_what_is_not_scaled_stays_as_it_is(self, driver, base_plan, scaled, scripts):
         one = driver()
         one.serve(base_plan("m", "fixed", cores=2), m=scaled())
-        scripts["m"].wish = Wish(1, 8, 1)
+        scripts["m"].target = ScalingTarget(1, 8, 1)
         one.tick()
         one.settle()
         assert one.sizes == {"fixed": (2, 2), "m": (6, 6)}
@@ -312,14 +312,14 @@ class TestWhatComesOfWishes:
     ):
         one = driver()
         one.serve(base_plan("m"), m=scaled(cores=2, replicas=4))
-        scripts["m"].wish = Wish(3, 2, 4, start_cores=1)
+        scripts["m"].target = ScalingTarget(3, 2, 4, start_cores=1)
         one.tick()
         one.settle()
         assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (1, 1)}
         one.send(ReplicaUp(one.starting.pop()))
         one.settle()
         assert one.sizes == {"m": (2, 2), "m+1": (1, 1), "m+2": (2, 2)}
-        scripts["m"].wish = Wish(2, 2, 4)
+        scripts["m"].target = ScalingTarget(2, 2, 4)
         one.tick()
         one.settle()
         assert one.sizes == {"m": (2, 2), "m+2": (2, 2)}
@@ -331,19 +331,19 @@ class TestWhatComesOfWishes:
     ):
         one = driver(5)
         one.serve(base_plan("m", cores=2), m=scaled(cores=4, replicas=4, least=2))
-        scripts["m"].wish = Wish(4, 2, 8, needed=6)
+        scripts["m"].target = ScalingTarget(4, 2, 8, needed=6)
         one.tick()
         one.settle()
         assert {name: size for name, (size, _) in one.sizes.items()} == {"m": 3, "m+1": 2} or {
             name: size for name, (size, _) in one.sizes.items()
         } == {"m": 2, "m+1": 2}
-        standing = one.autoscaler.standings(now=one.now)["m"]
-        assert (standing.wish.replicas, standing.wish.needed, len(standing.lanes)) == (4, 6, 2)
+        standing = one.status("m")
+        assert (standing.target.replicas, standing.target.needed, len(standing.lanes)) == (4, 6, 2)
 
     def test_a_wish_to_restart_starts_the_replica_anew(self, driver, base_plan, scaled, scripts):
         one = driver()
         one.serve(base_plan("m"), m=scaled())
-        scripts["m"].wish = Wish(1, 4, 8, restart=True)
+        scripts["m"].target = ScalingTarget(1, 4, 8, restart=True)
         one.tick()
         assert len(one.starting) == 1
         one.submit(1)
@@ -357,11 +357,11 @@ class TestWhatComesOfWishes:
     def test_a_resize_that_nobody_confirms_is_told_of(self, driver, base_plan, scaled, scripts):
         one = driver()
         one.serve(base_plan("m"), m=scaled())
-        scripts["m"].wish = Wish(1, 2, 8)
+        scripts["m"].target = ScalingTarget(1, 2, 8)
         one.tick()
-        assert one.autoscaler.standings(now=one.now)["m"].lanes == {"m": (1, 2)}
+        assert one.status("m").lanes == {"m": (1, 2)}
         one.confirm()
-        assert one.autoscaler.standings(now=one.now)["m"].lanes == {"m": (2, 2)}
+        assert one.status("m").lanes == {"m": (2, 2)}
 
 
 class TestRebasing:
@@ -370,7 +370,7 @@ class TestRebasing:
     ):
         one = driver()
         one.serve(base_plan("m"), m=scaled())
-        scripts["m"].wish = Wish(1, 8, 3)
+        scripts["m"].target = ScalingTarget(1, 8, 3)
         one.tick()
         one.settle()
         planner = scripts["m"]
@@ -389,7 +389,7 @@ class TestRebasing:
         one = driver(3)
         two = scaled(cores=1, replicas=2)
         one.serve(base_plan("m"), m=two)
-        scripts["m"].wish = Wish(2, 1, 1)
+        scripts["m"].target = ScalingTarget(2, 1, 1)
         one.tick()
         one.bring_up()
         one.serve(base_plan("m", "o"), m=two, o=scaled("o"))
@@ -397,14 +397,14 @@ class TestRebasing:
         one.submit(3, model="o", slo=9.0)
         busy = {run.batch.replica.cores: run.batch.id for run in one.batches}
         assert set(busy) == {(0,), (1,), (2,)}
-        scripts["m"].wish = Wish(1, 1, 1)
+        scripts["m"].target = ScalingTarget(1, 1, 1)
         one.tick()
         one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
         lanes = one.engine.state.lanes
         assert lanes["m+1"].removed
         assert lanes["m+1"].cores == lanes["n"].target == (1,)
         one.send(BatchFinished(busy[(2,)]), after=0.01)
-        scripts["m"].wish = Wish(2, 1, 1)
+        scripts["m"].target = ScalingTarget(2, 1, 1)
         one.tick()
         assert {name: lane.target for name, lane in lanes.items()} == {
             "m": (0,),
@@ -433,9 +433,9 @@ class TestRebasing:
         one = driver(3)
         two = scaled(cores=2, replicas=2)
         one.serve(base_plan("m"), m=two)
-        scripts["m"].wish = Wish(1, 2, 8)
+        scripts["m"].target = ScalingTarget(1, 2, 8)
         one.tick()
-        scripts["m"].wish = Wish(2, 1, 8)
+        scripts["m"].target = ScalingTarget(2, 1, 8)
         one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
         one.tick()
         one.rebase(base_plan("m", "n"), m=two, n=scaled("n"))
@@ -451,9 +451,9 @@ class TestRebasing:
     ):
         one = driver()
         one.serve(base_plan("m"), m=scaled())
-        scripts["m"].wish = Wish(1, 4, 8)
-        plan = one.autoscaler.rebase(base_plan("m", "n"), {"m": scaled()}, now=one.now)
-        assert one.autoscaler.next_wakeup() is None
+        scripts["m"].target = ScalingTarget(1, 4, 8)
+        plan = one.runtime.rebase(base_plan("m", "n"), {"m": scaled()}, now=one.now)
+        assert one.next_look() is None
         one.send(TimerFired(), after=2.0)
         assert one.sizes == {"m": (1, 1)}
         one.send(PlanChanged(plan))
@@ -464,7 +464,7 @@ class TestRebasing:
         one = driver()
         one.serve(base_plan("m", "n"), m=scaled(), n=scaled("n"))
         one.rebase(base_plan("n"), n=scaled("n"))
-        assert set(one.autoscaler.standings(now=one.now)) == {"n"}
+        assert set(one.planner.status(one.engine.snapshot())) == {"n"}
         assert set(one.sizes) == {"n"}
 
     def test_accelerators_are_none_of_its_business(self, driver, base_plan, scaled, scripts):
@@ -472,14 +472,14 @@ class TestRebasing:
         base = base_plan("m", "g")
         gpu = LaneSpec("g", (), "cuda")
         one.serve(replace(base, lanes=(base.lanes[0], gpu)), m=scaled())
-        scripts["m"].wish = Wish(1, 8, 8)
+        scripts["m"].target = ScalingTarget(1, 8, 8)
         one.tick()
         one.settle()
         assert one.sizes == {"g": (0, 0), "m": (8, 8)}
 
 
 WISHES = st.builds(
-    Wish,
+    ScalingTarget,
     replicas=st.integers(1, 3),
     cores=st.integers(1, 8),
     batch=st.integers(1, 8),
@@ -510,10 +510,10 @@ def test_whatever_is_wished_and_confirmed_no_core_is_held_twice(data, request):
     id = 0
     for _ in range(25):
         for planner in scripts.values():
-            planner.wish = data.draw(WISHES)
+            planner.target = data.draw(WISHES)
             planner.endangered = data.draw(st.booleans())
         step = data.draw(st.sampled_from(["tick", "submit", "confirm", "up", "finish", "base"]))
-        if step == "tick" and one.autoscaler.next_wakeup() is not None:
+        if step == "tick" and one.next_look() is not None:
             one.tick()
         elif step == "submit":
             id += 1

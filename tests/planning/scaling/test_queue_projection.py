@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.planning.scaling.walk import SecondsByCores, Work, free_times
+from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 
 
 class Times:
@@ -43,7 +43,7 @@ def view_of(waiting=(), rate=0.0, budget=math.inf, burst=0.0, replicas=None, tim
 
 def work_of(view, now=0.0, horizon=0.0, earliest=None):
     seconds = SecondsByCores(view.times, most_rows=8, p99=False)
-    return Work(
+    return QueueProjection(
         view,
         now=now,
         horizon=horizon,

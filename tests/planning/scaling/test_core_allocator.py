@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.planning.scaling.ledger import Claim, CoreLedger, Holding, shares
+from slacktide.engine import LaneSnapshot
+from slacktide.planning.scaling.core_allocator import Claim, CoreAllocator, shares
 
 LANES = ("a", "b", "c", "d")
 
@@ -18,8 +19,10 @@ def claims_of(sizes):
     ]
 
 
-def holding(cores, target):
-    return Holding(cores, target, tuple({*cores, *target}))
+def holding(cores, target, held=None, *, leaving=False):
+    """A lane with these cores confirmed, aimed at and held."""
+    held = tuple({*cores, *target}) if held is None else held
+    return LaneSnapshot("lane", "cpu", cores, target, held, leaving, True, 0.0, None)
 
 
 CLAIMS = st.lists(
@@ -63,13 +66,13 @@ class TestShares:
 
 class TestCores:
     def test_a_lane_grows_and_shrinks_where_it_is(self):
-        ledger = CoreLedger(range(8))
+        ledger = CoreAllocator(range(8))
         holdings = {"a": holding((2, 5), (2, 5)), "b": holding((0,), (0,))}
         assert ledger.cores_for({"a": 4, "b": 1}, holdings) == {"a": (1, 2, 3, 5), "b": (0,)}
         assert ledger.cores_for({"a": 1, "b": 1}, holdings) == {"a": (2,), "b": (0,)}
 
     def test_cores_of_a_shrinking_lane_are_given_on_once_it_is_confirmed(self):
-        ledger = CoreLedger(range(4))
+        ledger = CoreAllocator(range(4))
         given = {"a": 1, "b": 3}
         before = {"a": holding((0, 1, 2), (0, 1, 2)), "b": holding((3,), (3,))}
         assert ledger.cores_for(given, before) == {"a": (0,), "b": (3,)}
@@ -79,34 +82,34 @@ class TestCores:
         assert ledger.cores_for(given, confirmed) == {"a": (0,), "b": (1, 2, 3)}
 
     def test_a_lane_takes_back_what_it_has_not_let_go(self):
-        ledger = CoreLedger(range(4))
+        ledger = CoreAllocator(range(4))
         holdings = {"a": holding((0, 1, 2, 3), (0,))}
         assert ledger.cores_for({"a": 4}, holdings) == {"a": (0, 1, 2, 3)}
 
     def test_a_core_that_was_promised_is_held_until_all_is_settled(self):
-        ledger = CoreLedger(range(3))
-        holdings = {"a": Holding((0,), (0,), (0, 1)), "b": holding((2,), (2,))}
+        ledger = CoreAllocator(range(3))
+        holdings = {"a": holding((0,), (0,), (0, 1)), "b": holding((2,), (2,))}
         assert ledger.cores_for({"a": 1, "b": 2}, holdings) == {"a": (0,), "b": (2,)}
 
     def test_a_lane_that_goes_holds_its_cores_until_it_is_gone(self):
-        ledger = CoreLedger(range(2))
+        ledger = CoreAllocator(range(2))
         holdings = {"old": holding((0, 1), (0, 1))}
         assert ledger.cores_for({"new": 2}, holdings) == {}
         assert ledger.cores_for({"new": 2}, holdings, borrowing={"new"}) == {"new": (0, 1)}
 
     def test_a_lane_that_comes_back_does_not_take_what_was_promised_meanwhile(self):
-        ledger = CoreLedger(range(2))
-        holdings = {"a": Holding((0,), (0,), (0,), leaving=True), "b": holding((0,), (0,))}
+        ledger = CoreAllocator(range(2))
+        holdings = {"a": holding((0,), (0,), (0,), leaving=True), "b": holding((0,), (0,))}
         assert ledger.cores_for({"a": 1, "b": 1}, holdings) == {"a": (1,), "b": (0,)}
 
     def test_a_lane_that_comes_back_has_its_cores_again_if_nobody_else_is_promised_them(self):
-        ledger = CoreLedger(range(3))
-        holdings = {"a": Holding((0,), (0, 1), (0, 1), leaving=True), "b": holding((2,), (2,))}
+        ledger = CoreAllocator(range(3))
+        holdings = {"a": holding((0,), (0, 1), (0, 1), leaving=True), "b": holding((2,), (2,))}
         assert ledger.cores_for({"a": 2, "b": 1}, holdings) == {"a": (0, 1), "b": (2,)}
 
     def test_a_core_that_was_borrowed_in_vain_goes_back_to_one_of_the_two(self):
         """`b` came to life on core 1 of `a`, and neither is to have it now."""
-        ledger = CoreLedger(range(4))
+        ledger = CoreAllocator(range(4))
         holdings = {"a": holding((0, 1), (0,)), "b": holding((1, 2), (2,))}
         assert ledger.cores_for({"a": 2, "b": 2}, holdings) == {"a": (0, 1), "b": (2, 3)}
 
@@ -118,9 +121,9 @@ class TestCores:
         for lane in data.draw(st.permutations(LANES[:3])):
             cores, target = data.draw(some), data.draw(some)
             held = tuple({*cores, *target})
-            holdings[lane] = Holding(cores, target, held, leaving=data.draw(st.booleans()))
+            holdings[lane] = holding(cores, target, held, leaving=data.draw(st.booleans()))
         given_ = {lane: data.draw(st.integers(1, machine)) for lane in LANES}
-        found = CoreLedger(range(machine)).cores_for(given_, holdings, borrowing=LANES[3:])
+        found = CoreAllocator(range(machine)).cores_for(given_, holdings, borrowing=LANES[3:])
         every = [core for cores in found.values() for core in cores]
         assert len(every) == len(set(every))
         assert all(len(cores) <= given_[lane] for lane, cores in found.items())
@@ -128,8 +131,8 @@ class TestCores:
     @given(st.data())
     def test_no_core_is_held_twice_however_late_resizes_are_confirmed(self, data):
         machine = data.draw(st.integers(1, 12))
-        ledger = CoreLedger(range(machine))
-        holdings: dict[str, Holding] = {}
+        ledger = CoreAllocator(range(machine))
+        holdings: dict[str, LaneSnapshot] = {}
         for _ in range(12):
             claims = data.draw(CLAIMS)
             given_ = shares(claims, machine)

@@ -1,22 +1,23 @@
-"""The core ledger of one machine: who gets how many cores, and which.
+"""The cores of one machine: how many each lane gets, and which.
 
 **How many** (`shares`). Every lane gets its least. What is left goes out core by core, each to the
-lane with the largest *pressure × unmet part of its wish*, until all wishes are met or no core is
+lane with the largest *pressure × unmet part of its target*, until all targets are met or no core is
 left. Pressure is the part of the time left that the work itself takes, from 0 to 1. So at equal
-pressure all wishes are cut by the same part, a lane twice as pressed is cut half as much, and no
-core lies idle that somebody wants.
+pressure all targets are cut by the same part, a lane twice as pressed is cut half as much, and no
+core that a lane wants lies idle.
 
 **Which** (`cores_for`). A lane keeps the cores it has as far as it may; it gives up its highest
-numbers and takes the lowest free ones. A core is free once nobody holds it, and a lane holds what
-it has until less is confirmed, and what it is to have from the moment that is decided, even if it
-is decided otherwise before it has it. So two lanes never run on one core, however long a resize
-takes.
+numbers and takes the lowest free ones. A core is free once no lane holds it. A lane holds what it
+has until less is confirmed, and what it is to have from the moment that is decided, even if it is
+decided otherwise before it has it. So two lanes never run on one core, however long a resize takes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+
+from slacktide.engine import LaneSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Claim:
 
     lane: str
     least: int
-    """Cores it gets before anybody gets more than that."""
+    """Cores it gets before any lane gets more than its least."""
     wanted: int
     pressure: float = 0.0
 
@@ -60,19 +61,7 @@ def shares(claims: Sequence[Claim], total: int) -> dict[str, int]:
     return given
 
 
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a lane has, as last confirmed, and what it is to have."""
-
-    cores: tuple[int, ...]
-    target: tuple[int, ...]
-    held: tuple[int, ...]
-    """Both, and whatever it was told to have meanwhile."""
-    leaving: bool = False
-    """It is in no plan: it is promised nothing, and lets go when its last batch has ended."""
-
-
-class CoreLedger:
+class CoreAllocator:
     """The cores of one machine."""
 
     def __init__(self, cores: Sequence[int]) -> None:
@@ -85,7 +74,7 @@ class CoreLedger:
     def cores_for(
         self,
         given: Mapping[str, int],
-        holdings: Mapping[str, Holding],
+        holdings: Mapping[str, LaneSnapshot],
         *,
         preferred: Mapping[str, Sequence[int]] | None = None,
         borrowing: Collection[str] = (),

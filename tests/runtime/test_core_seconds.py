@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slacktide.runtime.scaling import CoreSeconds
+from slacktide.runtime import CoreSeconds
 
 
 def test_cores_held_add_up_over_changes() -> None:

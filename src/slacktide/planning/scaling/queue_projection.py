@@ -1,4 +1,4 @@
-"""`Work`: the requests one model has before it, walked through in virtual time under a plan.
+"""`QueueProjection`: what becomes of a model's requests under a plan, in a walk in virtual time.
 
 The walk serves them as the `edf` policy does (scheduling/edf.py): whenever a replica is free, the
 request due first leads, and the batch is the largest of those ready, up to the plan's limit, that
@@ -82,7 +82,7 @@ def free_times(
     return tuple(found)
 
 
-class Work:
+class QueueProjection:
     """What waits, is announced and is expected, prepared for many walks."""
 
     __slots__ = ("_coming", "_deadlines", "_ready", "_rows", "_single", "hopeless")

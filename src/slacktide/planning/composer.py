@@ -1,0 +1,124 @@
+"""`Composer`: when planners are asked, and the one plan that comes of what they say.
+
+A driver's runtime calls `before` with the events that the engine is about to be told of and puts
+the plan that may come of them in front. So a request that needs more cores finds its lane grown, or
+growing, before admission looks at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from slacktide.domain import Event, Plan, PlanChanged
+from slacktide.engine import Snapshot
+from slacktide.planning.planner import Job, JobDone, Owned, Planner, PlannerError, Stated
+
+
+class Composer:
+    """The planners of one engine. Pure."""
+
+    def __init__(self, planners: Sequence[Planner] = ()) -> None:
+        """Drafts pass through `planners` in their order. Raises PlannerError if two of them have
+        one name, or own one field of one scope."""
+        self.planners = {planner.name: planner for planner in planners}
+        if len(self.planners) < len(planners):
+            raise PlannerError(f"two planners share a name: {[each.name for each in planners]}")
+        self.jobs: list[Job] = []
+        """To be run off the loop; drivers take them out."""
+        self.computing: set[str] = set()
+        """Planners whose job is not done yet."""
+        self._owners = self._owners_of({})
+        self._base = Plan()
+        self._plan = Plan()
+        """In force, or about to be."""
+        self._rebasing = False
+        """Whether a rebased plan is yet to be put in force."""
+        self._at_work: Planner | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is nothing to plan."""
+        return not self._owners and not self.computing
+
+    def rebase(self, base: Plan, stated: Stated, snapshot: Snapshot, *, now: float) -> Plan:
+        """The plan to put in force where `base` is wanted, with what is `stated` of its models.
+
+        The driver must hand it to the engine; until it does, nothing else is planned. Raises
+        PlannerError if a field would have two owners or a planner cannot be: it must then be called
+        again, without what it was called for.
+        """
+        owners = self._owners_of(stated)
+        for planner in self.planners.values():
+            planner.rebase(base, stated, now=now)
+        self._owners, self._base = owners, base
+        self._plan = self._composed(snapshot, now)
+        self._rebasing = True
+        return self._plan
+
+    def before(
+        self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
+    ) -> PlanChanged | None:
+        """What to hand to the engine before `events`: a new plan, or nothing."""
+        for event in events:
+            if isinstance(event, JobDone) and event.error is not None:
+                raise event.error
+        for planner in self.planners.values():
+            self._at_work = planner
+            planner.observe(events, snapshot, now=now)
+        if self._rebasing:
+            self._rebasing = not any(
+                isinstance(event, PlanChanged) and event.plan == self._plan for event in events
+            )
+            return None
+        urgent = False
+        for name, planner in self.planners.items():
+            self._at_work = planner
+            if name in self.computing or not planner.is_urgent(snapshot, now=now):
+                continue
+            compute = planner.job(snapshot, now=now)
+            if compute is None:
+                urgent = True
+            else:
+                self.computing.add(name)
+                self.jobs.append(Job(name, compute))
+        plan = self._composed(snapshot, now) if urgent else self._plan
+        self._at_work = None
+        if plan == self._plan:
+            return None
+        self._plan = plan
+        return PlanChanged(plan)
+
+    def next_wakeup(self, snapshot: Snapshot) -> float | None:
+        """When TimerFired must be delivered (absolute seconds); None if nothing is waited for."""
+        if self._rebasing:
+            return None
+        waiting = [p for name, p in self.planners.items() if name not in self.computing]
+        at = min((planner.next_wakeup(snapshot) for planner in waiting), default=math.inf)
+        return at if at < math.inf else None
+
+    def put_off(self, until: float) -> str | None:
+        """`before` has raised. The model whose planning is to blame and waits until then; None if
+        it is no single one's: then nothing is to be planned before."""
+        planner, self._at_work = self._at_work, None
+        return None if planner is None else planner.put_off(until)
+
+    def _composed(self, snapshot: Snapshot, now: float) -> Plan:
+        draft = self._base
+        for planner in self.planners.values():
+            self._at_work = planner
+            draft = planner.plan(snapshot, draft, now=now)
+        self._at_work = None
+        return draft
+
+    def _owners_of(self, stated: Stated) -> dict[Owned, str]:
+        owners: dict[Owned, str] = {}
+        for name, planner in self.planners.items():
+            for scope, field in planner.owns(stated):
+                other = owners.setdefault((scope, field), name)
+                if other != name:
+                    raise PlannerError(
+                        f"{scope}: the planners {other!r} and {name!r} would both decide "
+                        f"{field.value}; only one may"
+                    )
+        return owners

@@ -1,0 +1,342 @@
+"""`ScalingPlanner`: number and cores of the replicas of every scaled model, and their batch caps.
+
+- A model's policy is asked once in its period; when a replica of it has come up; and at once when
+  it says (`ScalingPolicy.is_urgent`) that a request that can be saved would miss its deadline under
+  the plan in force. That is looked into when requests come and when a batch has taken longer than
+  expected, at most once in `check_interval`, and less often while nothing comes of it.
+- `LaneSizes` turns their targets into a plan; what could not be had at once is asked for again when
+  a lane has let go of cores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slacktide.domain import (
+    Announced,
+    BatchFinished,
+    Event,
+    LaneResized,
+    Notice,
+    Plan,
+    ReplicaUp,
+    Request,
+    Submitted,
+)
+from slacktide.engine import Snapshot
+from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated
+from slacktide.planning.scaling.planners import make_planner
+from slacktide.planning.scaling.rates import ExpectedArrivals, RateOptions
+from slacktide.planning.scaling.sizes import LaneSizes, ScalingGroup, ScalingRequest
+from slacktide.planning.scaling.view import (
+    BatchSeconds,
+    Expected,
+    ModelView,
+    ScalingLimits,
+    ScalingTarget,
+    Waiting,
+    view_of,
+)
+
+OWNED = (PlanField.REPLICAS, PlanField.LANE_CORES, PlanField.BATCH_CAPS)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledModel:
+    """How one model is scaled."""
+
+    limits: ScalingLimits
+    planner: str = "vertical"
+    """Name of its policy, one of `PLANNERS`, with its options."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    rates: RateOptions = RateOptions()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSettings:
+    """How often the plan in force is looked into between two plans. Seconds."""
+
+    interval: float = 0.005
+    """At the soonest after the last look."""
+    requests: int = 500
+    """With more of them waiting it grows as they do, so that looking takes no larger part of the
+    time."""
+    vain_interval: float = 0.1
+    """The same after a look that led to a plan that was no better."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingStatus:
+    """Where one model stands, for metrics and people."""
+
+    target: ScalingTarget | None
+    """The last one; None: its policy has not been asked yet."""
+    lanes: Mapping[str, tuple[int, int]]
+    """(cores confirmed, cores aimed at) by lane."""
+    rate: float
+    """Rows per second expected, of requests that some of the allowed cores could save."""
+    budget: float
+    """Seconds an expected arrival has left; infinite without deadlines."""
+
+
+class _Model:
+    """What is kept of one scaled model."""
+
+    def __init__(self, stated: ScaledModel, *, now: float) -> None:
+        self.stated = stated
+        self.policy = make_planner(stated.planner, stated.options)
+        self.times: BatchSeconds | None = None
+        """Of the pool that came last, as its policy saw it last; None before that."""
+        self.arrivals = ExpectedArrivals(stated.rates)
+        self.arrived = 0
+        self.target: ScalingTarget | None = None
+        self.pressure = 0.0
+        self.ask_at = now
+        """When its policy is asked next."""
+        self.check_at = math.inf
+        """When the plan in force is looked into next."""
+        self.checked_until = -math.inf
+        """Not before."""
+
+    def check(self, *, now: float) -> None:
+        """Something has come that the plan in force may not be good enough for."""
+        self.check_at = min(self.check_at, max(now, self.checked_until))
+
+    def see(self, one: Waiting, earlier: Waiting | None, *, told: bool, now: float) -> None:
+        """A request is announced, or submitted. `earlier`: what its notice said; `told`: whether
+        its deadline is known."""
+        # What no cores can save is not planned for: it is neither arrival nor budget.
+        can_be_saved = self._can_save(one, now=now)
+        budget = one.deadline - max(now, one.ready_at) if can_be_saved else None
+        if earlier is not None:
+            # Until now it was taken for what its notice said.
+            counted = earlier.rows if self._can_save(earlier, now=earlier.ready_at) else 0
+            rows = (one.rows if can_be_saved else 0) - counted
+            self.arrivals.here(rows, budget, now=now)
+        elif can_be_saved:
+            rows = one.rows
+            self.arrivals.seen(rows, budget if told else None, now=now)
+        else:
+            return
+        self.arrived += rows
+        if can_be_saved:
+            self.check(now=now)
+
+    def _can_save(self, one: Waiting, *, now: float) -> bool:
+        """Whether `one` would typically be on time by itself, on the most cores it may have."""
+        if self.times is None:
+            return True
+        alone = self.times.expected(one.rows, self.stated.limits.cores_max)
+        return one.deadline - max(now, one.ready_at) >= alone
+
+    def expected(self, *, now: float) -> Expected:
+        arrivals = self.arrivals
+        return Expected(
+            arrivals.rate(now=now),
+            arrivals.budget(now=now),
+            self.arrived,
+            arrivals.burst(now=now),
+        )
+
+    def is_urgent(self, view: ModelView, settings: CheckSettings, *, now: float) -> bool:
+        """Whether a plan is wanted before its time."""
+        self.check_at = math.inf
+        crowd = max(1.0, len(view.waiting) / settings.requests)
+        self.checked_until = now + settings.interval * crowd
+        return self.policy.is_urgent(view, now=now)
+
+    def decide(self, view: ModelView, settings: CheckSettings, *, now: float) -> None:
+        target = self.policy.decide(view, now=now)
+        at_once = self.ask_at > now
+        if at_once and self.target is not None and target.is_no_larger(self.target):
+            self.checked_until = now + settings.vain_interval
+        self.target = target
+        self.pressure = view.pressure(now=now)
+        self.ask_at = now + self.policy.period
+        self.check_at = math.inf
+
+
+class ScalingPlanner(Planner):
+    """The planner of every model whose cores or replicas have a range."""
+
+    name = "scaling"
+
+    def __init__(self, cores: Sequence[int], settings: CheckSettings | None = None) -> None:
+        """`cores`: processor numbers that lanes may have."""
+        self.models: Mapping[str, ScaledModel] = {}
+        """How models are scaled, by name."""
+        self._sizes = LaneSizes(cores)
+        self._settings = settings or CheckSettings()
+        self._models: dict[str, _Model] = {}
+        self._rebased = False
+        """Whether the next plan is the first of a new base."""
+        self._settle_at = math.inf
+        """When cores that others have let go of are handed on."""
+        self._fresh: dict[str, dict[int, Waiting]] = {}
+        """What the engine is about to be told of, by model and id."""
+        self._due: list[tuple[_Model, str, ModelView]] = []
+        """Which policies are to be asked, and what they see."""
+        self._after: tuple[float, list[_Model], bool] = (0.0, [], False)
+        """What comes of the last events once the engine has been told of them: (when, models whose
+        policies are asked again, whether to settle)."""
+        self._at_work: str | None = None
+        """The model whose policy is being asked something."""
+
+    def owns(self, stated: Stated) -> frozenset[Owned]:
+        """See `Planner`."""
+        scaled = [name for name, each in stated.items() if isinstance(each, ScaledModel)]
+        return frozenset((name, field) for name in scaled for field in OWNED)
+
+    def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
+        """See `Planner`. Models that stay keep their sizes and what their policies know."""
+        known = self._models
+        models = {name: each for name, each in stated.items() if isinstance(each, ScaledModel)}
+        self._models = {
+            name: known[name]
+            if name in known and known[name].stated == each
+            else _Model(each, now=now)
+            for name, each in models.items()
+        }
+        self.models = models
+        self._sizes.rebase(base, models)
+        for model in self._models.values():
+            model.ask_at = now
+        self._due.clear()
+        self._rebased = True
+
+    def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
+        """See `Planner`."""
+        self._catch_up()
+        self._fresh = {}
+        again: list[_Model] = []
+        settle = False
+        for event in events:
+            if isinstance(event, Submitted):
+                self._see(event.request, snapshot, now)
+            elif isinstance(event, Announced):
+                self._see(event.notice, snapshot, now)
+            elif isinstance(event, BatchFinished):
+                # Later than expected, it may have put others in danger.
+                running = snapshot.running(event.batch)
+                if running is not None and now > running.expected_end:
+                    model = self._models.get(running.batch.replica.pool.model)
+                    if model is not None:
+                        model.check(now=now)
+                settle = settle or self._sizes.short  # a lane that goes may be gone then
+            elif isinstance(event, ReplicaUp):
+                again += [
+                    self._models[pool.id.model]
+                    for pool in snapshot.pools.values()
+                    if pool.id.model in self._models
+                    and any(one.replica.id == event.replica for one in pool.replicas)
+                ]
+            elif isinstance(event, LaneResized):
+                settle = True
+        self._after = now, again, settle
+
+    def _see(self, request: Request | Notice, snapshot: Snapshot, now: float) -> None:
+        model = self._models.get(request.model)
+        if model is None:
+            return
+        one = Waiting.of(request)
+        fresh = self._fresh.setdefault(request.model, {})
+        earlier = fresh.get(request.id)
+        if earlier is None and (known := snapshot.request(request.id)) is not None:
+            earlier = Waiting.of(known)
+        fresh[request.id] = one
+        told = isinstance(request, Request) or request.planned_due is not None
+        model.see(one, earlier, told=told, now=now)
+
+    def _catch_up(self) -> None:
+        """The engine has been told of what was observed last: go into what comes of it."""
+        now, again, settle = self._after
+        for model in again:
+            model.ask_at = min(model.ask_at, now)
+        if settle:
+            self._settle_at = now
+        self._after = (now, [], False)
+
+    def next_wakeup(self, snapshot: Snapshot) -> float:
+        """See `Planner`."""
+        self._catch_up()
+        at = self._settle_at
+        for name, model in self._models.items():
+            if (model.ask_at < at or model.check_at < at) and snapshot.is_served(name):
+                at = min(at, model.ask_at, model.check_at)
+        return at
+
+    def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
+        """See `Planner`."""
+        self._due.clear()
+        for group in self._sizes.groups:
+            for name in group.models:
+                model = self._models[name]
+                due = model.ask_at <= now
+                if not due and model.check_at > now:
+                    continue
+                self._at_work = name
+                view = self._view(group, name, snapshot)
+                if view is not None and (due or model.is_urgent(view, self._settings, now=now)):
+                    self._due.append((model, name, view))
+        self._at_work = None
+        return bool(self._due) or self._settle_at <= now
+
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        """See `Planner`."""
+        for model, name, view in self._due:
+            self._at_work = name
+            model.decide(view, self._settings, now=now)
+        self._at_work = None
+        self._due.clear()
+        borrowing, self._rebased = self._rebased, False
+        if not borrowing:
+            self._settle_at = math.inf
+        asked = {
+            name: ScalingRequest(model.stated.limits, model.target, model.pressure)
+            for name, model in self._models.items()
+        }
+        return self._sizes.plan(draft, asked, snapshot, borrowing=borrowing)
+
+    def put_off(self, until: float) -> str | None:
+        """See `Planner`. All other policies are asked as before."""
+        name, self._at_work = self._at_work, None
+        if name is not None:
+            model = self._models[name]
+            model.ask_at = model.checked_until = until
+            model.check_at = math.inf
+        return name
+
+    def status(self, snapshot: Snapshot) -> dict[str, ScalingStatus]:
+        """Where each scaled model stands."""
+        found = {}
+        for group in self._sizes.groups:
+            sizes = {
+                name: (len(lane.cores), len(lane.target))
+                for name in self._sizes.lanes(group)
+                if (lane := snapshot.lanes.get(name)) is not None
+            }
+            for name in group.models:
+                model = self._models[name]
+                expected = model.expected(now=snapshot.now)
+                found[name] = ScalingStatus(model.target, sizes, expected.rate, expected.budget)
+        return found
+
+    def _view(self, group: ScalingGroup, name: str, snapshot: Snapshot) -> ModelView | None:
+        model, now = self._models[name], snapshot.now
+        for pool in snapshot.serving(name):
+            model.times = pool.times
+        return view_of(
+            snapshot,
+            name,
+            self._sizes.lanes(group),
+            model.stated.limits,
+            model.expected(now=now),
+            fresh=self._fresh.get(name, {}),
+            beside={
+                other: self._models[other].expected(now=now)
+                for other in group.models
+                if other != name
+            },
+        )

@@ -1,0 +1,228 @@
+"""`LaneSizes`: from what scaled models want to a plan: how many lanes, how many cores, and which.
+
+A base plan says which pools there are, where they sit at first and which routes lead to them. Of
+the lanes of scaled models the number and cores change, and the batch caps of what sits there.
+
+- Models that share lanes are a *group*: they have one size, the most replicas and the most cores
+  that any of them wants.
+- Lanes that serve stay; a lane more is opened with its least or not yet.
+- `core_allocator` says which lane gets what: first what is not scaled and the fewest lanes of every
+  group, then the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slacktide.domain import Deployment, LaneSpec, Plan, PoolId
+from slacktide.engine import Snapshot
+from slacktide.planning.scaling.core_allocator import Claim, CoreAllocator, shares
+from slacktide.planning.scaling.view import ScalingLimits, ScalingTarget
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRequest:
+    """What is asked for one model."""
+
+    limits: ScalingLimits
+    target: ScalingTarget | None
+    """None: its policy has not been asked yet, and it keeps what it has."""
+    pressure: float = 0.0
+    """See `core_allocator`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingGroup:
+    """Scaled models on the same lanes."""
+
+    models: tuple[str, ...]
+    lanes: tuple[str, ...]
+    """As in the base plan."""
+    deployments: tuple[Deployment, ...]
+    """What sits on each of the lanes, as stated for the first that has it."""
+
+    def lane_names(self, taken: Collection[str], count: int) -> list[str]:
+        """So many more names for lanes of this group, none of them in `taken`."""
+        free = [name for name in self.lanes if name not in taken][:count]
+        number = 1
+        while len(free) < count:
+            name = f"{self.lanes[0]}+{number}"
+            number += 1
+            if name not in taken:
+                free.append(name)
+        return free
+
+
+def groups_of(base: Plan, scaled: Collection[str]) -> tuple[ScalingGroup, ...]:
+    """The groups of `base` in which there are models of `scaled`, in the order of its lanes."""
+    cpu = {lane.name for lane in base.lanes if lane.device == "cpu"}
+    on: dict[str, set[str]] = {}
+    for deployment in base.deployments:
+        if deployment.lane in cpu:
+            on.setdefault(deployment.lane, set()).add(deployment.pool.model)
+    found: list[tuple[set[str], list[str]]] = []
+    for lane in base.lanes:
+        models = on.get(lane.name, set())
+        if not models & set(scaled):
+            continue
+        touching = [group for group in found if group[0] & models]
+        found = [group for group in found if not group[0] & models]
+        merged = (set(models), [lane.name])
+        for group in touching:
+            merged = (merged[0] | group[0], group[1] + merged[1])
+        found.append(merged)
+    return tuple(_group(base, models & set(scaled), lanes) for models, lanes in found)
+
+
+def _group(base: Plan, models: set[str], lanes: Sequence[str]) -> ScalingGroup:
+    stated: dict[PoolId, Deployment] = {}
+    for deployment in base.deployments:
+        if deployment.lane in lanes:
+            stated.setdefault(deployment.pool, deployment)
+    return ScalingGroup(tuple(sorted(models)), tuple(lanes), tuple(stated.values()))
+
+
+class LaneSizes:
+    """Keeps a base plan's groups, and the lanes that have come of them."""
+
+    def __init__(self, cores: Sequence[int]) -> None:
+        """`cores`: processor numbers that lanes may have."""
+        self.groups: tuple[ScalingGroup, ...] = ()
+        self.short = False
+        """Whether a lane got fewer cores than its share, since others still hold them."""
+        self._allocator = CoreAllocator(cores)
+        self._lanes: dict[ScalingGroup, dict[str, int]] = {}
+        """Lanes of each group under the latest plan, and the generation of their replicas."""
+
+    def rebase(self, base: Plan, scaled: Collection[str]) -> None:
+        """Go on from `base`; groups that stay keep their lanes."""
+        before = {group.lanes[0]: lanes for group, lanes in self._lanes.items()}
+        self.groups = groups_of(base, scaled)
+        self._lanes = {
+            group: before.get(group.lanes[0], dict.fromkeys(group.lanes, 0))
+            for group in self.groups
+        }
+
+    def lanes(self, group: ScalingGroup) -> tuple[str, ...]:
+        """Names of its lanes under the latest plan."""
+        return tuple(self._lanes[group])
+
+    def plan(
+        self,
+        base: Plan,
+        asked: Mapping[str, ScalingRequest],
+        snapshot: Snapshot,
+        *,
+        borrowing: bool = False,
+    ) -> Plan:
+        """`base` with the lanes of its groups sized as `asked` by model, as far as cores go.
+
+        `borrowing`: what has no lane yet need not wait for the cores that others give up; a
+        replica more of a model that has one does.
+        """
+        elastic = {lane for group in self.groups for lane in group.lanes}
+        claims = [
+            Claim(lane.name, len(lane.cores), len(lane.cores), math.inf)
+            for lane in base.lanes
+            if lane.device == "cpu" and lane.name not in elastic
+        ]
+        # Lanes in force, and the others of their models: these can wait.
+        placed = {lane.name for lane in snapshot.lanes.values() if not lane.leaving}
+        first: list[Claim] = []
+        further: list[Claim] = []
+        wanted: dict[ScalingGroup, dict[str, int]] = {}
+        for group in self.groups:
+            own = [asked[name] for name in group.models]
+            wanted[group] = sizes = self._wanted(base, group, own, snapshot)
+            pressed = max(each.pressure for each in own)
+            least = max(each.limits.cores_min for each in own)
+            fewest = max(each.limits.replicas_min for each in own)
+            if not placed.isdisjoint(sizes):
+                placed.update(sizes)
+            for number, (lane, size) in enumerate(sizes.items()):
+                claim = Claim(lane, least, max(least, size), pressed)
+                (first if number < fewest else further).append(claim)
+        claims += first + further
+        given = shares(claims, len(self._allocator))
+        order = sorted((one for one in claims if one.lane in given), key=lambda one: -one.pressure)
+        holdings = {name: lane for name, lane in snapshot.lanes.items() if lane.device == "cpu"}
+        cores = self._allocator.cores_for(
+            {one.lane: given[one.lane] for one in order},
+            holdings,
+            preferred={lane.name: lane.cores for lane in base.lanes},
+            borrowing=[one.lane for one in order if borrowing and one.lane not in placed],
+        )
+        for claim in claims:  # a lane is opened with its least or not yet
+            if claim.lane not in holdings and len(cores.get(claim.lane, ())) < claim.least:
+                cores.pop(claim.lane, None)
+        self.short = any(len(cores.get(lane, ())) < count for lane, count in given.items())
+        lanes = [
+            lane if lane.device != "cpu" else replace(lane, cores=cores[lane.name])
+            for lane in base.lanes
+            if lane.name not in elastic
+        ]
+        deployments = [one for one in base.deployments if one.lane not in elastic]
+        for group, sizes in wanted.items():
+            targets = {name: asked[name].target for name in group.models}
+            self._lanes[group] = self._generations(group, sizes, targets, cores, snapshot)
+            caps = {
+                pool.id: target.batch
+                for name, target in targets.items()
+                if target is not None
+                for pool in snapshot.serving(name)
+            }
+            for name, generation in self._lanes[group].items():
+                lanes.append(LaneSpec(name, cores[name]))
+                for one in group.deployments:
+                    cap = min(one.max_batch, caps.get(one.pool, one.max_batch))
+                    deployments.append(Deployment(one.pool, name, cap, generation))
+        return Plan(tuple(lanes), tuple(deployments), base.routes)
+
+    def _wanted(
+        self,
+        base: Plan,
+        group: ScalingGroup,
+        asked: Sequence[ScalingRequest],
+        snapshot: Snapshot,
+    ) -> dict[str, int]:
+        """Cores wanted for each lane that the group is to have, those that stay first."""
+        there, lanes = snapshot.lanes, self._lanes[group]
+        targets = [each.target for each in asked if each.target is not None]
+        if not targets:
+            stated = {lane.name: len(lane.cores) for lane in base.lanes}
+            return {
+                name: len(there[name].target) if name in there else stated.get(name, 1)
+                for name in lanes
+            }
+        serving = {name for name in lanes if name in there and there[name].serves}
+        names = sorted(lanes, key=lambda name: name not in serving)
+        count = max(target.replicas for target in targets)
+        names = names[:count]
+        names += group.lane_names(names, count - len(names))
+        return {
+            name: max(
+                target.cores if name in serving else target.start_cores or target.cores
+                for target in targets
+            )
+            for name in names
+        }
+
+    def _generations(
+        self,
+        group: ScalingGroup,
+        wanted: Collection[str],
+        targets: Mapping[str, ScalingTarget | None],
+        cores: Mapping[str, Sequence[int]],
+        snapshot: Snapshot,
+    ) -> dict[str, int]:
+        """The lanes that the group gets, and the generation of the replicas there."""
+        anew = any(target.restart for target in targets.values() if target is not None)
+        found = {}
+        for name in wanted:
+            if name in cores:
+                lane = snapshot.lanes.get(name)
+                changed = lane is not None and len(lane.target) != len(cores[name])
+                found[name] = self._lanes[group].get(name, 0) + (anew and changed)
+        return found

@@ -1,0 +1,205 @@
+"""`Runtime`: the engine, its planners and its recorder, as one thing that is driven.
+
+Both drivers own one: events and `now` go in, commands come out, and `next_wakeup` says when
+TimerFired must be delivered. Planners see events first, and what they plan comes before them; what
+is recorded is what the engine was told, plans included, so a recording replays without planners.
+
+Where `on_fault` is given, nothing that fails costs more than it must. An event that the engine
+cannot handle costs what it asked for; the commands of all others are carried out, for they hold the
+answers of other clients. A plan that cannot be put in force is taken back. A planner that raises is
+asked again after a pause; its last target stays, and so do all others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from slacktide.domain import Command, Event, Plan, PlanChanged
+from slacktide.engine import Engine
+from slacktide.planning import Composer, Job, JobDone, Planner, Stated
+
+PAUSE_S = 10.0
+"""Seconds without plans after a planner has failed."""
+
+Watch = Callable[[Sequence[Event], float, Sequence[Command]], None]
+"""(events handed over together, now, the engine's commands), after every call of the engine."""
+
+
+class Faults(Protocol):
+    """Hears what has failed."""
+
+    def __call__(self, what: str, error: Exception, *, fatal: bool = False) -> None:
+        """`fatal`: there is no state to serve from any more."""
+        ...
+
+
+class CoreSeconds:
+    """What serving costs in cores, lane by lane: cores held × time, busy or not."""
+
+    def __init__(self) -> None:
+        self.sizes: Mapping[str, int] = {}
+        """Confirmed cores of every lane."""
+        self._totals: dict[str, float] = {}
+        self._since = 0.0
+
+    def note(self, sizes: Mapping[str, int], *, now: float) -> None:
+        """From now on lanes have so many cores; those not named have none."""
+        self._totals = dict(self.totals(now=now))
+        self._since = now
+        self.sizes = sizes
+        for lane in sizes:
+            self._totals.setdefault(lane, 0.0)
+
+    def totals(self, *, now: float) -> Mapping[str, float]:
+        """Core-seconds of every lane there ever was, up to now."""
+        held = now - self._since
+        return {
+            lane: total + self.sizes.get(lane, 0) * held for lane, total in self._totals.items()
+        }
+
+
+class Runtime:
+    """Pure, and not thread-safe: one driver, one thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        planners: Sequence[Planner] = (),
+        *,
+        watch: Watch | None = None,
+        on_fault: Faults | None = None,
+        on_lanes: Callable[[Mapping[str, int], float], None] | None = None,
+        stopwatch: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """`on_fault`: None has faults raised. `on_lanes` is told the confirmed cores of every lane
+        when they have changed, and when. `stopwatch`: a clock in seconds by which planning is
+        timed. Raises PlannerError if two planners own one field."""
+        self.engine = engine
+        self.composer = Composer(planners)
+        self.usage = CoreSeconds()
+        self.plans = 0
+        """Plans made by planners, not counting those of loads and unloads."""
+        self.planning_s = 0.0
+        """Time that planning took of the driver, seconds."""
+        self.plan_fault: Exception | None = None
+        """Why the last plan could not be put in force; None: it is."""
+        self._watch = watch
+        self._on_fault = on_fault
+        self._on_lanes = on_lanes
+        self._stopwatch = stopwatch
+        self._lane_changes = -1
+        self._paused_until = -math.inf
+
+    def rebase(self, base: Plan, stated: Stated, *, now: float) -> Plan:
+        """The plan to hand over next where `base` is wanted: see `Composer.rebase`."""
+        self._paused_until = -math.inf
+        self.plan_fault = None
+        return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)
+
+    def handle(self, events: Sequence[Event | JobDone], *, now: float) -> list[Command]:
+        """What is to be done, in order, now that `events` have happened together."""
+        plan = None
+        if not self.composer.idle:
+            done = [event for event in events if isinstance(event, JobDone)]
+            self.composer.computing.difference_update(each.planner for each in done)
+            plan = self._planned(events, now)
+            if done:
+                events = [event for event in events if not isinstance(event, JobDone)]
+            if plan is not None:
+                self.plan_fault = None
+                events = [plan, *events]
+        commands = self._told(events, now)  # type: ignore[arg-type]  # no JobDone is left
+        if plan is not None and self.plan_fault is not None:
+            self._paused_until = now + PAUSE_S
+        engine = self.engine
+        if engine.lane_changes != self._lane_changes:
+            self._lane_changes = engine.lane_changes
+            lanes = engine.snapshot().lanes.values()
+            cores = {lane.name: len(lane.cores) for lane in lanes}
+            self.usage.note(cores, now=now)
+            if self._on_lanes is not None:
+                self._on_lanes(cores, now)
+        return commands
+
+    def next_wakeup(self, *, more: bool = True) -> float | None:
+        """When TimerFired must be delivered (absolute seconds); None if there is nothing to time.
+
+        `more`: whether anything else is to come. If not, and the engine waits for nothing, then
+        planners do not either: they would look at an empty queue for ever.
+        """
+        at = self.engine.next_wakeup()
+        if self.composer.idle or (at is None and not more):
+            return at
+        planned = self.composer.next_wakeup(self.engine.snapshot())
+        if planned is None:
+            return at
+        planned = max(planned, self._paused_until)
+        return planned if at is None or planned < at else at
+
+    def take_jobs(self) -> Sequence[Job]:
+        """What planners want computed off the loop: run each, and deliver what it returns."""
+        jobs = self.composer.jobs
+        if jobs:
+            self.composer.jobs = []
+        return jobs
+
+    def _planned(self, events: Sequence[Event | JobDone], now: float) -> PlanChanged | None:
+        """A plan to put in force before `events`, if they ask for one."""
+        if now < self._paused_until:
+            return None
+        begin = self._stopwatch()
+        try:
+            plan = self.composer.before(events, self.engine.snapshot(now=now), now=now)
+        except Exception as error:
+            if self._on_fault is None:
+                raise
+            model = self.composer.put_off(now + PAUSE_S)
+            if model is None:
+                self._paused_until = now + PAUSE_S
+            kept = (
+                "the plan in force stays" if model is None else f"the last target of {model} stays"
+            )
+            self._on_fault(f"planning failed; {kept} for {PAUSE_S:g} s", error)
+            return None
+        finally:
+            self.planning_s += self._stopwatch() - begin
+        self.plans += plan is not None
+        return plan
+
+    def _told(self, events: Sequence[Event], now: float) -> list[Command]:
+        """The engine's commands."""
+        engine, watch = self.engine, self._watch
+        commands: list[Command] = []
+        while True:
+            before = engine.events_seen
+            fault = None
+            try:
+                given = engine.handle_all(events, now=now)
+            except Exception as error:
+                if self._on_fault is None:
+                    raise
+                self._on_fault("the engine could not handle an event", error)
+                given, fault = engine.unfinished, error
+            if watch is not None:
+                watch(events, now, given)
+            if fault is None:
+                return [*commands, *given] if commands else given
+            commands += given
+            handled = engine.events_seen - before
+            if not handled:  # nothing but lanes to be filled was left
+                return commands
+            if isinstance(events[handled - 1], PlanChanged) and not engine.plan_done:
+                commands += self._taken_back(fault, now)
+            events = events[handled:]
+
+    def _taken_back(self, fault: Exception, now: float) -> list[Command]:
+        """Commands that lead from a plan of which the engine has done a part to the one before."""
+        if self.plan_fault is not None:
+            assert self._on_fault is not None
+            what = f"no plan can be put in force ({fault!r}): the server cannot go on"
+            self._on_fault(what, fault, fatal=True)
+            return []
+        self.plan_fault = fault
+        return self._told([PlanChanged(self.engine.plan)], now)
