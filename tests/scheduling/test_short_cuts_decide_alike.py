@@ -111,6 +111,14 @@ def test_best_effort_requests_of_one_row(lab, increments, pending, limit) -> Non
         assert [entry[2] for entry in entries[:size]] == chosen
 
 
+def test_a_best_effort_batch_whose_rate_is_just_near_enough_grows_no_further(lab) -> None:
+    """One in 1 s is exactly 0.9 of the rate of two in 1.8 s."""
+    table = slack_table(lab, [1.0, 0.8] + [1.0] * 10, 0.1)
+    entries = [(1.0 + id, id, lab.request(id, 1.0 + id)) for id in range(2)]
+    assert size_of_single(2, table) == 1
+    assert len(batch_of(entries, table, up_to(2, table.grid))) == 1
+
+
 @given(increments, st.lists(st.integers(1, MAX_BATCH), min_size=1, max_size=6))
 @settings(max_examples=60)
 def test_the_paying_sizes_are_the_same_in_whatever_order_they_are_asked_for(

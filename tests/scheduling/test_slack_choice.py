@@ -309,6 +309,23 @@ def test_a_nearly_late_head_is_passed_over_for_a_full_batch(lab) -> None:
     assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == list(range(1, 13))
 
 
+def test_of_batches_worth_the_same_the_first_in_order_runs(lab) -> None:
+    scheduler = slack(lab)
+    for id, signature in enumerate([((2,),), ((1,),), ((3,),)]):
+        scheduler.admit_moved(lab.request(id, NOW + 1.0, signature=signature), now=NOW)
+    assert ids(scheduler.propose(lab.REPLICA, now=NOW)) == [0]
+
+
+def test_a_best_effort_request_that_is_worth_nothing_yet_does_not_join(lab) -> None:
+    """Not even where a batch of two takes no longer than one: it would only be late for it."""
+    times = lab.LogNormalTimes(lab.steps([0.010] + [0.0] * 11), 0.1)
+    scheduler = Slack(SlackOptions(), max_batch=MAX_BATCH, times=times, view=lab.LaneView())
+    scheduler.admit_moved(lab.request(0, NOW + 1.0), now=NOW)
+    scheduler.admit_moved(lab.request(1, NOW + WINDOW, arrival=NOW, best_effort=True), now=NOW)
+    assert ids(scheduler.propose(lab.REPLICA, now=NOW)) == [0]
+    assert ids(scheduler.propose(lab.REPLICA, now=NOW + 0.1)) == [0, 1]
+
+
 def test_a_costlier_deadline_is_worth_more(lab) -> None:
     scheduler = slack(lab, "residual", sigma=0.02)
     scheduler.add(lab.request(0, 0.0145), now=0.0)

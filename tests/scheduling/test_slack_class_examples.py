@@ -58,6 +58,24 @@ class TestClasses:
             scheduler.add(lab.request(id, 0.2, application=name), now=0.0)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0, 2]
 
+    def test_of_batches_worth_the_same_the_first_in_order_runs(self, lab) -> None:
+        scheduler, _ = self.make(lab)
+        for id, signature in enumerate([((2,),), ((1,),), ((3,),)]):
+            asked = lab.request(id, 0.2, application="a", signature=signature)
+            scheduler.admit_moved(asked, now=0.0)
+        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
+
+    def test_a_best_effort_request_that_is_worth_nothing_yet_does_not_join(self, lab) -> None:
+        """Not even where a batch of two is padded to four, so that it costs nothing."""
+        known = certain({"a": 0.001}, sizes=(4,))
+        known = replace(known, cdfs=known.cdfs.round())  # to the step: two last as long as one
+        times = FixedTimes(known)
+        scheduler = Slack(SlackOptions(), max_batch=4, times=times, view=lab.LaneView())
+        scheduler.admit_moved(lab.request(0, 0.3, application="a"), now=0.0)
+        scheduler.admit_moved(lab.request(1, 2.0, application="a", best_effort=True), now=0.0)
+        assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
+        assert ids(scheduler.propose(lab.REPLICA, now=0.1)) == [0, 1]
+
     def test_the_long_come_first_where_they_are_worth_enough(self, lab) -> None:
         scheduler, _ = self.make(lab, length_exponent=5.0)
         for id, name in enumerate("abab"):
