@@ -195,7 +195,7 @@ def test_models_move_to_other_lanes_without_a_lost_request(zoo: Any, serve: Any)
         house.server.load("matmul")
         crowd.wait_for(20)
         house.until(
-            lambda app: all(len(v.replicas_up) <= 2 for v in app.catalog.all()),
+            lambda app: all(len(v.pool.replicas_up) <= 2 for v in app.catalog.all()),
             "nobody counts replicas that have gone",
         )
     assert {status for status, _ in crowd.answers} == {200}

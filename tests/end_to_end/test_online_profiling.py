@@ -16,7 +16,7 @@ LENGTHS = {"short": 20, "long": 1000}
 def times_of(app: App) -> Any:
     version = app.catalog.find("spin", None)
     assert version is not None
-    return version.times
+    return version.pool.times
 
 
 def counts_of(app: App) -> Any:

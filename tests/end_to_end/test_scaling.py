@@ -238,7 +238,7 @@ def test_replicas_come_and_go_and_survive_a_reload(zoo: Any, serve: Any) -> None
 def _replicas(count: int) -> Callable[[Any], bool]:
     def ready(app: Any) -> bool:
         versions = app.catalog.all()
-        return len(versions) == 1 and len(versions[0].replicas_up) == count
+        return len(versions) == 1 and len(versions[0].pool.replicas_up) == count
 
     return ready
 

@@ -116,7 +116,7 @@ INTERFACE = ModelInterface(
 
 
 def profiled(**options: object) -> ProfiledExecutor:
-    return ProfiledExecutor(lambda replica: Times(), lambda source: INTERFACE, **options)
+    return ProfiledExecutor(lambda replica: Times(), lambda replica: INTERFACE, **options)
 
 
 def test_profiled_answers_zeros_after_the_expected_time(models, kit, arena) -> None:

@@ -35,15 +35,16 @@ class House:
         definition: Any = SimpleNamespace(settings=ModelSettings())
         self.times = ClassedTimes(LatencyTable.flat(0.010, max_batch=32))
         self.version = LoadedVersion(
-            POOL,
+            "m",
+            "1",
+            0,
             definition,
-            NOTHING,
             INTERFACE,
-            self.times,
             Arena(1 << 16),
             InputCheck(INTERFACE, definition.settings),
             Tally(),
         )
+        self.version.add_pool(NOTHING, self.times)
         catalog = Catalog()
         catalog.add(self.version)
         engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(pools={}))

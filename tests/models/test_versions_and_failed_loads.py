@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from slacktide.domain import PoolId
+from slacktide.domain import Deployment, Route
+from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.models import versions as versions_module
 from slacktide.models.fleet import Fleet, FleetSettings, machine_reason
+from slacktide.models.lanes import Deployed
+from slacktide.models.repository import ModelSettings
 from slacktide.models.tally import Tally
-from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.wire.errors import ControlError
@@ -24,9 +27,35 @@ NOTHING: Any = None
 
 def loaded() -> LoadedVersion:
     times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
-    return LoadedVersion(
-        PoolId("m", "1"), NOTHING, NOTHING, NOTHING, times, Arena(1 << 20), NOTHING, Tally()
-    )
+    version = LoadedVersion("m", "1", 0, NOTHING, NOTHING, Arena(1 << 20), NOTHING, Tally())
+    version.add_pool(NOTHING, times)
+    return version
+
+
+def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
+    version = loaded()
+    version.state = VersionState.READY
+    other = version.add_pool(NOTHING, version.pool.times, variant="small")
+    catalog = Catalog()
+    catalog.add(version)
+    assert catalog.all() == (version,)
+    assert [catalog.loaded(pool.id).version for pool in version.pools] == [version, version]
+    assert str(other.id) == "m:1@small"
+    version.pool.replicas_up.add(0)
+    assert not version.is_up
+    other.replicas_up.add(1)
+    assert version.is_up
+    version.definition = SimpleNamespace(settings=ModelSettings())
+    version.interface = ModelInterface((), (), 4)
+    builder = Deployed((0,))
+    builder.add([version], builder.layout_with("m", version.definition.settings))
+    plan = builder.plan()
+    assert plan.deployments == tuple(Deployment(p.id, "shared", 4) for p in version.pools)
+    assert plan.routes == (Route("m", version.pool.id, version=version.pin),)
+    catalog.forget(version)
+    assert catalog.all() == ()
+    assert catalog.pool(other.id) is None
+    version.retire()
 
 
 def test_payload_memory_is_given_back_once_a_version_is_idle(monkeypatch):

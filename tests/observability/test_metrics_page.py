@@ -86,7 +86,7 @@ class World:
         )
 
     def _parts(self, pool: PoolId, max_batch: int, view: Any) -> PoolParts:
-        times = self._versions[pool].times
+        times = self._versions[pool].pool.times
         return PoolParts(
             make_scheduler("fifo", {}, max_batch=max_batch, times=times, view=view), times
         )
@@ -94,28 +94,28 @@ class World:
     def load(
         self, name: str, version: str = "1", *, generation: int = 0, tally: Tally | None = None
     ) -> LoadedVersion:
-        pool = PoolId(name, version, generation=generation)
         nothing: Any = None
         loaded = LoadedVersion(
-            pool,
+            name,
+            version,
+            generation,
             nothing,
             nothing,
-            nothing,
-            ClassedTimes(TABLE),
             Arena(1 << 16, budget=self.budget),
             nothing,
             tally or Tally(),
             VersionState.READY,
         )
-        self._versions[pool] = loaded
+        pool = loaded.add_pool(nothing, ClassedTimes(TABLE))
+        self._versions[pool.id] = loaded
         self.catalog.add(loaded)
         self.catalog.serve(name, {version: loaded})
         return loaded
 
     def deploy(self, *loaded: LoadedVersion) -> None:
         lanes = (LaneSpec("shared", (0,)),)
-        deployments = tuple(Deployment(version.pool, "shared", 8) for version in loaded)
-        routes = tuple(Route(v.name, v.pool, version=v.pin) for v in loaded)
+        deployments = tuple(Deployment(version.pool.id, "shared", 8) for version in loaded)
+        routes = tuple(Route(v.name, v.pool.id, version=v.pin) for v in loaded)
         self.engine.handle(PlanChanged(Plan(lanes, deployments, routes)), now=0.0)
 
     def samples(self) -> dict[str, dict[tuple[str, ...], float]]:
@@ -182,8 +182,8 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
     counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
     counts.singled = 4
     assert "slacktide_run_class_seconds" not in world.samples()
-    loaded.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
-    loaded.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
+    loaded.pool.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
+    loaded.pool.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
     found = world.samples()
     assert found["slacktide_samples_total"] == {(): 5}
     assert found["slacktide_singled_out_requests_total"] == {(): 4}
@@ -192,7 +192,7 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
     assert found["slacktide_sample_delay_seconds_total"] == {(): 0.03}
     assert found["slacktide_held_samples"] == {(): 0}
     assert found["slacktide_unknown_run_keys"] == {(): 2}
-    loaded.times.train({"long": [4.0] * 30})
+    loaded.pool.times.train({"long": [4.0] * 30})
     found = world.samples()
     assert found["slacktide_unknown_run_keys"] == {(): 1}
     short, long = (found["slacktide_run_class_seconds"][of,] for of in "01")
@@ -358,8 +358,8 @@ def test_where_requests_and_replicas_are(world: World) -> None:
 
 def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     mlp = world.load("mlp")
-    mlp.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
-    base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool, "mlp", 8),), ())
+    mlp.pool.sessions = (SessionSize(2, 3000), SessionSize(1, 1000))
+    base = Plan((LaneSpec("mlp", (0,)),), (Deployment(mlp.pool.id, "mlp", 8),), ())
     scaled = {"mlp": ScaledModel(ScalingLimits(1, 2, batch_max=8), "static", {"batch": 4})}
     plan = world.runtime.rebase(base, scaled, now=1.0)
     turns: list[tuple[float, list[Event]]] = [
@@ -403,7 +403,7 @@ def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) 
     old.in_flight = 2
     new = world.load("mlp", generation=1, tally=old.tally)
     new.in_flight = 3
-    new.times.observe(0.02, (), 1, 1)
+    new.pool.times.observe(0.02, (), 1, 1)
     found = world.samples()
     assert found["nv_inference_request_success"] == {(): 1}
     assert found["slacktide_in_flight_requests"] == {(): 5}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.domain import Outcome, PoolId, Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.models.inputs import InputCheck
@@ -114,9 +114,8 @@ class Bench:
         self.arena = Arena(1 << 20)
         times = ClassedTimes(LatencyTable.flat(0.01, max_batch=8))
         check = InputCheck(INTERFACE, settings)
-        self.version = LoadedVersion(
-            PoolId("m", "1"), definition, NOTHING, INTERFACE, times, self.arena, check, Tally()
-        )
+        self.version = LoadedVersion("m", "1", 0, definition, INTERFACE, self.arena, check, Tally())
+        self.version.add_pool(NOTHING, times)
         catalog.serve("m", {"1": self.version})
         self.plane = ServerDataPlane(
             self.driver, catalog, ClientLimits(requests, arriving), Observers(self.noted)
@@ -182,7 +181,7 @@ def test_requests_of_a_client_are_counted_until_their_end():
 def test_a_bug_while_the_payload_is_written_leaves_nothing_behind():
     def test() -> None:
         bench = Bench(requests=1)
-        bench.version.times = NOTHING
+        bench.version.pool.times = NOTHING
         with pytest.raises(AttributeError):
             bench.submit()
         assert bench.version.in_flight == 0
@@ -246,7 +245,7 @@ def test_an_announced_call_gives_everything_back_however_it_ends(end):
         elif end == "refuse":
             announced.refuse(Reason.BAD_INPUT, "no")
         else:
-            bench.version.times = NOTHING
+            bench.version.pool.times = NOTHING
             with pytest.raises(AttributeError):
                 announced.submit(call(place), bench.replies.append)
         assert bench.version.in_flight == 0

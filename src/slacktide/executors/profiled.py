@@ -37,7 +37,7 @@ class ProfiledExecutor:
     def __init__(
         self,
         times: Callable[[Replica], BatchTimes],
-        interface: Callable[[ModelSource], ModelInterface],
+        interface: Callable[[Replica], ModelInterface],
         *,
         generator: np.random.Generator | None = None,
         start_s: float = 0.0,
@@ -57,7 +57,7 @@ class ProfiledExecutor:
     ) -> ProfiledReplica:
         """Begin to start a replica; ReplicaUp is reported after `start_s` seconds."""
         handle = ProfiledReplica(
-            replica, self._times(replica), self._interface(source), self._generator, report
+            replica, self._times(replica), self._interface(replica), self._generator, report
         )
         handle.ready_in(self._start_s)
         self._handles.append(handle)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from slacktide.domain import Plan, PoolId
+from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
@@ -233,10 +233,11 @@ class Fleet:
         for warning in check_interface(definition, known.interface):
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
-        pool = PoolId(definition.name, definition.version, generation=self._generation)
         limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
         try:
-            arena = Arena(limit, name=str(pool), budget=self._budget)
+            arena = Arena(
+                limit, name=f"{definition.name}:{definition.version}", budget=self._budget
+            )
         except OSError as error:
             raise ControlError("unavailable", str(error.strerror)) from None
         if arena.limit < limit:
@@ -245,25 +246,28 @@ class Fleet:
                 *(definition.name, arena.limit >> 20, limit >> 20),
             )
         before = self._catalog.find(definition.name, definition.version)
-        return LoadedVersion(
-            pool,
+        version = LoadedVersion(
+            definition.name,
+            definition.version,
+            self._generation,
             definition,
-            source,
             known.interface,
-            ClassedTimes(known.record.table, latency=partial(_latency, known.record)),
             arena,
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.tally if before is not None else Tally(),
-            cores=len(core_sets[0]) or 1,
         )
+        times = ClassedTimes(known.record.table, latency=partial(_latency, known.record))
+        version.add_pool(source, times, cores=len(core_sets[0]) or 1)
+        return version
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
         """Deploy and wait. Raises ControlError if a version does not come up."""
         for version in new:
             self._catalog.add(version)
         self._deployed.add(new, layout)
-        starting = [self._launching.await_up(version.pool) for version in new]
+        pools = [pool.id for version in new for pool in version.pools]
+        starting = [self._launching.await_up(pool) for pool in pools]
         try:
             self.apply()
             async with asyncio.timeout(self._settings.start_s):
@@ -275,8 +279,8 @@ class Fleet:
             reason = f"it was not up within {self._settings.start_s:g} s"
             raise ControlError("unavailable", reason) from None
         finally:
-            for version in new:
-                self._launching.await_no_more(version.pool)
+            for pool in pools:
+                self._launching.await_no_more(pool)
 
     async def _retire(self, old: Sequence[LoadedVersion]) -> None:
         """Wait until `old` have answered what they have, then stop their replicas."""
@@ -288,7 +292,7 @@ class Fleet:
                     await version.drained()
         except TimeoutError:
             log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
-        self._deployed.remove({version.pool for version in old})
+        self._deployed.remove(old)
         self.apply()
         for version in old:
             self._catalog.forget(version)

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
+from slacktide.domain import Deployment, LaneSpec, Plan, Route
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.planning.scaling.planner import ScaledModel
@@ -290,9 +290,9 @@ class Deployed:
         self._layout = layout
         self._versions.extend(versions)
 
-    def remove(self, pools: Collection[PoolId]) -> None:
+    def remove(self, versions: Collection[LoadedVersion]) -> None:
         """These have none any more. Raises LaneError, never while they fitted before."""
-        self._versions = [v for v in self._versions if v.pool not in pools]
+        self._versions = [version for version in self._versions if version not in versions]
         self._layout = self._lay_out(self._settings())
 
     def plan(self) -> Plan:
@@ -300,11 +300,10 @@ class Deployed:
         deployments = []
         routes = []
         for version in self._versions:
+            most = max(1, version.interface.max_batch)
             for lane in self._layout.places[version.name]:
-                deployments.append(
-                    Deployment(version.pool, lane, max(1, version.interface.max_batch))
-                )
-            routes.append(Route(version.name, version.pool, version=version.pin))
+                deployments += [Deployment(pool.id, lane, most) for pool in version.pools]
+            routes.append(Route(version.name, version.pool.id, version=version.pin))
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
 
     def scaled(self) -> dict[str, ScaledModel]:

@@ -19,7 +19,7 @@ from slacktide.executors.ports import (
     Reporter,
 )
 from slacktide.models.repository import ModelDefinition
-from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import Catalog, LoadedPool, VersionState
 
 log = logging.getLogger("slacktide.models")
 
@@ -48,15 +48,16 @@ class Launching:
 
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle:
         """See `Launcher.start`."""
-        version = self._catalog.loaded(replica.pool)
-        executor = self._executors[version.definition.settings.executor]
-        return executor.start(replica, version.source, version.arena, report)
+        pool = self._catalog.loaded(replica.pool)
+        executor = self._executors[pool.version.definition.settings.executor]
+        return executor.start(replica, pool.source, pool.version.arena, report)
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
         """See `Launcher.ready`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is None:
+        pool = self._catalog.pool(replica.pool)
+        if pool is None:
             return "it is no longer wanted"
+        version = pool.version
         fits, planned = opened.interface.max_batch, version.interface.max_batch
         found = replace(opened.interface, max_batch=planned if fits and planned else fits)
         if found != version.interface:
@@ -66,65 +67,65 @@ class Launching:
             log.warning("%s: memory has room for batches of %d rows, not %d", name, fits, planned)
             version.limit_batch(fits)
             self.plan_again()
-        version.replicas_up.add(replica.id)
-        if opened.note and version.sessions != opened.sessions:
+        pool.replicas_up.add(replica.id)
+        if opened.note and pool.sessions != opened.sessions:
             log.warning("%s: %s", version.name, opened.note)
-        version.sessions = opened.sessions
-        self._tell_if_up(version)
+        pool.sessions = opened.sessions
+        self._tell_if_up(pool)
         return None
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
         """See `Launcher.lost`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is None:
-            return
-        version.replicas_up.discard(replica.id)
-        version.tally.crashes += 1
-        version.tally.out_of_memory += out_of_memory
+        pool = self._catalog.pool(replica.pool)
+        if pool is not None:
+            pool.replicas_up.discard(replica.id)
+            pool.version.tally.crashes += 1
+            pool.version.tally.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
         """See `Launcher.stopped`."""
-        version = self._catalog.by_pool(replica.pool)
-        if version is not None:
-            version.replicas_up.discard(replica.id)
-            self._tell_if_up(version)
+        pool = self._catalog.pool(replica.pool)
+        if pool is not None:
+            pool.replicas_up.discard(replica.id)
+            self._tell_if_up(pool)
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
         """See `Launcher.finished`."""
-        version = self._catalog.by_pool(batch.replica.pool)
-        if version is not None:
+        pool = self._catalog.pool(batch.replica.pool)
+        if pool is not None:
             if not batch.sample:
-                version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+                pool.version.tally.executed(batch.rows, timing, int(time.time() * 1000))
             # The engine learns of this batch afterwards: the batches before it count.
-            if version.times.drifted != version.drifting:
-                version.drifting = not version.drifting
-                how = "drift from the profile" if version.drifting else "fit the profile again"
-                log.warning("%s: batch times %s", version.name, how)
+            if pool.times.drifted != pool.drifting:
+                pool.drifting = not pool.drifting
+                how = "drift from the profile" if pool.drifting else "fit the profile again"
+                log.warning("%s: batch times %s", pool.version.name, how)
 
     def circuit(self, told: TellCircuit) -> None:
         """See `Launcher.circuit`."""
-        version = self._catalog.by_pool(told.pool)
-        if version is None or version.state is VersionState.UNLOADING:
+        pool = self._catalog.pool(told.pool)
+        if pool is None or pool.version.state is VersionState.UNLOADING:
             return
+        version = pool.version
         name, reason = f"{version.name}:{version.version}", told.reason
         if told.circuit is Circuit.OPEN:
             after = "" if told.retry_s is None else f"; it is tried again in {told.retry_s:g} s"
             log.error("%s is unavailable: %s%s", name, reason, after)
             version.tally.circuit_openings += 1
             version.state, version.reason = VersionState.UNAVAILABLE, reason + after
-            self._tell(version.pool, reason)
+            self._tell(pool.id, reason)
         elif version.state is VersionState.UNAVAILABLE:
             log.warning("%s serves again, on trial", name)
             version.state, version.reason = VersionState.READY, ""
         else:
             log.info("%s has worked since its trial began; all of its replicas start", name)
 
-    def _tell_if_up(self, version: LoadedVersion) -> None:
+    def _tell_if_up(self, loaded: LoadedPool) -> None:
         """All that are in the plan now: there may be fewer than when it was loaded."""
-        pool = self._engine.snapshot().pools.get(version.pool)
+        pool = self._engine.snapshot().pools.get(loaded.id)
         wanted = 0 if pool is None else sum(replica.staying for replica in pool.replicas)
-        if 0 < wanted <= len(version.replicas_up):
-            self._tell(version.pool, None)
+        if 0 < wanted <= len(loaded.replicas_up):
+            self._tell(loaded.id, None)
 
     def _tell(self, pool: PoolId, problem: str | None) -> None:
         awaited = self._awaited.get(pool)

@@ -32,14 +32,12 @@ class Pools:
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         """See `PoolFactory`. Raises KeyError if the version is not loaded."""
-        version = self._catalog.loaded(pool)
+        loaded = self._catalog.loaded(pool)
+        version, times = loaded.version, loaded.times
         recipe = self._recipe(version.definition.settings)
         if self._recorder is not None:
-            times = version.times
             self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
-        return recipe.parts(
-            version.times, max_batch=max_batch, view=view, counts=version.tally.samples
-        )
+        return recipe.parts(times, max_batch=max_batch, view=view, counts=version.tally.samples)
 
     def _recipe(self, settings: ModelSettings) -> PoolRecipe:
         options: dict[str, object]

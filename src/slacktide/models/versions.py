@@ -1,4 +1,8 @@
-"""`LoadedVersion`: a version that is loading or serving, and `Catalog`: which there are."""
+"""`LoadedVersion`: a version that is loading or serving, its pools, and `Catalog`: which there are.
+
+What requests were checked against, and where their payloads lie, belongs to the version; what runs
+them belongs to a pool. So a waiting request could move between the pools of one version.
+"""
 
 from __future__ import annotations
 
@@ -30,27 +34,45 @@ class VersionState(Enum):
     UNAVAILABLE = "UNAVAILABLE"
 
 
-@dataclass(slots=True)
-class LoadedVersion:
-    """One version of one model, loaded once."""
+@dataclass(slots=True, eq=False)
+class LoadedPool:
+    """One of the engine's pools: a model file, how long its batches take, and its replicas."""
 
-    pool: PoolId
-    definition: ModelDefinition
+    id: PoolId
+    version: LoadedVersion = field(repr=False)
     source: ModelSource
-    interface: ModelInterface
     times: ClassedTimes
-    arena: Arena
-    check: InputCheck
-    tally: Tally
-    state: VersionState = VersionState.LOADING
-    reason: str = ""
-    """Why it is unavailable."""
     cores: int = 1
     """Of a lane it serves on, at least; 1 on an accelerator."""
     sessions: Sequence[SessionSize] = ()
     """Of the replica that came up last."""
     replicas_up: set[int] = field(default_factory=set)
     drifting: bool = False  # the log's last word on batch times
+
+    @property
+    def variant(self) -> str:
+        """Which of its version's pools this is; empty for the only one."""
+        return self.id.variant
+
+
+@dataclass(slots=True, eq=False)
+class LoadedVersion:
+    """One version of one model, loaded once. Its pools share everything here."""
+
+    name: str
+    version: str
+    generation: int
+    """Counts the loads of the server: no two have the same."""
+    definition: ModelDefinition
+    interface: ModelInterface
+    arena: Arena
+    check: InputCheck
+    tally: Tally
+    state: VersionState = VersionState.LOADING
+    reason: str = ""
+    """Why it is unavailable."""
+    pools: list[LoadedPool] = field(default_factory=list)
+    """At least one once it is complete (`add_pool`)."""
     in_flight: int = 0
     """Calls that have not been answered."""
     convictions: Convictions = field(default_factory=Convictions)
@@ -60,6 +82,24 @@ class LoadedVersion:
     _retired: bool = False
     _left_at: float = 0.0
     _idle: asyncio.TimerHandle | None = None
+
+    def add_pool(
+        self, source: ModelSource, times: ClassedTimes, *, cores: int = 1, variant: str = ""
+    ) -> LoadedPool:
+        """Have one pool more serve the version. The engine learns of it with the next plan."""
+        id = PoolId(self.name, self.version, variant, self.generation)
+        self.pools.append(LoadedPool(id, self, source, times, cores))
+        return self.pools[-1]
+
+    @property
+    def pool(self) -> LoadedPool:
+        """The first: deadlines and prices of requests go by its times."""
+        return self.pools[0]
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it answers, and every pool has a replica."""
+        return self.state is VersionState.READY and all(pool.replicas_up for pool in self.pools)
 
     def enter(self) -> None:
         """One more call is in flight."""
@@ -124,30 +164,22 @@ class LoadedVersion:
     def pin(self) -> str:
         """What requests name as their version, so that they stay with this very load of it: a
         version that is loaded anew never gets requests that were checked against the old one."""
-        return f"{self.pool.version}.{self.pool.generation}"
+        return f"{self.version}.{self.generation}"
 
     @property
     def p99_alone(self) -> float:
         """Seconds that one row takes, 99 times in 100."""
-        return self.times.p99(1, self.cores)
+        return self.pool.times.p99(1, self.pool.cores)
 
     @property
     def expected_alone(self) -> float:
         """Seconds that one row takes, as a rule."""
-        return self.times.expected(1, self.cores)
+        return self.pool.times.expected(1, self.pool.cores)
 
     @property
     def penalty(self) -> float:
         """Of a request that states no priority: 2^(3 − priority)."""
         return float(2.0 ** (3 - self.definition.settings.priority))
-
-    @property
-    def name(self) -> str:
-        return self.pool.model
-
-    @property
-    def version(self) -> str:
-        return self.pool.version
 
 
 @dataclass(slots=True)
@@ -164,24 +196,23 @@ class Catalog:
     def __init__(self) -> None:
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._latest: dict[str, LoadedVersion] = {}
-        self._by_pool: dict[PoolId, LoadedVersion] = {}
+        self._pools: dict[PoolId, LoadedPool] = {}
         self._absent: dict[str, dict[str, Absent]] = {}
         self.expected: frozenset[str] = frozenset()
         """Models that were there at the start: without them the server is not ready."""
 
     def add(self, version: LoadedVersion) -> None:
         """Known to its replicas from now on; not answering yet."""
-        self._by_pool[version.pool] = version
+        self._pools.update({pool.id: pool for pool in version.pools})
 
-    def by_pool(self, pool: PoolId) -> LoadedVersion | None:
-        return self._by_pool.get(pool)
+    def pool(self, id: PoolId) -> LoadedPool | None:
+        return self._pools.get(id)
 
-    def loaded(self, pool: PoolId) -> LoadedVersion:
+    def loaded(self, id: PoolId) -> LoadedPool:
         """Raises KeyError if there is no such."""
-        version = self._by_pool.get(pool)
-        if version is None:
-            raise KeyError(f"{pool} is not loaded")
-        return version
+        if id not in self._pools:
+            raise KeyError(f"{id} is not loaded")
+        return self._pools[id]
 
     def serve(self, name: str, versions: Mapping[str, LoadedVersion]) -> None:
         """`versions` answer for `name` from now on; none: the model is gone."""
@@ -199,7 +230,8 @@ class Catalog:
 
     def forget(self, version: LoadedVersion) -> None:
         """Its last replica is gone."""
-        self._by_pool.pop(version.pool, None)
+        for pool in version.pools:
+            self._pools.pop(pool.id, None)
 
     def find(self, name: str, version: str | None) -> LoadedVersion | None:
         """The version that answers; the latest if none is named."""
@@ -225,4 +257,4 @@ class Catalog:
 
     def all(self) -> tuple[LoadedVersion, ...]:
         """Every version that has replicas, also those on their way in or out."""
-        return tuple(self._by_pool.values())
+        return tuple(dict.fromkeys(pool.version for pool in self._pools.values()))

@@ -23,7 +23,7 @@ from slacktide.executors.allocator import CpuAllocator
 from slacktide.executors.arena import MemoryBudget
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
-from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor
 from slacktide.executors.quota import choose_allocator
@@ -227,17 +227,11 @@ def profiled_executor(catalog: Catalog) -> ProfiledExecutor:
     """Replicas that take as long as their version's profile says, and answer zeros."""
 
     def times(replica: Replica) -> CorrectedTimes:
-        version = catalog.by_pool(replica.pool)
-        if version is None:
-            raise KeyError(f"{replica.pool} is not loaded")
         # A table of its own: what the server learns must not change what is simulated.
-        return CorrectedTimes(version.times.table)
+        return CorrectedTimes(catalog.loaded(replica.pool).times.table)
 
-    def interface(source: ModelSource) -> ModelInterface:
-        for version in catalog.all():
-            if version.source is source:
-                return version.interface
-        raise KeyError(f"{source.name}:{source.version} is not loaded")
+    def interface(replica: Replica) -> ModelInterface:
+        return catalog.loaded(replica.pool).version.interface
 
     return ProfiledExecutor(times, interface)
 

@@ -79,11 +79,11 @@ class ServerControlPlane:
             if name in expected
             for absent in versions.values()
         )
-        return not failed and all(_is_up(version) for version in serving)
+        return not failed and all(version.is_up for version in serving)
 
     def model_ready(self, model: str, version: str | None) -> bool:
         found = self._catalog.find(model, version)
-        return found is not None and not self.draining and _is_up(found)
+        return found is not None and not self.draining and found.is_up
 
     # ── metadata ─────────────────────────────────────────────────────────────────────────────
 
@@ -182,10 +182,6 @@ class ServerControlPlane:
         if version is not None and self._catalog.serving(model):
             raise ControlError("not_found", f"model {model!r} has no version {version!r}")
         raise ControlError("not_found", f"unknown model {model!r}")
-
-
-def _is_up(version: LoadedVersion) -> bool:
-    return version.state is VersionState.READY and bool(version.replicas_up)
 
 
 def _told(interface: ModelInterface) -> ModelInterface:

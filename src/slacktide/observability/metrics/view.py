@@ -48,19 +48,21 @@ def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
     """Every version that has replicas, by model and number."""
     pools, requests = snapshot.pools, snapshot.requests
     views: dict[tuple[str, str], VersionView] = {}
-    for loaded in sorted(catalog.all(), key=lambda loaded: loaded.pool.generation):
+    for loaded in sorted(catalog.all(), key=lambda loaded: loaded.generation):
         key = (loaded.name, loaded.version)
         view = views.get(key)
         if view is None:
-            view = views[key] = VersionView(*key, loaded.tally, loaded.times)
-        view.tally, view.times, view.cores = loaded.tally, loaded.times, loaded.cores
+            view = views[key] = VersionView(*key, loaded.tally, loaded.pool.times)
+        main = loaded.pool
+        view.tally, view.times, view.cores = loaded.tally, main.times, main.cores
         view.ready |= loaded.state is VersionState.READY
-        view.sessions = loaded.sessions or view.sessions
+        view.sessions = main.sessions or view.sessions
         view.in_flight += loaded.in_flight
         view.payload_bytes += loaded.arena.bytes_in_use
-        view.states += requests.get(loaded.pool, Counter())
-        pool = pools.get(loaded.pool)
-        if pool is not None:
-            view.replicas.update(replica.state for replica in pool.replicas)
-            view.circuit = pool.circuit
+        for id in (each.id for each in loaded.pools):
+            view.states += requests.get(id, Counter())
+            pool = pools.get(id)
+            if pool is not None:
+                view.replicas.update(replica.state for replica in pool.replicas)
+                view.circuit = pool.circuit
     return tuple(views[key] for key in sorted(views))
