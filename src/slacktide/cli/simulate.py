@@ -21,6 +21,7 @@ from slacktide.cli.output import (
 )
 from slacktide.cli.recordings import predict_recording, replay_recording
 from slacktide.domain.units import parse_seconds
+from slacktide.models.plugins import admit_all, offer_entry_points
 
 if TYPE_CHECKING:
     from slacktide.load.report import Report
@@ -32,8 +33,8 @@ _HOW = "How"
 _REPORT = "What comes of it"
 
 
-_OF_REPLAY = frozenset(("replay", "decisions", "request", "json"))
-_OF_PREDICT = frozenset(("predict", "after", "seed", "json"))
+_OF_REPLAY = frozenset(("replay", "decisions", "request", "json", "allow_imports"))
+_OF_PREDICT = frozenset(("predict", "after", "seed", "json", "allow_imports"))
 """Parameters that mean something with --replay and with --predict."""
 
 
@@ -58,6 +59,14 @@ def simulate(
             metavar="KEY=VALUE",
         ),
     ] = None,
+    allow_imports: Annotated[
+        bool,
+        option(
+            _WHAT,
+            "Let the scenario or recording name classes to import, as scheduler=module:Class.",
+            "--allow-imports",
+        ),
+    ] = False,
     seed: Annotated[
         list[int] | None,
         option(
@@ -176,6 +185,10 @@ def simulate(
 
     Example: slacktide simulate --predict server.rec --after 30s
     """
+    if replay is not None or predict is not None:
+        offer_entry_points()
+        if allow_imports:
+            admit_all()
     if replay is not None:
         _refuse(context, _known(context) - _OF_REPLAY, "--replay")
         raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
@@ -186,7 +199,7 @@ def simulate(
         )
     if scenario is None:
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
-    _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json"}, "a scenario")
+    _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
     for flag, path in (("--html", html), ("--csv", csv), ("--requests", requests)):
@@ -195,7 +208,9 @@ def simulate(
     if html is not None:
         require_plots("--html")
     try:
-        cells = read_scenario(scenario, [*(set_ or ()), *_flags(seed, duration)])
+        cells = read_scenario(
+            scenario, [*(set_ or ()), *_flags(seed, duration)], imports=allow_imports
+        )
         for cell in cells:  # all that can be wrong is found before anything is run
             build(cell)
         single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1

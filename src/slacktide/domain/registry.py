@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from slacktide.domain.options import OptionError, Options, read_options
@@ -36,11 +37,16 @@ class Registry(dict[str, Registered[T]]):
         kind: str,
         entries: Mapping[str, Callable[..., T]],
         *,
+        options: type[Options] = Options,
         aliases: Mapping[str, str] | None = None,
     ) -> None:
-        """`aliases`: other names that files and command lines may use."""
+        """`options`: what the options of every entry must be. `aliases`: other names that files and
+        command lines may use."""
+        self._options = options
         super().__init__({name: self._entry(name, each) for name, each in entries.items()})
         self.kind = kind
+        self.importer: Callable[[str], Any] | None = None
+        """Loads what `module:Class` names, where any may be named; None: none may."""
         self._aliases = dict(aliases or {})
         self._offers: dict[str, Callable[[], Any]] = {}
 
@@ -55,6 +61,8 @@ class Registry(dict[str, Registered[T]]):
     def find(self, name: str) -> Registered[T]:
         """The entry called `name`. Raises OptionError if there is none, or it cannot be loaded."""
         name = self._aliases.get(name, name)
+        if ":" in name and self.importer is not None:
+            self.offer(name, partial(self.importer, name))
         if name in self._offers:
             self[name] = self._loaded(name, self._offers[name])
             del self._offers[name]
@@ -80,9 +88,9 @@ class Registry(dict[str, Registered[T]]):
             told = f"{self.kind} {name!r} cannot be used: {type(error).__name__}: {error}"
             raise OptionError(("name", told)) from error
 
-    @staticmethod
-    def _entry(name: str, made_of: Callable[..., T], *, built_in: bool = True) -> Registered[T]:
+    def _entry(self, name: str, made_of: Any, *, built_in: bool = True) -> Registered[T]:
         options = getattr(made_of, "Options", None)
-        if not (isinstance(options, type) and issubclass(options, Options)):
-            raise TypeError("expected a class with an options class as its attribute 'Options'")
+        if not (isinstance(options, type) and issubclass(options, self._options)):
+            wanted = f"a class of {self._options.__name__}"
+            raise TypeError(f"expected a class with {wanted} as its attribute 'Options'")
         return Registered(name, options, made_of, built_in)

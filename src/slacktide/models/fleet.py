@@ -208,13 +208,16 @@ class Fleet:
             raise
         try:
             await self._bring_up(new, layout)
+            for version in new:
+                if version.failed:
+                    raise ControlError("unavailable", version.reason)
         except BaseException:
             await self._retire(new)
             raise
         seconds = time.monotonic() - begin
         old = tuple(self._catalog.serving(name).values())
         for version in new:
-            version.state = VersionState.READY
+            version.ready()
             version.tally.load_s = seconds
             version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})

@@ -116,7 +116,7 @@ class Launching:
             self._tell(pool.id, reason)
         elif version.state is VersionState.UNAVAILABLE:
             log.warning("%s serves again, on trial", name)
-            version.state, version.reason = VersionState.READY, ""
+            version.ready()
         else:
             log.info("%s has worked since its trial began; all of its replicas start", name)
 

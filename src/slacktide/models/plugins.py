@@ -32,6 +32,12 @@ def offer_entry_points() -> None:
             registry.offer(point.name, point.load)
 
 
+def admit_all() -> None:
+    """Make every name valid in this process, `module:Class` included: for recordings that are
+    replayed under `--allow-imports`."""
+    POLICIES.importer = PLANNERS.importer = _imported
+
+
 def admit_name(registry: Registry[Any], name: str, *, imports: bool) -> None:
     """Make `name` valid if it is that of an entry point, or `module:Class` and `imports` holds.
 

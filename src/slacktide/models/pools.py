@@ -37,7 +37,13 @@ class Pools:
         recipe = self._recipe(version.definition.settings)
         if self._recorder is not None:
             self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
-        return recipe.parts(times, max_batch=max_batch, view=view, counts=version.tally.samples)
+        return recipe.parts(
+            times,
+            max_batch=max_batch,
+            view=view,
+            counts=version.tally.samples,
+            failed=version.fail,
+        )
 
     def _recipe(self, settings: ModelSettings) -> PoolRecipe:
         options: dict[str, object]

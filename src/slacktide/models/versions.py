@@ -7,6 +7,7 @@ them belongs to a pool. So a waiting request could move between the pools of one
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -20,6 +21,8 @@ from slacktide.models.inputs import InputCheck
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.tally import Tally
 from slacktide.profiles import ClassedTimes
+
+log = logging.getLogger("slacktide.models")
 
 IDLE_S = 5.0
 """Seconds without a call after which a version's payload memory is given back."""
@@ -71,6 +74,8 @@ class LoadedVersion:
     state: VersionState = VersionState.LOADING
     reason: str = ""
     """Why it is unavailable."""
+    failed: bool = False
+    """For good: it stays unavailable until it is loaded anew."""
     pools: list[LoadedPool] = field(default_factory=list)
     """At least one once it is complete (`add_pool`)."""
     in_flight: int = 0
@@ -159,6 +164,17 @@ class LoadedVersion:
         """Batches, and so requests, have at most so many rows from now on."""
         self.interface = replace(self.interface, max_batch=rows)
         self.check = InputCheck(self.interface, self.definition.settings)
+
+    def fail(self, reason: str) -> None:
+        """Out of service for good, because of what it runs under, not of what it is."""
+        self.failed = True
+        self.state, self.reason = VersionState.UNAVAILABLE, reason
+        log.error("%s:%s is unavailable: %s", self.name, self.version, reason)
+
+    def ready(self) -> None:
+        """In service, unless it has failed for good."""
+        if not self.failed:
+            self.state, self.reason = VersionState.READY, ""
 
     @property
     def pin(self) -> str:

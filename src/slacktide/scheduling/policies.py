@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
@@ -14,7 +15,9 @@ from slacktide.scheduling.clipper import Clipper
 from slacktide.scheduling.clockwork import Clockwork
 from slacktide.scheduling.edf import Edf
 from slacktide.scheduling.fifo import Fifo
+from slacktide.scheduling.guard import GuardedScheduler
 from slacktide.scheduling.nexus import Nexus
+from slacktide.scheduling.options import QueueOptions
 from slacktide.scheduling.orloj import Orloj, OrlojText
 from slacktide.scheduling.slack import Slack
 
@@ -33,8 +36,10 @@ POLICIES: Registry[Scheduler] = Registry(
         "orloj_text": OrlojText,
         "slack": Slack,
     },
+    options=QueueOptions,
 )
-"""Every policy, by name: its class is made of `(options, *, max_batch, times, view)`."""
+"""Every policy, by name: its class is made of `(options, *, max_batch, times, view)`, the options
+being `QueueOptions` or more."""
 
 
 def make_scheduler(
@@ -44,15 +49,22 @@ def make_scheduler(
     max_batch: int,
     times: BatchTimes,
     view: PoolView,
+    failed: Callable[[str], None] | None = None,
 ) -> Scheduler:
-    """A fresh scheduler for one pool.
+    """A fresh scheduler for one pool. One that is not built in is guarded (guard.py); `failed` is
+    told of it if it breaks its contract.
 
     Raises OptionError if the policy or an option is unknown (with the nearest one that exists) or
     a value is of the wrong type or out of range.
     """
     if max_batch < 1:
         raise OptionError(("max_batch", f"expected at least 1, got {max_batch}"))
-    return POLICIES.make(name, options, max_batch=max_batch, times=times, view=view)
+    policy, checked = POLICIES.find(name), POLICIES.read(name, options)
+    make = partial(policy.make, checked, max_batch=max_batch, times=times, view=view)
+    if policy.built_in:
+        return make()
+    max_queue = getattr(checked, "max_queue", None)
+    return GuardedScheduler(name, make, max_queue=max_queue, failed=failed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +89,20 @@ class PoolRecipe:
         max_batch: int,
         view: PoolView,
         counts: SampleCounts | None = None,
+        failed: Callable[[str], None] | None = None,
     ) -> PoolParts:
         """A fresh scheduler that asks `times`. Raises OptionError as `make_scheduler` does.
 
         `counts`: where samples are counted, if they are to be counted on from before.
+        `failed`: as of `make_scheduler`.
         """
         scheduler = make_scheduler(
-            self.scheduler, self.options, max_batch=max_batch, times=times, view=view
+            self.scheduler,
+            self.options,
+            max_batch=max_batch,
+            times=times,
+            view=view,
+            failed=failed,
         )
         sampling = None
         if self.profiling > 0.0 and isinstance(times, ClassedTimes):

@@ -17,6 +17,7 @@ from slacktide.frontends.security import (
     is_loopback,
 )
 from slacktide.frontends.sizes import MIB
+from slacktide.models.plugins import admit_name
 from slacktide.scheduling import POLICIES
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
@@ -114,6 +115,7 @@ class ServerSettings:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
         if self.scheduler is not None:
+            admit_name(POLICIES, self.scheduler, imports=True)
             for name, options in (("scheduler", {}), ("scheduler_options", self.scheduler_options)):
                 try:
                     POLICIES.read(self.scheduler, options)

@@ -38,13 +38,18 @@ class Cell:
     places: Places
     folder: FilePath
     """Where the file is: paths in it start here."""
+    imports: bool = False
+    """Whether it may name schedulers and planners to import."""
 
 
-def read_scenario(path: FilePath, settings: Sequence[str] = ()) -> tuple[Cell, ...]:
+def read_scenario(
+    path: FilePath, settings: Sequence[str] = (), *, imports: bool = False
+) -> tuple[Cell, ...]:
     """The cells of the scenario in the file at `path`, in the order of its grid; at least one.
 
-    `settings` are `KEY=VALUE` with dotted keys, which replace what the file says. Raises
-    ScenarioError with every problem.
+    `settings` are `KEY=VALUE` with dotted keys, which replace what the file says. `imports`:
+    whether it may name schedulers and planners to import, as `module:Class`. Raises ScenarioError
+    with every problem.
     """
     try:
         with open(path, "rb") as file:
@@ -56,11 +61,16 @@ def read_scenario(path: FilePath, settings: Sequence[str] = ()) -> tuple[Cell, .
         raise ScenarioError([f"cannot read {path}: {error.strerror}"]) from None
     except UnicodeDecodeError:
         raise ScenarioError([f"{path.name}: expected UTF-8"]) from None
-    return parse_scenario(text, path.name, path.parent, settings)
+    return parse_scenario(text, path.name, path.parent, settings, imports=imports)
 
 
 def parse_scenario(
-    text: str, name: str, folder: FilePath, settings: Sequence[str] = ()
+    text: str,
+    name: str,
+    folder: FilePath,
+    settings: Sequence[str] = (),
+    *,
+    imports: bool = False,
 ) -> tuple[Cell, ...]:
     """As `read_scenario`, from the text of a file called `name` in `folder`."""
     try:
@@ -73,16 +83,16 @@ def parse_scenario(
     document.setdefault("title", FilePath(name).stem)
     for setting in settings:
         document, places = _overridden(document, places, setting)
-    whole = checked(document, places)
+    whole = checked(document, places, imports=imports)
     plain = {key: value for key, value in document.items() if key != "grid"}
-    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, places, folder)
+    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, places, folder, imports)
     return _cells(bare, whole.grid)
 
 
-def checked(document: Mapping[str, Any], places: Places) -> Scenario:
+def checked(document: Mapping[str, Any], places: Places, *, imports: bool = False) -> Scenario:
     """The scenario that a document states. Raises ScenarioError with every problem in it."""
     try:
-        scenario = Scenario.model_validate(document)
+        scenario = Scenario.model_validate(document, context={"imports": imports})
     except ValidationError as error:
         raise places.error(*complaints(error, Scenario)) from None
     problems = []
@@ -127,7 +137,9 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
         try:
             for (key, values), index in zip(grid.items(), choice, strict=True):
                 cell = _chosen(cell, key, index, values[index])
-            cells.append(replace(cell, scenario=checked(cell.document, cell.places)))
+            cells.append(
+                replace(cell, scenario=checked(cell.document, cell.places, imports=cell.imports))
+            )
         except ScenarioError as error:
             problems += error.problems
     if problems:

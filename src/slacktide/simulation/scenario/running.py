@@ -83,6 +83,7 @@ def task_of(cell: Cell, seed: int) -> dict[str, Any]:
         "labels": dict(cell.labels),
         "file": cell.places.file,
         "folder": str(cell.folder),
+        "imports": cell.imports,
         "seed": seed,
     }
 
@@ -91,11 +92,12 @@ def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
     """`run_cell` from and to plain data."""
     places = Places(task["file"], {})
     cell = Cell(
-        scenario=checked(task["document"], places),
+        scenario=checked(task["document"], places, imports=task["imports"]),
         document=task["document"],
         labels=task["labels"],
         places=places,
         folder=Path(task["folder"]),
+        imports=task["imports"],
     )
     return run_cell(cell, task["seed"]).to_dict()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NoReturn
 
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
@@ -13,6 +15,7 @@ from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution
 from slacktide.simulation.items import Item
+from slacktide.simulation.scenario.places import ScenarioError
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
@@ -84,7 +87,9 @@ class World:
                 known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
             times = model.profile.times(known, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
-                return model.scheduler.parts(times, max_batch=max_batch, view=view)
+                return model.scheduler.parts(
+                    times, max_batch=max_batch, view=view, failed=partial(_stop, pool.model)
+                )
             assert isinstance(model.profile, PaddedProfile)
             options = model.scheduler
             if options.deferral_discount is None:
@@ -113,3 +118,8 @@ class World:
     def items(self, seed: int) -> Iterator[Item]:
         """The requests."""
         return requests(self.streams, duration=self.length, seed=seed)
+
+
+def _stop(model: str, told: str) -> NoReturn:
+    """A scheduler that broke its contract ends the run: its figures would mean nothing."""
+    raise ScenarioError([f"models.{model}: {told}"])

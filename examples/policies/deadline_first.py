@@ -1,0 +1,55 @@
+"""A scheduler of one's own: earliest deadline first, in the largest batch that keeps the first.
+
+    slacktide simulate examples/scenarios/bursty-classifier.yaml --allow-imports \
+        --set scheduler=examples.policies.deadline_first:DeadlineFirst
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from slacktide.domain import Reason, Replica, Request
+from slacktide.domain.options import option
+from slacktide.domain.units import SECONDS
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
+from slacktide.scheduling.arrival_policy import ArrivalPolicy
+from slacktide.scheduling.options import QueueOptions
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineFirstOptions(QueueOptions):
+    margin: float = option(0.001, "Time to spare at the deadline.", unit=SECONDS, least=0)
+
+
+class DeadlineFirst(ArrivalPolicy):
+    Options = DeadlineFirstOptions
+
+    def __init__(
+        self, options: DeadlineFirstOptions, *, max_batch: int, times: BatchTimes, view: PoolView
+    ) -> None:
+        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
+        self._times, self._margin = times, options.margin
+
+    def expire(self, *, now: float) -> list[tuple[int, Reason]]:
+        late = [one.id for one in self.pending() if self._latest(one) <= now]
+        return [(id, Reason.HOPELESS) for id in late if self.remove(id)]
+
+    def next_expiry(self) -> float | None:
+        return min(map(self._latest, self.pending()), default=None)
+
+    def _latest(self, one: Request) -> float:
+        alone = self._times.expected(one.rows, 1) + self._margin
+        return inf if one.best_effort else one.deadline - alone
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+        members: list[Request] = []
+        rows, cores = 0, max(1, len(replica.cores))
+        for one in sorted(self.pending(), key=lambda one: (one.deadline, one.id)):
+            first, more = (members or [one])[0], rows + one.rows
+            ends = now + self._times.expected(more, cores) + self._margin
+            fits = more <= replica.max_batch and one.signature == first.signature
+            if not members or (fits and ends <= first.deadline):
+                members.append(one)
+                rows = more
+        return Proposal(tuple(members), rows) if members else Idle()

@@ -1,0 +1,188 @@
+"""`GuardedScheduler`: holds a scheduler that others wrote to the contract of `engine/ports.py`.
+
+The engine trusts the schedulers that are built in: what they propose is run as it is. One that is
+not might raise, propose what is not queued, or name a request twice, and the engine's books would
+no longer add up. So the guard keeps books of its own. At the first breach it calls the scheduler no
+more: all that waits ends as `unavailable`, every request that comes later is refused as such, and
+`failed` is called with a sentence. Other pools notice nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import isnan
+from typing import Any
+
+from slacktide.domain import Batch, Notice, Reason, Replica, Request
+from slacktide.engine.ports import Idle, Proposal, Scheduler, WaitUntil
+
+
+class GuardedScheduler:
+    """A `Scheduler` around another."""
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Scheduler],
+        *,
+        max_queue: int | None,
+        failed: Callable[[str], None] | None,
+    ) -> None:
+        """`make` makes the other; `max_queue` holds whatever it does."""
+        self._name = name
+        self._failed = failed
+        self._max_queue = max_queue
+        self._queued: dict[int, Request] = {}
+        self._notices: set[int] = set()
+        self._broken = False
+        self._made: Any = None
+        try:
+            self._made = make()
+        except Exception as error:
+            self._fail(f"cannot be made: {type(error).__name__}: {error}")
+
+    def announce(self, notice: Notice, *, now: float) -> Reason | None:
+        """See `Scheduler`."""
+        reason = self._refusal() or self._answer("announce", notice, now=now)
+        if reason is None:
+            self._notices.add(notice.id)
+        return reason
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        """See `Scheduler`."""
+        self._notices.discard(request.id)
+        reason = self._refusal()
+        if reason is not None:
+            self._call("remove", request.id)
+            return reason
+        reason = self._answer("add", request, now=now)
+        if reason is None:
+            self._queued[request.id] = request
+        return reason
+
+    def admit_moved(self, request: Request, *, now: float) -> None:
+        """See `Scheduler`."""
+        self._notices.discard(request.id)
+        self._queued[request.id] = request
+        self._call("admit_moved", request, now=now)
+
+    def remove(self, id: int) -> bool:
+        """See `Scheduler`."""
+        known = id in self._notices or id in self._queued
+        self._forget(id)
+        self._call("remove", id)
+        return known
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        """See `Scheduler`; once broken, everything that waits. A timer that is due again at once
+        would keep the loop busy for ever, so that is a breach as well."""
+        found = self._call("expire", now=now)
+        gone: dict[int, Reason] = {}
+        try:
+            for id, reason in () if self._broken else found:
+                if id in gone or not (id in self._queued or id in self._notices):
+                    raise ValueError(f"named request {id}, which is not queued")
+                if not isinstance(reason, Reason):
+                    raise TypeError(f"gave {reason!r} as a reason")
+                gone[id] = reason
+            if not gone and (due := self.next_expiry()) is not None and due <= now:
+                raise ValueError(f"nothing is named at {now}, and next_expiry is {due}")
+        except Exception as error:
+            self._fail(f"expire: {error}")
+        if self._broken:
+            gone = dict.fromkeys((*self._notices, *self._queued), Reason.UNAVAILABLE)
+        for id in gone:
+            self._forget(id)
+        return tuple(gone.items())
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        """See `Scheduler`."""
+        found = self._call("propose", replica, now=now)
+        if self._broken or isinstance(found, Idle):
+            return Idle()
+        if isinstance(found, WaitUntil) and found.at > now:
+            return found
+        wrong = self._wrong(found, replica)
+        if wrong:
+            self._fail(f"propose: {wrong}")
+            return Idle()
+        return found  # type: ignore[no-any-return]  # a proposal, as has been seen
+
+    def _wrong(self, found: object, replica: Replica) -> str:
+        """What is wrong with a proposal; empty if nothing is."""
+        if not (isinstance(found, Proposal) and isinstance(found.members, tuple) and found.members):
+            return f"expected a proposal with members, got {found!r:.100}"
+        seen: set[int] = set()
+        for member in found.members:
+            id = getattr(member, "id", None)
+            if not isinstance(id, int) or self._queued.get(id) is not member:
+                return f"request {id} is not queued"
+            if id in seen:
+                return f"request {id} is taken twice"
+            seen.add(id)
+        if len({member.signature for member in found.members}) > 1:
+            return "the members differ in shape"
+        rows = sum(member.rows for member in found.members)
+        if found.rows != rows or rows > replica.max_batch:
+            return f"{found.rows} rows are stated for {rows}, of at most {replica.max_batch}"
+        return ""
+
+    def take(self, batch: Batch) -> None:
+        """See `Scheduler`."""
+        for member in batch.members:
+            self._forget(member.id)
+        self._call("take", batch)
+
+    def ended(self, batch: Batch, *, now: float) -> None:
+        """See `Scheduler`."""
+        self._call("ended", batch, now=now)
+
+    def next_expiry(self) -> float | None:
+        """See `Scheduler`; once broken, at once while anything waits."""
+        found = self._call("next_expiry")
+        if not self._broken and not (found is None or isinstance(found, int | float)):
+            self._fail(f"next_expiry: expected seconds or None, got {found!r:.100}")
+        if self._broken:
+            return 0.0 if self._queued or self._notices else None
+        return None if found is None or isnan(found) else found
+
+    def pending(self) -> tuple[Request, ...]:
+        """Every queued request, in the order of arrival."""
+        return tuple(self._queued.values())
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def _refusal(self) -> Reason | None:
+        if self._broken:
+            return Reason.UNAVAILABLE
+        waiting = len(self._queued) + len(self._notices)
+        full = self._max_queue is not None and waiting >= self._max_queue
+        return Reason.QUEUE_FULL if full else None
+
+    def _answer(self, method: str, *given: object, now: float) -> Reason | None:
+        """What the scheduler says to a request at the door."""
+        found = self._call(method, *given, now=now)
+        if not (self._broken or found is None or isinstance(found, Reason)):
+            self._fail(f"{method}: expected a reason or None, got {found!r:.100}")
+        return Reason.UNAVAILABLE if self._broken else found
+
+    def _call(self, method: str, *given: object, **named: object) -> Any:
+        """What the scheduler returns; None once it is broken."""
+        if self._broken:
+            return None
+        try:
+            return getattr(self._made, method)(*given, **named)
+        except Exception as error:  # foreign code may raise anything
+            self._fail(f"{method} raised {type(error).__name__}: {error}")
+            return None
+
+    def _forget(self, id: int) -> None:
+        self._notices.discard(id)
+        self._queued.pop(id, None)
+
+    def _fail(self, what: str) -> None:
+        if not self._broken:
+            self._broken = True
+            if self._failed is not None:
+                self._failed(f"scheduler {self._name!r} broke its contract: {what}")

@@ -1,0 +1,123 @@
+"""Schedulers and planners of others: named by entry points, imported only where that is allowed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from slacktide.domain.options import OptionError
+from slacktide.models import plugins
+from slacktide.models.repository.errors import SettingsError
+from slacktide.models.repository.settings_file import parse_settings, validate_settings
+from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.scheduling import POLICIES
+from slacktide.server.settings import ServerSettings
+from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
+
+ROOT = Path(__file__).parents[2]
+OWN = "examples.policies.deadline_first:DeadlineFirst"
+SCENARIO = f"""\
+duration: 2s
+scheduler: {{name: '{OWN}', margin: 2ms}}
+models:
+  m: {{padded: {{c0: 5ms, c1: 0.5ms, sizes: [1, 2, 4]}}}}
+applications:
+  web: {{model: m, arrivals: 'poisson:100', lengths: 'modes:short=3,long=17', slo: 40ms}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Registries as they were, and the repository's root as the folder of the process."""
+    monkeypatch.chdir(ROOT)
+    for registry in (POLICIES, PLANNERS):
+        monkeypatch.setattr(registry, "_offers", {})
+        monkeypatch.setattr(registry, "importer", None)
+    kept = {id(registry): dict(registry) for registry in (POLICIES, PLANNERS)}
+    yield
+    for registry in (POLICIES, PLANNERS):
+        registry.clear()
+        registry.update(kept[id(registry)])
+    plugins.offer_entry_points.cache_clear()
+
+
+def offered(monkeypatch: pytest.MonkeyPatch, *points: EntryPoint) -> None:
+    """As if packages with these entry points were installed."""
+
+    def entry_points(*, group: str) -> list[EntryPoint]:
+        return [point for point in points if point.group == group]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    plugins.offer_entry_points.cache_clear()
+
+
+def test_the_example_runs_in_a_scenario_that_may_import(tmp_path: Path) -> None:
+    (cell,) = parse_scenario(SCENARIO, "s.yaml", tmp_path, imports=True)
+    assert cell.scenario.scheduler.stated() == {"margin": 0.002}
+    report = run_cell(cell, 1)
+    assert 0.1 < report.goodput < 1.0
+
+
+def test_a_scenario_that_may_not_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="would import code"):
+        parse_scenario(SCENARIO, "s.yaml", tmp_path)
+
+
+def test_one_that_breaks_its_contract_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    text = SCENARIO.replace(OWN, "tests.scheduling.test_guard:TakesTwice").replace(
+        ", margin: 2ms", ""
+    )
+    (cell,) = parse_scenario(text, "s.yaml", tmp_path, imports=True)
+    build(cell)
+    with pytest.raises(ScenarioError, match=r"models.m: scheduler .* is taken twice"):
+        run_cell(cell, 1)
+
+
+def test_server_settings_may_name_a_class() -> None:
+    assert ServerSettings(scheduler=OWN, scheduler_options={"margin": "2ms"}).scheduler == OWN
+    with pytest.raises(ValueError, match=r"scheduler_options: .*margin: expected at least 0s"):
+        ServerSettings(scheduler=OWN, scheduler_options={"margin": -1.0})
+    with pytest.raises(ValueError, match="cannot be used: ModuleNotFoundError"):
+        ServerSettings(scheduler="no.such:Thing")
+
+
+@pytest.mark.parametrize(
+    "text", [f"scheduler: '{OWN}'", f"cores: {{min: 1, max: 2}}\nscaling: '{OWN}'"]
+)
+def test_a_file_of_a_repository_never_imports_by_name(text: str) -> None:
+    ServerSettings(scheduler=OWN)  # allowed there, and still not here
+    with pytest.raises(SettingsError, match="would import code"):
+        parse_settings(text.encode(), where="m/slacktide.yaml")
+
+
+def test_a_file_may_name_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, EntryPoint("mine", OWN, "slacktide.schedulers"))
+    document = parse_settings(b"scheduler: {name: mine, margin: 3ms}", where="m/slacktide.yaml")
+    choice = validate_settings(document, where="").scheduler
+    assert (choice.name, choice.stated()) == ("mine", {"margin": 0.003})
+
+
+def test_an_entry_point_that_cannot_be_imported_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offered(monkeypatch, EntryPoint("mine", "no_such_module:Thing", "slacktide.schedulers"))
+    with pytest.raises(SettingsError, match=r"scheduler.name: scheduler 'mine' cannot be used"):
+        parse_settings(b"scheduler: mine", where="m/slacktide.yaml")
+    assert validate_settings({}, where="").scheduler.name == "slack"
+
+
+def test_what_is_built_in_cannot_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered(monkeypatch, EntryPoint("slack", OWN, "slacktide.schedulers"))
+    plugins.offer_entry_points()
+    assert POLICIES.find("slack").built_in
+
+
+def test_a_replay_imports_only_once_it_may() -> None:
+    with pytest.raises(OptionError, match="expected a scheduler"):
+        POLICIES.find(OWN)
+    plugins.admit_all()
+    assert not POLICIES.find(OWN).built_in

@@ -1,0 +1,172 @@
+"""A scheduler that others wrote is held to its contract; at the first breach it is out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from slacktide.domain import Batch, Reason
+from slacktide.domain.options import OptionError
+from slacktide.domain.registry import Registered
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.scheduling import POLICIES, Fifo, FifoOptions, make_scheduler
+from slacktide.scheduling.options import QueueOptions
+
+Make = Callable[..., tuple[object, list[str]]]
+
+
+class Raises(Fifo):
+    def propose(self, replica, *, now):
+        raise RuntimeError("no idea")
+
+
+class RaisesAtTheDoor(Fifo):
+    def add(self, request, *, now):
+        raise KeyError(request.id)
+
+
+class TakesTwice(Fifo):
+    def propose(self, replica, *, now):
+        first = self.pending()[0]
+        return Proposal((first, first), 2 * first.rows)
+
+
+class Invents(Fifo):
+    made = None
+
+    def propose(self, replica, *, now):
+        return Proposal((self.made,), 1)
+
+
+class Miscounts(Fifo):
+    def propose(self, replica, *, now):
+        return Proposal(self.pending(), 99)
+
+
+class SaysNothing(Fifo):
+    def propose(self, replica, *, now):
+        return None
+
+
+class WaitsForThePast(Fifo):
+    def propose(self, replica, *, now):
+        return WaitUntil(now)
+
+
+class NamesOthers(Fifo):
+    def next_expiry(self):
+        return 0.0
+
+    def expire(self, *, now):
+        return [(99, Reason.EXPIRED)]
+
+
+class AsksAgainAndAgain(Fifo):
+    def next_expiry(self):
+        return 0.0
+
+
+@pytest.fixture
+def guarded(lab, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a guarded scheduler of a class, and the list of what it is found out in."""
+
+    def make(kind: type[Fifo], **options: object) -> tuple[object, list[str]]:
+        monkeypatch.setitem(POLICIES, "own", Registered("own", FifoOptions, kind, built_in=False))
+        told: list[str] = []
+        times = lab.LogNormalTimes(lab.residual)
+        made = make_scheduler(
+            "own", options, max_batch=8, times=times, view=lab.LaneView(), failed=told.append
+        )
+        return made, told
+
+    return make
+
+
+def test_one_that_keeps_to_it_works_as_it_would_alone(lab, guarded: Make) -> None:
+    scheduler, told = guarded(Fifo)
+    for id in range(3):
+        assert scheduler.add(lab.request(id, 9.0), now=0.0) is None
+    assert scheduler.remove(1)
+    assert not scheduler.remove(1)
+    proposal = scheduler.propose(lab.REPLICA, now=0.0)
+    assert [member.id for member in proposal.members] == [0, 2]
+    scheduler.take(Batch(0, lab.REPLICA, proposal.members, 2, 0.0, 1.0))
+    assert (len(scheduler), scheduler.pending(), told) == (0, (), [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (Raises, "propose raised RuntimeError: no idea"),
+        (TakesTwice, "propose: request 0 is taken twice"),
+        (Miscounts, "propose: 99 rows are stated for 2"),
+        (SaysNothing, "propose: expected a proposal with members, got None"),
+        (WaitsForThePast, "propose: expected a proposal"),
+    ],
+)
+def test_a_breach_ends_what_waits_and_refuses_what_comes(
+    lab, guarded: Make, kind: type[Fifo], sentence: str
+) -> None:
+    scheduler, told = guarded(kind)
+    for id in range(2):
+        assert scheduler.add(lab.request(id, 9.0), now=0.0) is None
+    assert isinstance(scheduler.propose(lab.REPLICA, now=0.0), Idle)
+    assert len(told) == 1
+    assert f"scheduler 'own' broke its contract: {sentence}" in told[0]
+    assert scheduler.next_expiry() == 0.0
+    assert scheduler.expire(now=0.0) == ((0, Reason.UNAVAILABLE), (1, Reason.UNAVAILABLE))
+    assert scheduler.add(lab.request(2, 9.0), now=0.0) is Reason.UNAVAILABLE
+    assert (len(scheduler), scheduler.next_expiry(), len(told)) == (0, None, 1)
+
+
+def test_a_request_that_is_not_queued_is_not_run(lab, guarded: Make) -> None:
+    Invents.made = lab.request(0, 9.0)
+    scheduler, told = guarded(Invents)
+    scheduler.add(lab.request(0, 9.0), now=0.0)  # another object of the same id is not it
+    assert isinstance(scheduler.propose(lab.REPLICA, now=0.0), Idle)
+    assert "request 0 is not queued" in told[0]
+
+
+def test_one_that_raises_at_the_door_refuses(lab, guarded: Make) -> None:
+    scheduler, told = guarded(RaisesAtTheDoor)
+    assert scheduler.add(lab.request(7, 9.0), now=0.0) is Reason.UNAVAILABLE
+    assert "add raised KeyError: 7" in told[0]
+    assert len(scheduler) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [(NamesOthers, "request 99, which is not queued"), (AsksAgainAndAgain, "nothing is named")],
+)
+def test_what_expires_is_checked_too(lab, guarded: Make, kind: type[Fifo], sentence: str) -> None:
+    scheduler, told = guarded(kind)
+    scheduler.add(lab.request(0, 9.0), now=0.0)
+    assert scheduler.expire(now=1.0) == ((0, Reason.UNAVAILABLE),)
+    assert sentence in told[0]
+
+
+def test_one_that_cannot_be_made_fails_alone(lab, guarded: Make) -> None:
+    class Broken(Fifo):
+        def __init__(self, options, **known) -> None:
+            raise ZeroDivisionError("early")
+
+    scheduler, told = guarded(Broken)
+    assert "cannot be made: ZeroDivisionError: early" in told[0]
+    assert scheduler.add(lab.request(0, 9.0), now=0.0) is Reason.UNAVAILABLE
+
+
+def test_the_queues_limit_holds_whatever_it_does(lab, guarded: Make) -> None:
+    scheduler, _ = guarded(Fifo, max_queue=1)
+    assert scheduler.add(lab.request(0, 9.0), now=0.0) is None
+    assert scheduler.add(lab.request(1, 9.0), now=0.0) is Reason.QUEUE_FULL
+
+
+def test_a_class_without_options_of_a_queue_is_refused() -> None:
+    class Plain:
+        Options = dict
+
+    POLICIES.offer("plain", lambda: Plain)
+    with pytest.raises(OptionError, match=QueueOptions.__name__):
+        POLICIES.find("plain")
+    del POLICIES._offers["plain"]
