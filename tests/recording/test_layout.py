@@ -51,13 +51,13 @@ from slacktide.engine import EngineSettings
 from slacktide.recording import Call, Header, LayoutError
 from slacktide.recording.records import (
     EVENTS,
+    Reader,
     answers,
     header_line,
     layout,
     plain_commands,
     plain_events,
     read_header,
-    read_record,
     started,
 )
 
@@ -144,7 +144,7 @@ def test_every_event_that_has_fields_is_drawn() -> None:
 @given(st.lists(any_event, max_size=3), finite)
 def test_events_survive_to_the_bit(events: list[Event], now: float) -> None:
     line = orjson.dumps((now, plain_events(events), []))
-    read = read_record(orjson.loads(line))
+    read = Reader().record(orjson.loads(line))
     assert read == Call(now, tuple(events))
     assert repr(read) == repr(Call(now, tuple(events)))  # 0.0 and -0.0 are equal, 1 and 1.0 too
 
@@ -182,7 +182,7 @@ def test_nothing_is_left_out_but_what_equals_the_time_of_the_call() -> None:
 
 
 def test_answers_and_replicas_are_read_back() -> None:
-    call = read_record(orjson.loads(orjson.dumps((9.5, [], plain_commands(COMMANDS)))))
+    call = Reader().record(orjson.loads(orjson.dumps((9.5, [], plain_commands(COMMANDS)))))
     assert isinstance(call, Call)
     assert list(answers(call)) == [(5, OUTCOME)]
     assert list(started(call)) == [REPLICA]
@@ -197,7 +197,7 @@ def test_a_header_survives() -> None:
 
 def refusal(line: object) -> str:
     with pytest.raises(LayoutError) as told:
-        read_record(line)
+        Reader().record(line)
     return str(told.value)
 
 
@@ -241,8 +241,35 @@ def test_a_recording_of_another_version_is_refused_and_says_which_fields() -> No
     plain = orjson.loads(orjson.dumps(header))
     with pytest.raises(LayoutError, match="this version reads 1, got 2"):
         read_header(plain | {"slacktide_recording": 2})
-    other = plain | {"layout": plain["layout"] | {"Request": ["id"]}}
-    with pytest.raises(LayoutError, match=r"Request has other fields in the .* \(9\.9\)"):
+    other = plain | {"layout": plain["layout"] | {"Request": ["id", "mood"]}}
+    with pytest.raises(LayoutError, match=r"Request has other fields: mood in .* \(9\.9\)"):
         read_header(other)
+    lacking = plain | {"layout": plain["layout"] | {"Request": ["id"]}}
+    with pytest.raises(LayoutError, match="Request has other fields: model, arrival, deadline in"):
+        read_header(lacking)
     fewer = {name: each for name, each in plain["layout"].items() if name != "RowsReleased"}
     assert read_header(plain | {"layout": fewer}).part == 1
+
+
+def test_fields_of_another_version_are_found_by_name() -> None:
+    """What it lacked has its default; of commands it is left open, and not compared."""
+    reader = Reader(
+        {
+            "Request": ["deadline", "id", "model", "arrival"],
+            "Answer": ["id", "cause", "reason"],
+        }
+    )
+    event = ["Submitted", [2.0, 5, "m", 1.0]]
+    answer = ["Answer", 5, 11, "hopeless"]
+    call = reader.record([9.5, [event], [answer, ["FreeSlots", 11, [5]]]])
+    assert isinstance(call, Call)
+    assert call.events == (Submitted(REQUEST),)
+    (read, freed) = call.commands
+    assert read[:4] == ["Answer", 11, 5, "hopeless"]
+    assert len(read) == len(layout()["Answer"]) + 1
+    assert set(read[4:]) == {None}
+    assert freed == ["FreeSlots", 11, [5]]
+    plain = orjson.loads(orjson.dumps(plain_commands([Answer(5, OUTCOME, 11)])))
+    assert reader.recorded(plain) == [read]
+    with pytest.raises(LayoutError, match="Answer has too few values"):
+        reader.record([9.5, [], [answer[:3]]])

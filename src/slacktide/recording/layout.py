@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from operator import attrgetter
@@ -112,45 +112,82 @@ def record_encoder(
     return encode
 
 
-@cache
-def decoder(hint: Hashable) -> Decode:
-    """What reads a plain value of `hint` back."""
-    if hint in _PLAIN:
-        return _SCALARS[hint]
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        return _enum(hint)
-    if _is_record(hint):
-        return _record(hint)
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin in (UnionType, Union):
-        (inner,) = [decoder(part) for part in parts if part is not NoneType]
-        return lambda value, name: None if value is None else inner(value, name)
-    if origin is tuple:
-        return _tuple(decoder(parts[0]))
-    raise TypeError(f"no layout for {hint!r}")
-
-
 def _is_record(hint: object) -> TypeGuard[type[Any]]:
     return isinstance(hint, type) and (is_dataclass(hint) or hasattr(hint, "_fields"))
 
 
-def _record(type_: type[Any]) -> Decode:
-    hints = get_type_hints(type_)
-    names = names_of(type_)
-    made = [(name, decoder(hints[name])) for name in names]
+class Decoders:
+    """What reads plain values back that were written with the fields `stated`, by type name.
 
-    def decode(value: Any, name: str) -> Any:
-        if not isinstance(value, list) or len(value) != len(made):
-            raise LayoutError(f"{name}: expected {len(made)} values ({', '.join(names)})")
-        parts = [
-            read(each, f"{name}.{field}") for (field, read), each in zip(made, value, strict=True)
-        ]
-        try:
-            return type_(*parts)
-        except ValueError as error:
-            raise LayoutError(f"{name}: {error}") from None
+    A type that is not in it has the fields of this version. Fields of another version are found by
+    name: what it lacked has its default.
+    """
 
-    return decode
+    def __init__(self, stated: Mapping[str, Sequence[str]]) -> None:
+        self._stated = stated
+        self._made: dict[Hashable, Decode] = {}
+
+    def of(self, hint: Hashable) -> Decode:
+        """What reads a `hint`. Raises LayoutError if it had fields that there are no more."""
+        found = self._made.get(hint)
+        if found is None:
+            found = self._made[hint] = self._make(hint)
+        return found
+
+    def _make(self, hint: Hashable) -> Decode:
+        if hint in _PLAIN:
+            return _SCALARS[hint]
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return _enum(hint)
+        if _is_record(hint):
+            return self._record(hint)
+        origin, parts = get_origin(hint), get_args(hint)
+        if origin in (UnionType, Union):
+            (inner,) = [self.of(part) for part in parts if part is not NoneType]
+            return lambda value, name: None if value is None else inner(value, name)
+        if origin is tuple:
+            return _tuple(self.of(parts[0]))
+        raise TypeError(f"no layout for {hint!r}")
+
+    def _record(self, type_: type[Any]) -> Decode:
+        hints = get_type_hints(type_)
+        names = tuple(self._stated.get(type_.__name__, names_of(type_)))
+        gone = [name for name in names if name not in hints]
+        lacking = [name for name in names_of(type_) if name not in names]
+        gone += [name for name in lacking if name not in _defaults(type_)]
+        if gone:
+            raise LayoutError(f"{type_.__name__} has other fields: {', '.join(gone)}")
+        made = [(name, self.of(hints[name])) for name in names]
+        in_order = names == names_of(type_)
+
+        def decode(value: Any, name: str) -> Any:
+            if not isinstance(value, list) or len(value) != len(made):
+                raise LayoutError(f"{name}: expected {len(made)} values ({', '.join(names)})")
+            parts = [
+                read(each, f"{name}.{field}")
+                for (field, read), each in zip(made, value, strict=True)
+            ]
+            try:
+                return type_(*parts) if in_order else type_(**dict(zip(names, parts, strict=True)))
+            except ValueError as error:
+                raise LayoutError(f"{name}: {error}") from None
+
+        return decode
+
+
+decoder = Decoders({}).of
+"""What reads back a plain value that this version wrote."""
+
+
+def _defaults(type_: type[Any]) -> set[str]:
+    """The fields that need not be given."""
+    if is_dataclass(type_):
+        return {
+            each.name
+            for each in fields(type_)
+            if each.default is not MISSING or each.default_factory is not MISSING
+        }
+    return set(type_._field_defaults)
 
 
 def _enum(type_: type[Enum]) -> Decode:

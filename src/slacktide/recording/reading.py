@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from slacktide.recording.errors import LayoutError, RecordingError
-from slacktide.recording.records import Header, Record, read_header, read_record
+from slacktide.recording.records import Header, Reader, Record, read_header
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Recording:
         self.warnings: list[str] = []
         """What was passed over; complete once all lines have been read."""
         newest = _header(path)
+        self.reader = Reader(newest.layout)
         self._parts = [(path, newest)]
         before = path.with_name(f"{path.name}.1")
         if newest.part > 1 and before.exists():
@@ -79,9 +80,17 @@ class Recording:
                             "the server was killed"
                         )
                         return
-                    yield Line(path, number, _record(text, path, number))
+                    yield Line(path, number, self._record(text, path, number))
         except OSError as error:
             raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
+
+    def _record(self, text: bytes, path: Path, number: int) -> Record:
+        try:
+            return self.reader.record(orjson.loads(text))
+        except orjson.JSONDecodeError as error:
+            raise RecordingError(f"{path}:{number}: expected a line of JSON: {error}") from None
+        except LayoutError as error:
+            raise RecordingError(f"{path}:{number}: {error}") from None
 
 
 def _header(path: Path) -> Header:
@@ -96,12 +105,3 @@ def _header(path: Path) -> Header:
         raise RecordingError(f"{path}:1: expected the header of a recording") from None
     except LayoutError as error:
         raise RecordingError(f"{path}:1: {error}") from None
-
-
-def _record(text: bytes, path: Path, number: int) -> Record:
-    try:
-        return read_record(orjson.loads(text))
-    except orjson.JSONDecodeError as error:
-        raise RecordingError(f"{path}:{number}: expected a line of JSON: {error}") from None
-    except LayoutError as error:
-        raise RecordingError(f"{path}:{number}: {error}") from None

@@ -1,7 +1,8 @@
 """The lines of a recording.
 
 1. A *header* opens each part of a recording (`Header`). It states the layout of all arrays, so that
-   a recording made by another version is refused with a reason and never misread.
+   a recording made by another version is read by the names of its fields (`Reader`), or refused
+   with a reason, and never misread.
 2. A *pool* (`PoolOpened`): how the engine made a pool, with its predictions as of then. It stands
    before the call that opened the pool, and again, as learnt meanwhile, at the head of later parts.
 3. A *call* (`Call`): one `Engine.handle_all(events, now)`, and the commands that it gave.
@@ -35,7 +36,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import EngineSettings
 from slacktide.recording.errors import LayoutError
-from slacktide.recording.layout import decoder, layout_of, record_encoder
+from slacktide.recording.layout import Decoders, decoder, layout_of, record_encoder
 from slacktide.scheduling import PoolRecipe
 
 SCHEMA = 1
@@ -60,6 +61,8 @@ class Header:
     """Events in the parts before this one."""
     plan: Plan | None = None
     """In force as the part began; None in the first."""
+    layout: Mapping[str, Sequence[str]] = field(default_factory=dict, compare=False, repr=False)
+    """The fields of its arrays by type name, where they are not those of this version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Call:
 Record: TypeAlias = PoolOpened | Call
 
 EVENTS: Mapping[str, type] = {type_.__name__: type_ for type_ in get_args(Event)}
+_COMMANDS = {type_.__name__ for type_ in get_args(Command)}
 
 
 def _ids(things: Sequence[Any]) -> list[int]:
@@ -203,26 +207,40 @@ def read_header(line: object) -> Header:
     if schema != SCHEMA:
         raise LayoutError(f"slacktide_recording: this version reads {SCHEMA}, got {schema!r}")
     fields = _keys(line, "header", _HEADER)
-    here = layout()
-    stated = fields["layout"]
-    if not isinstance(stated, dict):
-        raise LayoutError(f"layout: expected an object, got {stated!r}")
-    for name, names in stated.items():
-        # What this version has and that one had not cannot be in the recording.
-        if names != here.get(name):
-            raise LayoutError(
-                f"layout: {name} has other fields in the version that recorded this "
-                f"({fields['software']}) than in this one; replay it with that version"
-            )
+    software = decoder(str)(fields["software"], "software")
+    stated = _stated(fields["layout"], software)
     return Header(
         decoder(str)(fields["recording"], "recording"),
         decoder(int)(fields["part"], "part"),
-        decoder(str)(fields["software"], "software"),
+        software,
         decoder(str)(fields["began"], "began"),
-        decoder(EngineSettings)(fields["settings"], "settings"),
+        Decoders(stated).of(EngineSettings)(fields["settings"], "settings"),
         decoder(int)(fields["events_before"], "events_before"),
-        decoder(Plan | None)(fields["plan"], "plan"),
+        Decoders(stated).of(Plan | None)(fields["plan"], "plan"),
+        stated,
     )
+
+
+def _stated(value: object, software: str) -> dict[str, list[str]]:
+    """What a header states of types whose fields are others in this version."""
+    if not isinstance(value, dict):
+        raise LayoutError(f"layout: expected an object, got {value!r}")
+    here = layout()
+    changed = {name: names for name, names in value.items() if names != here.get(name)}
+    try:
+        for name, names in changed.items():
+            gone = [each for each in names if each not in here.get(name, ())]
+            if gone:
+                raise LayoutError(f"{name} has other fields: {', '.join(gone)}")
+        decoders = Decoders(changed)
+        for type_ in (*EVENTS.values(), EngineSettings):
+            decoders.of(type_)
+    except LayoutError as error:
+        raise LayoutError(
+            f"layout: {error} in the version that recorded this ({software}) than in this one; "
+            "replay it with that version"
+        ) from None
+    return changed
 
 
 def pool_line(opened: PoolOpened) -> dict[str, Any]:
@@ -238,33 +256,73 @@ def pool_line(opened: PoolOpened) -> dict[str, Any]:
     }
 
 
-def read_record(line: object) -> Record:
-    """Any line but a header. Raises LayoutError naming the field."""
-    if isinstance(line, dict):
-        return _read_pool(line)
-    if not isinstance(line, list) or len(line) != 3:
-        raise LayoutError("expected [now, events, commands]")
-    now, events, commands = line
-    if not isinstance(events, list) or not isinstance(commands, list):
-        raise LayoutError("expected lists of events and commands")
-    for command in commands:
-        if not isinstance(command, list) or len(command) < 2:
-            raise LayoutError(f"commands: expected [type, cause, …], got {command!r}")
-    return Call(_now(now), tuple([_read_event(event) for event in events]), tuple(commands))
+class Reader:
+    """Reads the lines of a recording by the layout that its header states."""
+
+    def __init__(self, stated: Mapping[str, Sequence[str]] | None = None) -> None:
+        stated = stated or {}
+        here = layout()
+        self._decoders = Decoders(stated)
+        self._events = {name: self._decoders.of(type_) for name, type_ in EVENTS.items()}
+        self._places: dict[str, list[int | None]] = {
+            name: [names.index(each) + 1 if each in names else None for each in here[name]]
+            for name, names in stated.items()
+            if name in _COMMANDS
+        }
+        """Of commands that had other fields: where each field of this version stood."""
+
+    def record(self, line: object) -> Record:
+        """Any line but a header. Raises LayoutError naming the field."""
+        if isinstance(line, dict):
+            return _read_pool(line)
+        if not isinstance(line, list) or len(line) != 3:
+            raise LayoutError("expected [now, events, commands]")
+        now, events, commands = line
+        if not isinstance(events, list) or not isinstance(commands, list):
+            raise LayoutError("expected lists of events and commands")
+        for command in commands:
+            if not isinstance(command, list) or len(command) < 2:
+                raise LayoutError(f"commands: expected [type, cause, …], got {command!r}")
+        if self._places:
+            commands = [self._in_order(command) for command in commands]
+        return Call(_now(now), tuple([self._event(each) for each in events]), tuple(commands))
+
+    def recorded(self, commands: Sequence[Plain]) -> list[Plain]:
+        """`commands` of this version without what the recording lacks."""
+        if not self._places:
+            return list(commands)
+        return [self._without(command) for command in commands]
+
+    def _in_order(self, command: Plain) -> Plain:
+        """A recorded command with the fields of this version; None: it lacks that one."""
+        places = self._places.get(command[0])
+        if places is None:
+            return command
+        if len(command) <= max(place or 0 for place in places):
+            raise LayoutError(f"commands: {command[0]} has too few values")
+        return [command[0], *(None if place is None else command[place] for place in places)]
+
+    def _without(self, command: Plain) -> Plain:
+        places = self._places.get(command[0])
+        if places is None:
+            return command
+        kept = [
+            None if place is None else each for place, each in zip(places, command[1:], strict=True)
+        ]
+        return [command[0], *kept]
+
+    def _event(self, value: object) -> Event:
+        name = value[0] if isinstance(value, list) and value else None
+        if not isinstance(value, list) or not isinstance(name, str) or name not in EVENTS:
+            raise LayoutError(f"events: expected one of {', '.join(EVENTS)}, got {value!r}")
+        event: Event = self._events[name](value[1:], name)
+        return event
 
 
 def _now(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise LayoutError(f"now: expected a number, got {value!r}")
     return float(value)
-
-
-def _read_event(value: object) -> Event:
-    name = value[0] if isinstance(value, list) and value else None
-    if not isinstance(value, list) or not isinstance(name, str) or name not in EVENTS:
-        raise LayoutError(f"events: expected one of {', '.join(EVENTS)}, got {value!r}")
-    event: Event = decoder(EVENTS[name])(value[1:], name)
-    return event
 
 
 def _read_pool(line: Mapping[str, Any]) -> PoolOpened:

@@ -114,7 +114,7 @@ def replay(
             watcher.before(record, engine)
         first = engine.events_seen
         commands = handled(engine, record)
-        replayed = _as_read(commands)
+        replayed = recording.reader.recorded(_as_read(commands))
         if replayed != list(record.commands):
             place = _first_difference(record.commands, replayed)
             found = Difference(line, record, first, place, record.commands, tuple(replayed))

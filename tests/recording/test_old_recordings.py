@@ -1,0 +1,35 @@
+"""What earlier versions recorded is replayed to the bit, in every field that it has.
+
+The names of the files begin with the commit whose code recorded them, in virtual time but for
+those of live servers. They stay as they are: a change that breaks one changes what the engine or a
+policy does.
+"""
+
+from __future__ import annotations
+
+import lzma
+from pathlib import Path
+
+import pytest
+
+from slacktide.recording import Recording, replay
+
+DATA = Path(__file__).with_name("data")
+NAMES = sorted(path.name.removesuffix(".rec.xz") for path in DATA.glob("*.rec.xz"))
+
+
+def unpacked(name: str, folder: Path) -> Recording:
+    path = folder / f"{name}.rec"
+    path.write_bytes(lzma.decompress((DATA / f"{name}.rec.xz").read_bytes()))
+    return Recording(path)
+
+
+def test_there_are_some_of_two_versions() -> None:
+    assert {name.partition("-")[0] for name in NAMES} == {"163e51c", "4c85b65"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_replayed_to_the_bit(name: str, tmp_path: Path) -> None:
+    replayed = replay(unpacked(name, tmp_path))
+    assert replayed.difference is None
+    assert replayed.commands > 0
