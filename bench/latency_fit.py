@@ -100,11 +100,11 @@ def _costs(rounds: int) -> tuple[float, float]:
         middle = time.process_time()
         revision = times.revision
         while times.revision == revision:
-            times.observe(factor * times.expected(4, 4), (), 4, 4)
+            times.observe(factor * times.of(4, 4).expected, (), 4, 4)
         start = time.process_time()
         for cores in range(1, 17):
             for rows in range(1, 17):
-                times.p99(rows, cores)
+                times.of(rows, cores)
         plans.append(time.process_time() - start)
         fits.append(middle - begin)
     return median(fits) * 1e3, median(plans) * 1e3

@@ -9,6 +9,7 @@ at batch 8 with `fifo` and `edf`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import exp, log
 from statistics import NormalDist, median
 from time import perf_counter
@@ -20,14 +21,32 @@ from bench.machine import cores, pin
 from bench.measurement import Figure, Goal, Options, Result, at_most
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
-from slacktide.profiles import Alike, BatchLatency, FixedTimes, classes_of_samples
+from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
 from slacktide.scheduling import DeadlineQueue, make_scheduler
 
 NORMAL = NormalDist()
 MAX_BATCH = 32
 
 
-class Times(Alike):
+@dataclass(frozen=True)
+class LogNormalTime:
+    """A batch time of this median and log-normal spread `sigma`."""
+
+    expected: float
+    sigma: float
+
+    @property
+    def p99(self) -> float:
+        return self.quantile(0.99)
+
+    def quantile(self, level: float) -> float:
+        return self.expected * exp(self.sigma * NORMAL.inv_cdf(level))
+
+    def on_time(self, budget: float) -> float:
+        return NORMAL.cdf(log(budget / self.expected) / self.sigma) if budget > 0 else 0.0
+
+
+class Times:
     """Log-normal batch times around a median; stands in for a profile."""
 
     revision = 0
@@ -36,20 +55,11 @@ class Times(Alike):
         self.latency = latency
         self.sigma = sigma
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self.latency(rows)
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LogNormalTime:
+        return LogNormalTime(self.latency(rows), self.sigma)
 
-    def p99(self, rows: int, cores: int) -> float:
-        return self.quantile(0.99, rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        return self.latency(rows) * exp(self.sigma * NORMAL.inv_cdf(level))
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        return NORMAL.cdf(log(budget / self.latency(rows)) / self.sigma) if budget > 0 else 0.0
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        pass
+    def classes(self, cores: int) -> None:
+        """All alike."""
 
 
 class View:

@@ -150,7 +150,7 @@ def slack(
         batch = Batch(batches, replica, proposal.members, proposal.rows, now, now + 1.0)
         batches += 1
         scheduler.take(batch)
-        lane.expected_end = now + believed.expected(proposal.rows, 1)
+        lane.expected_end = now + believed.of(proposal.rows, 1).expected
         seconds = times.draw(proposal.rows)
         admit(now + seconds)
         now += seconds

@@ -32,8 +32,8 @@ EXPORTS = {
         StartReplica StopReplica Submitted TellCircuit TimerFired
     """,
     "slacktide.engine": """
-        BatchTimes Engine EngineSettings Idle InvariantError LaneSnapshot PoolFactory PoolParts
-        PoolSnapshot PoolView Proposal SampleCounts Sampling Scheduler Snapshot WaitUntil
+        BatchTimes Engine EngineSettings Idle InvariantError LaneSnapshot Learner PoolFactory
+        PoolParts PoolSnapshot PoolView Proposal SampleCounts Sampling Scheduler Snapshot WaitUntil
         check_invariants
     """,
     "slacktide.examples": """
@@ -59,10 +59,10 @@ EXPORTS = {
         Timeline merge percentiles score timeline
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS Alike BatchLatency ClassedTimes
+        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassedTimes
         CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
-        RunClasses TimeDistribution batch_sizes classes_of_samples covering fit_latency
-        session_sizes
+        PointTime RunClasses SplitLogLogistic TimeDistribution batch_sizes
+        classes_of_samples covering fit_latency session_sizes
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording

@@ -43,10 +43,10 @@ from slacktide.engine import (
     WaitUntil,
     check_invariants,
 )
-from slacktide.profiles import Alike
+from slacktide.profiles import PointTime
 
 
-class FlatTimes(Alike):
+class FlatTimes:
     """`seconds` for any batch, certain; if it `divides`, that by the cores."""
 
     def __init__(self, seconds: float = 0.01, divides: bool = False) -> None:
@@ -54,22 +54,16 @@ class FlatTimes(Alike):
         self.divides = divides
         self.observed: list[tuple[float, int, int]] = []
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self.seconds / cores if self.divides else self.seconds
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+        return PointTime(self.seconds / cores if self.divides else self.seconds)
 
-    def p99(self, rows: int, cores: int) -> float:
-        return self.expected(rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        return self.expected(rows, cores)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        return 1.0 if budget >= self.expected(rows, cores) else 0.0
+    def classes(self, cores: int) -> None:
+        """All alike."""
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.observed.append((seconds, rows, cores))
 
-    def doubt(self) -> None:
+    def discount(self) -> None:
         """Certain of itself."""
 
     @property

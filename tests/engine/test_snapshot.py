@@ -69,7 +69,7 @@ def test_a_frozen_one_stays_as_it_is_while_the_engine_goes_on(busy):
     assert [request.id for request in frozen.waiting(M)] == [2, 3, 4]
     assert [pool.id for pool in frozen.serving("m")] == [M]
     assert frozen.serving("n") == []
-    assert frozen.pools[M].times.expected(1, 1) == 0.01
+    assert frozen.pools[M].times.of(1, 1).expected == 0.01
     with pytest.raises(RuntimeError, match="has gone on"):
         frozen.request(2)
 

@@ -49,7 +49,7 @@ def live(
         longest = max(lengths[name] * math.exp(0.05 * rng.standard_normal()) for name in names)
         seconds = machine * (fixed + rows * longest) * math.exp(noise * rng.standard_normal())
         members = [request(name, hint(name)) for name in names]
-        seen.append((times.forecast(members, rows, 1).expected, seconds))
+        seen.append((times.of(rows, 1, members).expected, seconds))
         times.observe(seconds, members, rows, 1)
     return seen
 
@@ -73,16 +73,16 @@ def test_requests_all_alike_are_predicted_as_before(application: str) -> None:
     assert answers.classes(1) is None
     assert answers.revision == before.revision
     for rows in (1, 4, 16):
-        assert answers.expected(rows, 1) == before.expected(rows, 1)
-        assert answers.p99(rows, 1) == before.p99(rows, 1)
-        assert answers.quantile(0.3, rows, 1) == before.quantile(0.3, rows, 1)
-        assert answers.on_time(9.0, rows, 1) == before.on_time(9.0, rows, 1)
-        assert answers.forecast([request()] * rows, rows, 1).p99 == before.p99(rows, 1)
+        assert answers.of(rows, 1).expected == before.of(rows, 1).expected
+        assert answers.of(rows, 1).p99 == before.of(rows, 1).p99
+        assert answers.of(rows, 1).quantile(0.3) == before.of(rows, 1).quantile(0.3)
+        assert answers.of(rows, 1).on_time(9.0) == before.of(rows, 1).on_time(9.0)
+        assert answers.of(rows, 1, [request()] * rows).p99 == before.of(rows, 1).p99
     assert times.prediction_error == before.prediction_error
     assert times.drift == before.drift
     assert times.batches == before.batches == 400
-    answers.doubt()
-    before.doubt()
+    answers.discount()
+    before.discount()
     assert times.drift == before.drift
 
 
@@ -184,7 +184,7 @@ def test_hiccups_move_little() -> None:
     for _ in range(2):
         times.observe(2_000.0, [request("short")], 1, 1)
     live(times, 100, seed=2)
-    assert times.forecast([request("short")], 1, 1).expected == pytest.approx(6.0, rel=0.05)
+    assert times.of(1, 1, [request("short")]).expected == pytest.approx(6.0, rel=0.05)
 
 
 def test_a_key_with_few_samples_is_taken_to_be_long() -> None:
@@ -212,7 +212,7 @@ def test_lengths_that_become_alike_are_no_longer_told_apart() -> None:
     assert times.classes(1) is not None
     live(times, 2_000, {"short": 3.0, "long": 3.0}, alone=0.8, seed=2)
     assert times.classes(1) is None
-    assert times.forecast([request("short")], 1, 1).expected == times.point.expected(1, 1)
+    assert times.of(1, 1, [request("short")]).expected == times.point.of(1, 1).expected
 
 
 def test_made_up_applications_take_no_room_from_others() -> None:
@@ -243,7 +243,7 @@ def test_trained_beforehand() -> None:
     rng = np.random.default_rng(1)
     times.train({"a": rng.normal(3.0, 0.5, 2_000), "b": rng.normal(9.0, 0.5, 2_000)})
     members = [request("a"), request("a"), request("b")]
-    assert times.forecast(members, 3, 1).expected == pytest.approx(5.0 + 4 * 9.0, rel=0.02)
+    assert times.of(3, 1, members).expected == pytest.approx(5.0 + 4 * 9.0, rel=0.02)
     with pytest.raises(ProfileError, match="'c': expected lengths"):
         times.train({"c": [math.nan]})
 
@@ -256,8 +256,8 @@ def test_what_was_learnt_can_be_written_and_read() -> None:
     again.load(data)
     assert again.export() == times.export()
     for name, hint in (("short", 10.0), ("long", None)):
-        there = times.forecast([request(name, hint)], 1, 1)
-        here = again.forecast([request(name, hint)], 1, 1)
+        there = times.of(1, 1, [request(name, hint)])
+        here = again.of(1, 1, [request(name, hint)])
         assert here.expected == pytest.approx(there.expected, rel=0.05)
 
 
@@ -301,26 +301,28 @@ def test_with_classes_chances_are_asked_of_them_and_not_of_all_alike() -> None:
     live(times, 600)
     assert times.classes(1) is not None
     for level in (0.1, 0.5, 0.9):
-        within = times.quantile(level, 4, 1)
-        assert times.on_time(within, 4, 1) == pytest.approx(level, abs=0.02)
-    apart = [abs(times.on_time(s, 4, 1) - times.point.on_time(s, 4, 1)) for s in range(9, 30, 2)]
+        within = times.of(4, 1).quantile(level)
+        assert times.of(4, 1).on_time(within) == pytest.approx(level, abs=0.02)
+    apart = [
+        abs(times.of(4, 1).on_time(s) - times.point.of(4, 1).on_time(s)) for s in range(9, 30, 2)
+    ]
     assert max(apart) > 0.1, "the two would say the same"
 
 
 def test_classes_that_refuse_everything_are_doubted_until_something_runs() -> None:
     times = ClassedTimes(TABLE)
     live(times, 600)
-    before, revision = times.forecast([request("short")], 1, 1).expected, times.revision
+    before, revision = times.of(1, 1, [request("short")]).expected, times.revision
     refusals = 0
-    while times.forecast([request("short")], 1, 1).expected > 0.9 * before:
-        times.doubt()
+    while times.of(1, 1, [request("short")]).expected > 0.9 * before:
+        times.discount()
         refusals += 1
         assert refusals < 500
     published = times.revision - revision
     assert 1 <= published < refusals, "it is published where it shows, not at every refusal"
     for _ in range(20_000):
-        times.doubt()
-    assert times.forecast([request("short")], 1, 1).expected > 0.05 * before, "it is bounded"
+        times.discount()
+    assert times.of(1, 1, [request("short")]).expected > 0.05 * before, "it is bounded"
 
 
 def test_lengths_are_told_apart_by_what_a_request_takes_alone_with_its_fixed_part() -> None:

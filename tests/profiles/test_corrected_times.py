@@ -40,10 +40,10 @@ def live(
 def test_is_what_the_engine_asks_for(resnet: LatencyTable) -> None:
     times: BatchTimes = CorrectedTimes(resnet)
     assert times.revision == 0
-    assert times.expected(8, 1) == resnet.expected(8, 1)
-    assert times.p99(8, 1) == pytest.approx(resnet.p99(8, 1))
-    assert times.quantile(0.5, 8, 1) == pytest.approx(times.expected(8, 1))
-    assert times.on_time(times.p99(8, 2), 8, 2) == pytest.approx(0.99)
+    assert times.of(8, 1).expected == resnet.expected(8, 1)
+    assert times.of(8, 1).p99 == pytest.approx(resnet.p99(8, 1))
+    assert times.of(8, 1).quantile(0.5) == pytest.approx(times.of(8, 1).expected)
+    assert times.of(8, 2).on_time(times.of(8, 2).p99) == pytest.approx(0.99)
 
 
 @given(st.from_type(LatencyTable), OBSERVATIONS, st.floats(0.001, 0.9999), st.floats(1e-5, 50.0))
@@ -59,17 +59,17 @@ def test_monotone_in_rows_and_cores_whatever_was_seen(
         times.observe(seconds, (), rows, cores)
     for cores, more_cores in pairwise((1, 2, 3, 5, 8, 16, 20)):
         for rows, more_rows in pairwise((1, 2, 3, 7, 20, 64, 80, 200)):
-            here = times.distribution(rows, cores)
-            fuller = times.distribution(more_rows, cores)
-            assert here.p50 <= fuller.p50 * TOLERANCE
+            here = times.of(rows, cores)
+            fuller = times.of(more_rows, cores)
+            assert here.expected <= fuller.expected * TOLERANCE
             assert here.p99 <= fuller.p99 * TOLERANCE
             assert here.quantile(level) <= fuller.quantile(level) * (1 + 1e-9)
             assert here.on_time(budget) >= fuller.on_time(budget) - 1e-9
-            faster = times.distribution(rows, more_cores)
-            assert here.p50 * TOLERANCE >= faster.p50
+            faster = times.of(rows, more_cores)
+            assert here.expected * TOLERANCE >= faster.expected
             assert here.p99 * TOLERANCE >= faster.p99
             assert here.quantile(level) * (1 + 1e-9) >= faster.quantile(level)
-            assert here.p99 > here.p50
+            assert here.p99 > here.expected
             assert here.on_time(here.quantile(level)) == pytest.approx(level, abs=1e-6)
 
 
@@ -82,7 +82,7 @@ def test_never_moved_by_more_than_ten(
     for seconds, rows, cores in seen:
         times.observe(seconds, (), rows, cores)
     highest = max(value for row in table.p50_s for value in row)
-    assert table.p50_s[0][-1] / 10.001 <= times.expected(1, 20) <= highest * 10.001
+    assert table.p50_s[0][-1] / 10.001 <= times.of(1, 20).expected <= highest * 10.001
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.3, 2.0])
@@ -93,21 +93,21 @@ def test_a_changed_speed_is_learnt_within_sixty_batches(
     times = CorrectedTimes(resnet)
     live(times, 300, noise=noise)
     live(times, 60, factor=factor, noise=noise, seed=2)
-    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1) * factor, rel=0.05)
+    assert times.of(8, 1).expected == pytest.approx(resnet.expected(8, 1) * factor, rel=0.05)
     assert times.revision > 5
 
 
 def test_a_wrong_profile_is_corrected_from_the_first_batches(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     live(times, 25, factor=1.5)
-    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1) * 1.5, rel=0.06)
+    assert times.of(8, 1).expected == pytest.approx(resnet.expected(8, 1) * 1.5, rel=0.06)
 
 
 def test_sizes_never_seen_follow_the_machine(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     live(times, 200, factor=1.6)
     for rows, cores in ((1, 1), (32, 1), (16, 2)):
-        ratio = times.expected(rows, cores) / resnet.expected(rows, cores)
+        ratio = times.of(rows, cores).expected / resnet.expected(rows, cores)
         assert ratio == pytest.approx(1.6, rel=0.08)
     assert times.drift == pytest.approx(1.6, rel=0.08)
 
@@ -117,53 +117,53 @@ def test_a_badly_profiled_size_moves_itself_not_the_others(resnet: LatencyTable)
     for seed in range(10):
         live(times, 20, rows=1, seed=seed)
         live(times, 20, rows=32, factor=1.5, seed=100 + seed)
-    assert times.expected(1, 1) == pytest.approx(resnet.expected(1, 1), rel=0.08)
-    assert times.expected(32, 1) == pytest.approx(1.5 * resnet.expected(32, 1), rel=0.08)
+    assert times.of(1, 1).expected == pytest.approx(resnet.expected(1, 1), rel=0.08)
+    assert times.of(32, 1).expected == pytest.approx(1.5 * resnet.expected(32, 1), rel=0.08)
 
 
 @pytest.mark.parametrize("settled", [0, 500])
 def test_one_hiccup_changes_little(resnet: LatencyTable, settled: int) -> None:
     times = CorrectedTimes(resnet)
     live(times, settled)
-    p50, p99 = times.expected(8, 1), times.p99(8, 1)
+    p50, p99 = times.of(8, 1).expected, times.of(8, 1).p99
     times.observe(100 * resnet.expected(8, 1), (), 8, 1)
-    assert times.expected(8, 1) == pytest.approx(p50, rel=0.05)
-    assert times.p99(8, 1) == pytest.approx(p99, rel=0.10)
+    assert times.of(8, 1).expected == pytest.approx(p50, rel=0.05)
+    assert times.of(8, 1).p99 == pytest.approx(p99, rel=0.10)
 
 
 def test_rare_hiccups_widen_the_p99_and_leave_the_median(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     live(times, 3000, noise=0.02, hiccups=0.04)
-    assert times.expected(8, 1) == pytest.approx(resnet.expected(8, 1), rel=0.05)
-    assert times.p99(8, 1) > 3 * times.expected(8, 1)
+    assert times.of(8, 1).expected == pytest.approx(resnet.expected(8, 1), rel=0.05)
+    assert times.of(8, 1).p99 > 3 * times.of(8, 1).expected
 
 
 def test_live_scatter_sets_both_spreads(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     live(times, 4000, noise=0.3)
     p50 = resnet.expected(8, 1)
-    assert times.p99(8, 1) / p50 == pytest.approx(math.exp(0.3 * 2.326), rel=0.25)
-    assert times.quantile(0.1, 8, 1) / p50 == pytest.approx(math.exp(-0.3 * 1.282), rel=0.12)
+    assert times.of(8, 1).p99 / p50 == pytest.approx(math.exp(0.3 * 2.326), rel=0.25)
+    assert times.of(8, 1).quantile(0.1) / p50 == pytest.approx(math.exp(-0.3 * 1.282), rel=0.12)
 
 
 def test_a_drift_is_not_taken_for_scatter(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     live(times, 300, noise=0.02)
-    spread = times.p99(8, 1) / times.expected(8, 1)
+    spread = times.of(8, 1).p99 / times.of(8, 1).expected
     live(times, 100, factor=2.0, noise=0.02, seed=2)
-    assert times.p99(8, 1) / times.expected(8, 1) == pytest.approx(spread, rel=0.1)
+    assert times.of(8, 1).p99 / times.of(8, 1).expected == pytest.approx(spread, rel=0.1)
 
 
 def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     rng = np.random.default_rng(3)
     asked = [(rows, cores) for rows in (1, 3, 8, 40) for cores in (1, 2)]
-    before, revision = [times.distribution(*at) for at in asked], times.revision
+    before, revision = [times.of(*at) for at in asked], times.revision
     rose = 0
     for _ in range(400):
         rows = int(rng.integers(1, 33))
         times.observe(resnet.expected(rows, 1) * math.exp(0.1 * rng.standard_normal()), (), rows, 1)
-        after = [times.distribution(*at) for at in asked]
+        after = [times.of(*at) for at in asked]
         if times.revision == revision:
             assert after == before
         else:
@@ -176,9 +176,9 @@ def test_predictions_stand_still_until_the_revision_rises(resnet: LatencyTable) 
 def test_unmoved_predictions_leave_the_revision_alone(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     for _ in range(20):
-        times.observe(times.expected(4, 1), (), 4, 1)
+        times.observe(times.of(4, 1).expected, (), 4, 1)
     assert times.revision <= 8  # only the spreads narrow, a little each
-    assert times.expected(4, 1) == resnet.expected(4, 1)
+    assert times.of(4, 1).expected == resnet.expected(4, 1)
 
 
 def test_drifted_after_fifty_batches_and_no_longer_when_it_is_over(resnet: LatencyTable) -> None:
@@ -195,7 +195,7 @@ def test_drifted_after_fifty_batches_and_no_longer_when_it_is_over(resnet: Laten
 def test_prediction_error_is_relative_and_bounded(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     assert times.prediction_error is None
-    times.observe(1.5 * times.expected(8, 1), (), 8, 1)
+    times.observe(1.5 * times.of(8, 1).expected, (), 8, 1)
     assert times.prediction_error == pytest.approx(0.5)
     times.observe(1e6, (), 8, 1)
     assert times.prediction_error is not None
@@ -208,13 +208,13 @@ def test_times_that_say_nothing_are_ignored(resnet: LatencyTable, seconds: float
     times.observe(seconds, (), 8, 1)
     assert times.batches == 0
     assert times.prediction_error is None
-    assert times.expected(8, 1) == resnet.expected(8, 1)
+    assert times.of(8, 1).expected == resnet.expected(8, 1)
 
 
 def test_memory_is_bounded(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     for rows in range(1, 10_000):
-        times.expected(rows, 1)
+        times.of(rows, 1)
         times.observe(resnet.expected(rows, 1), (), rows, 1)
     held = [value for value in vars(times).values() if isinstance(value, dict | list)]
     assert held
@@ -224,23 +224,23 @@ def test_memory_is_bounded(resnet: LatencyTable) -> None:
 def test_nonsense_questions_are_errors(resnet: LatencyTable) -> None:
     times = CorrectedTimes(resnet)
     with pytest.raises(ProfileError, match="at least 1"):
-        times.expected(0, 1)
+        times.of(0, 1)
     with pytest.raises(ProfileError, match="level"):
-        times.quantile(-0.1, 1, 1)
+        times.of(1, 1).quantile(-0.1)
 
 
 def test_predictions_that_refuse_everything_are_doubted_until_something_runs():
     times = CorrectedTimes(LatencyTable.flat(0.010, 4))
     for _ in range(100):
         times.observe(0.030, (), 1, 1)  # a bad moment, and then nothing may run any more
-    assert times.expected(1, 1) == pytest.approx(0.030, rel=0.1)
+    assert times.of(1, 1).expected == pytest.approx(0.030, rel=0.1)
     refusals = 0
-    while times.expected(1, 1) > 0.012:
-        times.doubt()
+    while times.of(1, 1).expected > 0.012:
+        times.discount()
         refusals += 1
     assert 300 < refusals < 600
     times.observe(0.010, (), 1, 1)
-    assert times.expected(1, 1) < 0.013
+    assert times.of(1, 1).expected < 0.013
 
 
 # Core counts that nobody measured
@@ -272,36 +272,36 @@ def test_what_runs_on_unmeasured_cores_is_learnt_there_and_hardly_elsewhere() ->
         run_on(times, 4, 1.4, batches=5, seed=seed)
     law = amdahl_table((1, 2, 4))
     for rows in (1, 4, 8):
-        assert times.expected(rows, 4) == pytest.approx(1.4 * law.expected(rows, 4), rel=0.12)
-        assert times.expected(rows, 1) == pytest.approx(law.expected(rows, 1), rel=0.12)
+        assert times.of(rows, 4).expected == pytest.approx(1.4 * law.expected(rows, 4), rel=0.12)
+        assert times.of(rows, 1).expected == pytest.approx(law.expected(rows, 1), rel=0.12)
 
 
 def test_the_model_follows_live_batches_to_core_counts_that_never_ran() -> None:
     times = CorrectedTimes(amdahl_table((1, 2)))
-    before = times.expected(4, 8)
-    assert before == times.expected(4, 4)  # out of reach
+    before = times.of(4, 8).expected
+    assert before == times.of(4, 4).expected  # out of reach
     run_on(times, 1, 1.0)
     run_on(times, 4, 1.0)
     law = amdahl_table((3, 8))
-    assert times.expected(4, 8) == pytest.approx(law.expected(4, 8), rel=0.1)
-    assert times.expected(4, 8) < before
+    assert times.of(4, 8).expected == pytest.approx(law.expected(4, 8), rel=0.1)
+    assert times.of(4, 8).expected < before
     run_on(times, 4, 1.3)  # four cores help less from now on
-    assert times.expected(4, 8) > 1.1 * law.expected(4, 8)
-    assert times.expected(4, 3) > 1.05 * law.expected(4, 3)
+    assert times.of(4, 8).expected > 1.1 * law.expected(4, 8)
+    assert times.of(4, 3).expected > 1.05 * law.expected(4, 3)
 
 
 def test_the_first_batch_on_unmeasured_cores_moves_nothing_by_itself() -> None:
     times, same = (CorrectedTimes(amdahl_table((1, 2, 8))) for _ in range(2))
     for each in (times, same):
         run_on(each, 2, 1.1)
-    times.observe(times.expected(2, 4), (), 2, 4)
+    times.observe(times.of(2, 4).expected, (), 2, 4)
     for cores in (1, 2, 3, 4, 6, 8, 12):
         for rows in (1, 2, 5, 8):
             # Within what is too little to publish.
-            assert times.expected(rows, cores) == pytest.approx(
-                same.expected(rows, cores), rel=0.02
+            assert times.of(rows, cores).expected == pytest.approx(
+                same.of(rows, cores).expected, rel=0.02
             )
-            assert times.p99(rows, cores) == pytest.approx(same.p99(rows, cores), rel=0.02)
+            assert times.of(rows, cores).p99 == pytest.approx(same.of(rows, cores).p99, rel=0.02)
 
 
 def test_columns_that_were_learnt_survive_an_export() -> None:
@@ -311,7 +311,7 @@ def test_columns_that_were_learnt_survive_an_export() -> None:
     again = CorrectedTimes(amdahl_table((1, 2)))
     again.load(json.loads(json.dumps(times.export())))
     assert again.export() == times.export()
-    assert again.expected(4, 4) == pytest.approx(times.expected(4, 4), rel=0.02)
+    assert again.of(4, 4).expected == pytest.approx(times.of(4, 4).expected, rel=0.02)
     run_on(times, 4, 1.2, batches=20)
     run_on(again, 4, 1.2, batches=20)
     assert again.export() == times.export()

@@ -18,7 +18,7 @@ import pytest
 
 from slacktide.domain import Batch, PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler, WaitUntil
-from slacktide.profiles import Alike
+from slacktide.profiles import RunClasses
 
 NORMAL = NormalDist()
 REPLICA = Replica(id=0, pool=PoolId("m", "1"), lane="cpu", cores=(0,), max_batch=32)
@@ -34,7 +34,25 @@ def batch(proposal: Proposal, *, now: float = 0.0, id: int = 0) -> Batch:
     return Batch(id, REPLICA, proposal.members, proposal.rows, now, now + 1.0)
 
 
-class LogNormalTimes(Alike):
+@dataclass(frozen=True)
+class LogNormalTime:
+    """A batch time of this median and log-normal spread `sigma`."""
+
+    expected: float
+    sigma: float
+
+    @property
+    def p99(self) -> float:
+        return self.quantile(0.99)
+
+    def quantile(self, level: float) -> float:
+        return self.expected * exp(self.sigma * NORMAL.inv_cdf(level))
+
+    def on_time(self, budget: float) -> float:
+        return NORMAL.cdf(log(budget / self.expected) / self.sigma) if budget > 0 else 0.0
+
+
+class LogNormalTimes:
     """`BatchTimes` of median `latency(rows)` seconds and log-normal spread `sigma`."""
 
     def __init__(self, latency: Callable[[int], float], sigma: float = 0.05) -> None:
@@ -42,25 +60,12 @@ class LogNormalTimes(Alike):
         self.sigma = sigma
         self.revision = 0
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self.latency(rows)
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LogNormalTime:
+        return LogNormalTime(self.latency(rows), self.sigma)
 
-    def p99(self, rows: int, cores: int) -> float:
-        return self.quantile(0.99, rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        return self.latency(rows) * exp(self.sigma * NORMAL.inv_cdf(level))
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        if budget <= 0:
-            return 0.0
-        return NORMAL.cdf(log(budget / self.latency(rows)) / self.sigma)
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        raise AssertionError("a scheduler learns nothing by itself")
-
-    def doubt(self) -> None:
-        """Certain of itself."""
+    def classes(self, cores: int) -> RunClasses | None:
+        """None: all are alike."""
+        return None
 
 
 def residual(rows: int) -> float:

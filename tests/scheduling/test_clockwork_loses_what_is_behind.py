@@ -100,25 +100,31 @@ def test_it_refuses_at_the_door_what_its_own_estimates_cannot_meet(lab) -> None:
 
 def test_an_estimate_is_the_median_of_the_last_ones_of_its_size(lab) -> None:
     times = RecentTimes(lab.LogNormalTimes(lambda rows: 0.01 * rows), (1, 2, 4, 8), window=3)
-    assert [times.expected(rows, 1) for rows in (1, 2, 3, 4, 5)] == [0.01, 0.02, 0.04, 0.04, 0.08]
+    assert [times.of(rows, 1).expected for rows in (1, 2, 3, 4, 5)] == [
+        0.01,
+        0.02,
+        0.04,
+        0.04,
+        0.08,
+    ]
     revision = times.revision
     for seconds in (0.05, 0.07, 0.06):
-        times.record(seconds, 3, 1)
+        times.observe(seconds, (), 3, 1)
     assert times.revision > revision
-    assert times.expected(4, 1) == 0.06
+    assert times.of(4, 1).expected == 0.06
     for seconds in (0.01, 0.011):
-        times.record(seconds, 4, 1)
-    assert times.expected(4, 1) == 0.02  # 0.011, but no size is quicker than a smaller one
-    assert times.expected(4, 2) == 0.04  # other cores
-    assert times.p99(4, 1) == times.quantile(0.1, 4, 1) == 0.02
-    assert (times.on_time(0.02, 4, 1), times.on_time(0.0199, 4, 1)) == (1.0, 0.0)
+        times.observe(seconds, (), 4, 1)
+    assert times.of(4, 1).expected == 0.02  # 0.011, but no size is quicker than a smaller one
+    assert times.of(4, 2).expected == 0.04  # other cores
+    assert times.of(4, 1).p99 == times.of(4, 1).quantile(0.1) == 0.02
+    assert (times.of(4, 1).on_time(0.02), times.of(4, 1).on_time(0.0199)) == (1.0, 0.0)
     assert times.classes(1) is None
 
 
 def test_a_window_that_has_been_doubted_away_leaves_the_profile(lab) -> None:
     times = RecentTimes(lab.LogNormalTimes(lambda rows: 0.01 * rows), (1, 2), window=3)
     times.observe(0.5, (), 1, 1)
-    assert times.expected(1, 1) == 0.5
-    times.doubt()
-    times.doubt()
-    assert times.expected(1, 1) == 0.01
+    assert times.of(1, 1).expected == 0.5
+    times.discount()
+    times.discount()
+    assert times.of(1, 1).expected == 0.01

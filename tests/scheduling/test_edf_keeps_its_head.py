@@ -131,7 +131,7 @@ def test_one_that_would_make_its_head_late_is_passed_over(lab) -> None:
 
 def test_each_is_given_up_and_refused_by_the_time_of_its_own_class(lab) -> None:
     times = Unlike()
-    anybody = times.expected(1, 1)
+    anybody = times.of(1, 1).expected
     for admission in (False, True):
         scheduler = of_classes(lab, times, admission=admission)
         reasons = [
@@ -148,7 +148,7 @@ def test_classes_are_known_as_soon_as_the_times_know_them(lab) -> None:
     times = Unlike()
     times.known = False
     scheduler = of_classes(lab, times)
-    anybody = times.expected(1, 1)
+    anybody = times.of(1, 1).expected
     for id, application in enumerate(["short", "long", "short"]):
         scheduler.add(lab.request(id, anybody + id, application=application), now=0.0)
     assert scheduler.next_expiry() == pytest.approx(0.0)
@@ -166,7 +166,7 @@ def test_classes_are_known_as_soon_as_the_times_know_them(lab) -> None:
 def test_classes_may_be_forgotten_at_any_time(lab) -> None:
     """Also when the next call is that of a request which admission must look for room for."""
     times = Unlike()
-    anybody = times.expected(1, 1)
+    anybody = times.of(1, 1).expected
     for next_call in ("add", "expire", "next_expiry"):
         times.known, times.revision = True, times.revision + 1
         scheduler = of_classes(lab, times, admission=True)

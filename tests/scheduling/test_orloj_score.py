@@ -119,9 +119,9 @@ def test_without_classes_it_is_the_histogram_of_the_batch_times(
 ) -> None:
     times = lab.LogNormalTimes(lab.weight_bound, sigma)
     found = OrlojTimes(times, 1, b=0.1, steps=ONE_STEP).histogram(0, rows, size)
-    low, high = times.quantile(0.001, size, 1), times.quantile(0.999, size, 1)
+    low, high = times.of(size, 1).quantile(0.001), times.of(size, 1).quantile(0.999)
     assert found.edges == pytest.approx(np.linspace(low, high, BINS + 1).tolist(), rel=1e-12)
-    inner = [times.on_time(edge, size, 1) for edge in found.edges[1:-1]]
+    inner = [times.of(size, 1).on_time(edge) for edge in found.edges[1:-1]]
     assert found.cdf == (0.0, *inner, 1.0)
     assert found.mean == found.need == lab.weight_bound(size)
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.domain import Batch, PoolId, Replica
+from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.engine.ports import Proposal, Scheduler
-from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.profiles import CorrectedTimes, LatencyTable, TimeDistribution
 from slacktide.scheduling import DeadlineQueue, Slack, SlackOptions, make_scheduler
 from slacktide.scheduling import slack as slack_module
 from slacktide.scheduling.admission import Admission, AllAhead
@@ -31,7 +33,7 @@ sigmas = st.sampled_from([0.02, 0.3])
 
 def slack_table(lab: SimpleNamespace, increments: list[float], sigma: float) -> SlackTable:
     times = lab.LogNormalTimes(lab.steps(increments), sigma)
-    return SlackTable(times, lambda times, rows, cores: (times.p99(rows, cores),), 1, MAX_BATCH)
+    return SlackTable(times, lambda time: (time.p99,), 1, MAX_BATCH)
 
 
 def replica(max_batch: int) -> Replica:
@@ -151,7 +153,9 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
     alone = increments[0]
     for id, (left, size) in enumerate(pending):
         queue.add(lab.request(id, left * alone, rows=size))
-    table = row_times(times, MAX_BATCH, lambda times, rows, cores: times.expected(rows, cores))(1)
+    table = row_times(times, MAX_BATCH, lambda times, rows, cores: times.of(rows, cores).expected)(
+        1
+    )
     long = SimpleNamespace(
         expected={1: float("inf")}, lead=table.lead, per_row=table.per_row, classes=None
     )
@@ -177,21 +181,42 @@ def test_the_best_rate_on_the_grid_is_the_best_of_all_rows_of_a_profile() -> Non
         for _ in range(20):
             times.observe(seconds, (), rows, 1)
     found = row_times(times, 24, lambda times, rows, cores: 0.0)(1).per_row
-    least = min(times.expected(rows, 1) / rows for rows in range(1, 25))
+    least = min(times.of(rows, 1).expected / rows for rows in range(1, 25))
     assert found == pytest.approx(least, rel=1e-12)
+
+
+@dataclass
+class CountedTime:
+    """A batch time that counts what is asked of it, by question and rows."""
+
+    time: TimeDistribution
+    rows: int
+    asked: Counter[tuple[str, int]]
+
+    @property
+    def expected(self) -> float:
+        self.asked["expected", self.rows] += 1
+        return self.time.expected
+
+    @property
+    def p99(self) -> float:
+        self.asked["p99", self.rows] += 1
+        return self.time.p99
+
+    def quantile(self, level: float) -> float:
+        return self.time.quantile(level)
+
+    def on_time(self, budget: float) -> float:
+        self.asked["on_time", self.rows] += 1
+        return self.time.on_time(budget)
 
 
 def test_a_new_revision_costs_only_the_rows_that_are_asked_for(lab) -> None:
     asked: Counter[tuple[str, int]] = Counter()
 
     class Counting(lab.LogNormalTimes):
-        def expected(self, rows: int, cores: int) -> float:
-            asked["expected", rows] += 1
-            return super().expected(rows, cores)
-
-        def on_time(self, budget: float, rows: int, cores: int) -> float:
-            asked["on_time", rows] += 1
-            return super().on_time(budget, rows, cores)
+        def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> CountedTime:
+            return CountedTime(super().of(rows, cores), rows, asked)
 
     times = Counting(lab.weight_bound, 0.1)
     scheduler = Slack(SlackOptions(), max_batch=32, times=times, view=lab.LaneView())

@@ -36,9 +36,9 @@ def ids(proposal: object) -> list[int]:
 
 def on_time(left: float, rows: int, times) -> float:
     """P(on time) as the policy has it: 32 straight pieces, and a cut of 0.1 % at either end."""
-    low, high = (times.quantile(level, rows, 1) for level in (0.001, 1.0 - 0.001))
+    low, high = (times.of(rows, 1).quantile(level) for level in (0.001, 1.0 - 0.001))
     edges = [low + (high - low) / 32 * i for i in range(32)]
-    cdf = [times.on_time(edge, rows, 1) for edge in edges]
+    cdf = [times.of(rows, 1).on_time(edge) for edge in edges]
     return float(np.interp(left, [*edges, high], [*cdf, 1.0], left=0.0))
 
 
@@ -58,12 +58,12 @@ def score(
     over.
     """
     rows = sum(member.rows for member in (*members, *extra))
-    took = times.expected(rows, 1)
-    tau = (pending + 1) * times.expected(1, 1)
+    took = times.of(rows, 1).expected
+    tau = (pending + 1) * times.of(1, 1).expected
     value = 0.0
     for member in members:
         left = member.deadline - now
-        spare = max(0.0, left - times.expected(member.rows, 1) - took)
+        spare = max(0.0, left - times.of(member.rows, 1).expected - took)
         share = 1 - kappa * (1 - exp(-spare / tau))
         value += member.penalty * on_time(left, rows, times) * share
     for member in extra:
@@ -95,7 +95,7 @@ def brute_force(
     `penalties` are those of the requests that are here.
     """
     single = all(request.rows == 1 for request in requests)
-    first_need = times.quantile(0.5 / levels, 1, 1)
+    first_need = times.of(1, 1).quantile(0.5 / levels)
     best = 0.0
     lists = {(request.signature, least) for request in requests for least in penalties}
     for signature, least in lists:
@@ -115,14 +115,17 @@ def brute_force(
         if single:
             kept = [1]
             for size in GRID[1:]:
-                if times.expected(size, 1) / size <= 0.98 * times.expected(kept[-1], 1) / kept[-1]:
+                if (
+                    times.of(size, 1).expected / size
+                    <= 0.98 * times.of(kept[-1], 1).expected / kept[-1]
+                ):
                     kept.append(size)
             sizes = kept
             if len(group) <= kept[-1]:
                 sizes = [size for size in kept if size < len(group)] + [len(group)]
         for smaller, size in zip([0, *sizes], sizes, strict=False):
             for level in range(levels):
-                need = times.quantile((level + 0.5) / levels, size, 1)
+                need = times.of(size, 1).quantile((level + 0.5) / levels)
                 able = [request for request in group if request.deadline >= now + need]
                 members = first_fit(able, size)
                 if sum(member.rows for member in members) > smaller:
@@ -229,7 +232,7 @@ def test_the_chosen_batch_is_the_best_of_all(
         if MAX_BATCH - room + size in GRID:
             extra = first_fit(fitting, size)
             rows = MAX_BATCH - room + sum(request.rows for request in extra)
-            if members[0].deadline >= NOW + times.quantile(0.5 / levels, rows, 1):
+            if members[0].deadline >= NOW + times.of(rows, 1).quantile(0.5 / levels):
                 options.append(extra)
     scores = [score(members, pending, times, kappa=kappa, extra=extra) for extra in options]
     joined = [member for member in proposal.members if member.best_effort]
@@ -287,7 +290,7 @@ def test_the_lane_is_held_when_the_rule_says_so(
     penalties = {request.penalty for request in requests}
     shape = requests[0].signature
     ahead = sorted((NOW + after, id) for id, (after, _, _) in enumerate(coming, start=100))
-    soon = [(at, id) for at, id in ahead if at <= NOW + 0.5 * times.expected(1, 1)][:4]
+    soon = [(at, id) for at, id in ahead if at <= NOW + 0.5 * times.of(1, 1).expected][:4]
     present = best(requests, NOW)
     later = 0.0
     for at, id in soon:
@@ -339,7 +342,7 @@ def test_hopeless_requests_are_dropped_at_the_drop_level_or_what_is_guaranteed(
 ) -> None:
     scheduler = slack(lab, sigma=0.1, **options)
     times = lab.LogNormalTimes(lab.weight_bound, 0.1)
-    latest = 1.0 - times.quantile(level, 1, 1)
+    latest = 1.0 - times.of(1, 1).quantile(level)
     scheduler.add(lab.request(0, 1.0), now=0.0)
     assert scheduler.next_expiry() == pytest.approx(latest)
     assert scheduler.expire(now=latest - 1e-6) == []
@@ -355,7 +358,7 @@ def test_guarantee_p99_admits_no_member_that_a_slow_batch_would_miss(lab) -> Non
     assert isinstance(proposal, Proposal)
     earliest = min(member.deadline for member in proposal.members)
     assert len(proposal.members) > 1
-    assert times.p99(proposal.rows, 1) <= earliest
+    assert times.of(proposal.rows, 1).p99 <= earliest
 
 
 def test_tables_follow_changed_predictions(lab) -> None:

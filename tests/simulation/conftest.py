@@ -24,14 +24,14 @@ from slacktide.domain import (
     RunBatch,
 )
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.profiles import Alike
+from slacktide.profiles import PointTime
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import Execution, Item, Simulation
 
 POOL = PoolId("m", "1")
 
 
-class LinearTimes(Alike):
+class LinearTimes:
     """`fixed` + `per_row` · rows seconds, certain."""
 
     def __init__(self, fixed: float, per_row: float) -> None:
@@ -39,27 +39,15 @@ class LinearTimes(Alike):
         self.per_row = per_row
         self.revision = 0
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self.fixed + self.per_row * rows
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+        return PointTime(self.fixed + self.per_row * rows)
 
-    def p99(self, rows: int, cores: int) -> float:
-        return self.expected(rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        return self.expected(rows, cores)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        return 1.0 if budget >= self.expected(rows, cores) else 0.0
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Certain of itself."""
-
-    def doubt(self) -> None:
-        """Certain of itself."""
+    def classes(self, cores: int) -> None:
+        """All alike."""
 
     def seconds(self, batch: Batch, cores: int) -> float:
         """As an `Execution`."""
-        return self.expected(batch.rows, cores)
+        return self.of(batch.rows, cores).expected
 
 
 def plan(*, max_batch: int = 4, lanes: int = 1) -> Plan:

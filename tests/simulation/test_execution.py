@@ -53,8 +53,8 @@ def test_times_drawn_from_a_profile_have_its_median_and_its_p99():
     execution = ByProfile(times, stream(1, "batch times"))
     one = batch(Request(1, "m", 0.0, 1.0))
     found = np.array([execution.seconds(one, 1) for _ in range(20_000)])
-    assert np.mean(found <= times.expected(1, 1)) == pytest.approx(0.5, abs=0.01)
-    assert np.mean(found <= times.p99(1, 1)) == pytest.approx(0.99, abs=0.002)
+    assert np.mean(found <= times.of(1, 1).expected) == pytest.approx(0.5, abs=0.01)
+    assert np.mean(found <= times.of(1, 1).p99) == pytest.approx(0.99, abs=0.002)
 
 
 def test_each_model_has_its_own_hardware():

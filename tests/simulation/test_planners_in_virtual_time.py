@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slacktide.domain import LaneSpec, PlanChanged, Reason, ResizeLane
+from slacktide.domain import LaneSpec, PlanChanged, Reason, Request, ResizeLane
 from slacktide.engine import Engine, EngineSettings
 from slacktide.load.report import Provenance
 from slacktide.planning.scaling import PLANNERS, ScalingPlanner
-from slacktide.profiles import CorrectedTimes
+from slacktide.profiles import CorrectedTimes, PointTime
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.simulation import Happening, Simulation, predict
 from slacktide.simulation.recorded import outside
@@ -56,9 +57,8 @@ class TestPlansThatResize:
         """The builders, with batch times that cores divide among them."""
 
         class Divided(make.LinearTimes):  # type: ignore[misc, name-defined]
-            def expected(self, rows: int, cores: int) -> float:
-                seconds: float = super().expected(rows, cores) / cores
-                return seconds
+            def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+                return PointTime(super().of(rows, cores).expected / cores)
 
         make.Divided = Divided
         return make

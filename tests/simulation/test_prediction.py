@@ -49,7 +49,7 @@ from slacktide.simulation import (
     predict,
 )
 from slacktide.simulation.recorded import outside
-from slacktide.simulation.taught import ENOUGH, LATEST, Lessons, Taught, time_at
+from slacktide.simulation.taught import ENOUGH, LATEST, Lessons, Taught
 
 POOL = PoolId("m", "1")
 PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))
@@ -234,12 +234,6 @@ def test_it_is_shown_beside_what_was_recorded(path: Path) -> None:
 # ── batch times ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_time_is_found_from_its_probability() -> None:
-    forecast = CorrectedTimes(TABLE).forecast((), 3, 1)
-    for level in (0.001, 0.2, 0.5, 0.9, 0.999):
-        assert time_at(forecast, level) == pytest.approx(forecast.quantile(level), rel=1e-9)
-
-
 def batch_of(id: int, rows: int, application: str = "", hint: float | None = None) -> Batch:
     member = Request(id, "m", 0.0, 1.0, rows=rows, application=application, work_hint=hint)
     return Batch(id, Replica(0, POOL, "lane", (0,), 8), (member,), rows, float(id), 1e9)
@@ -250,7 +244,7 @@ def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> Tau
     times = CorrectedTimes(TABLE)
     lessons = Lessons()
     for batch, ratio in batches:
-        ends = batch.started + ratio * times.expected(batch.rows, 1)
+        ends = batch.started + ratio * times.of(batch.rows, 1).expected
         running = {batch.id: SimpleNamespace(batch=batch, cores=1, steady=steady)}
         engine = SimpleNamespace(snapshot=partial(SimpleNamespace, running=running.get))
         lessons.before(Call(ends, (BatchFinished(batch.id),)), engine)  # type: ignore[arg-type]
@@ -258,7 +252,7 @@ def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> Tau
 
 
 def ratios(taught: Taught, batch: Batch) -> set[float]:
-    expected = CorrectedTimes(TABLE).expected(batch.rows, 1)
+    expected = CorrectedTimes(TABLE).of(batch.rows, 1).expected
     return {round(taught.seconds(batch, 1) / expected, 6) for _ in range(100)}
 
 

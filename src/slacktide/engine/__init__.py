@@ -9,6 +9,7 @@ from slacktide.engine.invariants import InvariantError as InvariantError
 from slacktide.engine.invariants import check_invariants as check_invariants
 from slacktide.engine.ports import BatchTimes as BatchTimes
 from slacktide.engine.ports import Idle as Idle
+from slacktide.engine.ports import Learner as Learner
 from slacktide.engine.ports import PoolFactory as PoolFactory
 from slacktide.engine.ports import PoolParts as PoolParts
 from slacktide.engine.ports import PoolView as PoolView

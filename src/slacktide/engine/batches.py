@@ -130,7 +130,7 @@ class Batches:
         """Put a batch on a free lane."""
         state = self._state
         settings, now = state.settings, state.now
-        forecast = placement.pool.times.forecast(members, rows, lane.size)
+        forecast = placement.pool.times.of(rows, lane.size, members)
         limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
@@ -158,10 +158,9 @@ class Batches:
         state = self._state
         running = self.leave(event.batch)
         batch, placement = running.batch, running.placement
-        if running.steady:
-            placement.pool.times.observe(
-                state.now - batch.started, batch.members, batch.rows, running.cores
-            )
+        learner = placement.pool.learner
+        if running.steady and learner is not None:
+            learner.observe(state.now - batch.started, batch.members, batch.rows, running.cores)
         crashes = placement.pool.crashes
         if crashes.doubtful and not batch.sample and crashes.finished(state.now - placement.since):
             state.doubtful.append(placement.pool)

@@ -125,8 +125,8 @@ class Running:
         if cores == self.cores:
             return
         batch, times = self.batch, self.placement.pool.times
-        before = times.forecast(batch.members, batch.rows, self.cores)
-        after = times.forecast(batch.members, batch.rows, cores)
+        before = times.of(batch.rows, self.cores, batch.members)
+        after = times.of(batch.rows, cores, batch.members)
         self.cores, self.steady = cores, False
         if before.expected > 0.0:
             left = max(0.0, self.expected_end - now)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from slacktide.domain import PoolId, Request
 from slacktide.engine.lane import Placement, ReplicaState
-from slacktide.engine.ports import PoolFactory
+from slacktide.engine.ports import Learner, PoolFactory
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.samples import Samples
 from slacktide.engine.settings import EngineSettings
@@ -36,6 +36,7 @@ class Pool:
         "ever_up",
         "id",
         "lanes",
+        "learner",
         "max_batch",
         "placements",
         "removed",
@@ -77,6 +78,7 @@ class Pool:
         parts = factory(id, max_batch, self)
         self.scheduler = parts.scheduler
         self.times = parts.times
+        self.learner = parts.times if isinstance(parts.times, Learner) else None
         self.share = parts.share
         self.samples = None if parts.sampling is None else Samples(parts.sampling)
         """What is held to be run again alone; None: nothing ever is."""

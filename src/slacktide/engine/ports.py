@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.samples import Sampling
-from slacktide.profiles import RunClasses
+from slacktide.profiles import RunClasses, TimeDistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +34,15 @@ class Idle:
     """Nothing to run."""
 
 
-class Forecast(Protocol):
-    """The time of one particular batch, as predicted; seconds."""
-
-    @property
-    def expected(self) -> float: ...
-
-    @property
-    def p99(self) -> float: ...
-
-    def on_time(self, budget: float) -> float:
-        """P(the batch takes at most `budget` seconds), 0 to 1."""
-        ...
-
-
 class BatchTimes(Protocol):
-    """How long a batch of one pool takes, as predicted; corrected by what is observed.
+    """How long a batch of one pool takes, as predicted.
 
-    Seconds; `rows` ≥ 1; non-decreasing in rows, non-increasing in cores.
+    Non-decreasing in rows, non-increasing in cores.
     """
 
-    def expected(self, rows: int, cores: int) -> float:
-        """Typical time of a batch: its median, or its mean where requests are told apart."""
-        ...
-
-    def p99(self, rows: int, cores: int) -> float:
-        """99th percentile of the time of a batch; never below `expected`."""
-        ...
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        """Time that a share `level` (0 to 1) of batches stays within."""
-        ...
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
-        ...
-
-    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> Forecast:
-        """The time of a batch of just these members, together `rows` rows."""
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        """The time of a batch of `rows` ≥ 1 rows on so many cores: of just these members, or of
+        any if none are named."""
         ...
 
     def classes(self, cores: int) -> RunClasses | None:
@@ -81,17 +52,22 @@ class BatchTimes(Protocol):
         """
         ...
 
+    @property
+    def revision(self) -> int:
+        """Rises whenever predictions have changed enough for cached tables to be rebuilt."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """`BatchTimes` that are corrected by what is observed offer this as well."""
+
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
         ...
 
-    def doubt(self) -> None:
+    def discount(self) -> None:
         """A request was refused because of these predictions while nothing ran: trust them less."""
-        ...
-
-    @property
-    def revision(self) -> int:
-        """Rises whenever predictions have changed enough for cached tables to be rebuilt."""
         ...
 
 

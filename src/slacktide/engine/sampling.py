@@ -90,7 +90,7 @@ class Sampler:
                     samples.held.popleft()
                     self._state.forget(request.id)
                     continue
-                seconds = pool.times.forecast((request,), request.rows, lane.size).expected
+                seconds = pool.times.of(request.rows, lane.size, (request,)).expected
                 at = samples.affordable_at(seconds, lanes=pool.lanes, now=now)
                 if at > now:
                     lane.wait_until = min(lane.wait_until, at)
@@ -117,7 +117,7 @@ class Sampler:
         if not samples.rules.wants(member) or not self._fits(placement, member):
             return None
         cores, now = placement.lane.size, self._state.now
-        seconds = pool.times.forecast((member,), member.rows, cores).expected
+        seconds = pool.times.of(member.rows, cores, (member,)).expected
         if samples.affordable_at(seconds, lanes=pool.lanes, now=now) > now:
             return None
         samples.pay(seconds)
@@ -148,7 +148,7 @@ class Sampler:
     def _fits(self, placement: Placement, request: Request) -> bool:
         """Whether every model of the lane can wait for this request to run alone."""
         lane = placement.lane
-        p99 = placement.pool.times.forecast((request,), request.rows, lane.size).p99
+        p99 = placement.pool.times.of(request.rows, lane.size, (request,)).p99
         return p99 <= min(
-            p.pool.usual_budget - p.pool.times.p99(1, lane.size) for p in lane.placements
+            p.pool.usual_budget - p.pool.times.of(1, lane.size).p99 for p in lane.placements
         )

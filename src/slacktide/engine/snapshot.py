@@ -291,9 +291,8 @@ def _plain(value: Any) -> Any:
             named = {field.name: getattr(value, field.name) for field in fields(value)}
             times, cores = named.pop("times"), value.cores
             sizes = batch_sizes(value.max_batch)
-            named["seconds"] = {
-                rows: (times.expected(rows, cores), times.p99(rows, cores)) for rows in sizes
-            }
+            batches = {rows: times.of(rows, cores) for rows in sizes}
+            named["seconds"] = {rows: (time.expected, time.p99) for rows, time in batches.items()}
             return _plain(named)
         case Mapping():
             return {str(_plain(key)): _plain(each) for key, each in value.items()}

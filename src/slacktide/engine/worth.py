@@ -43,14 +43,14 @@ def worth(
     now: float,
 ) -> float:
     """Worth of running `members` (together `rows` rows) now on `cores` cores; ≥ 0."""
-    forecast = times.forecast(members, rows, cores)
+    took = times.of(rows, cores, members)
     value = 0.0
     for member in members:
         if member.best_effort:
             value += best_effort_value(member, now=now)
         else:
-            value += member.penalty * forecast.on_time(member.deadline - now)
-    return value * times.expected(1, cores) / forecast.expected
+            value += member.penalty * took.on_time(member.deadline - now)
+    return value * times.of(1, cores).expected / took.expected
 
 
 class LaneTime:

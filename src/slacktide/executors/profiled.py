@@ -107,8 +107,8 @@ class ProfiledReplica(LoopReplica):
 
     def _duration(self, rows: int) -> float:
         if self._generator is None:
-            return self._times.expected(rows, self._cores)
-        return self._times.quantile(float(self._generator.random()), rows, self._cores)
+            return self._times.of(rows, self._cores).expected
+        return self._times.of(rows, self._cores).quantile(float(self._generator.random()))
 
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None

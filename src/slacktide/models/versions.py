@@ -185,12 +185,12 @@ class LoadedVersion:
     @property
     def p99_alone(self) -> float:
         """Seconds that one row takes, 99 times in 100."""
-        return self.pool.times.p99(1, self.pool.cores)
+        return self.pool.times.of(1, self.pool.cores).p99
 
     @property
     def expected_alone(self) -> float:
         """Seconds that one row takes, as a rule."""
-        return self.pool.times.expected(1, self.pool.cores)
+        return self.pool.times.of(1, self.pool.cores).expected
 
     @property
     def penalty(self) -> float:

@@ -4,7 +4,6 @@ Pure. Measures nothing and opens no file: executors/measuring.py runs the model,
 keeps the result.
 """
 
-from slacktide.profiles.alike import Alike as Alike
 from slacktide.profiles.batch_latency import BatchLatency as BatchLatency
 from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
@@ -23,4 +22,6 @@ from slacktide.profiles.run_classes import RunClasses as RunClasses
 from slacktide.profiles.session_sizes import covering as covering
 from slacktide.profiles.session_sizes import session_sizes as session_sizes
 from slacktide.profiles.surface import batch_sizes as batch_sizes
+from slacktide.profiles.time_distribution import PointTime as PointTime
+from slacktide.profiles.time_distribution import SplitLogLogistic as SplitLogLogistic
 from slacktide.profiles.time_distribution import TimeDistribution as TimeDistribution

@@ -6,7 +6,7 @@ moved by a `Correction`, with a `TimeDistribution` at each (rows, cores).
 Learning and answering are apart. Every observation changes the correction; the *published*
 predictions follow only once one of them would move noticeably, and then `revision`
 rises. In between predictions stand still, so callers may build tables from them and this class
-may keep its answers: on a hit `expected` is one dictionary look-up.
+may keep its answers: on a hit `of` is one dictionary look-up.
 
 A number of cores that nobody measured becomes a column of the table with the first batch that runs
 on it: as predicted until then, and learning from then on. So what the model says of other core
@@ -28,7 +28,7 @@ from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.run_classes import RunClasses
 from slacktide.profiles.surface import Surface, span
-from slacktide.profiles.time_distribution import TimeDistribution
+from slacktide.profiles.time_distribution import SplitLogLogistic, TimeDistribution
 
 NOTICEABLE = 0.01
 """A prediction moving by this share is worth a new revision, in the long run."""
@@ -36,7 +36,7 @@ PATIENCE = 12.0
 """n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
 4 % after four, 2 % after twelve. Those who build tables from predictions pay some 0.2 ms for each
 revision; the batches of a tiny model are shorter than that, and their times jitter."""
-DOUBT = 0.002
+DISCOUNT = 0.002
 """Each refusal on an idle lane makes predictions shorter by this share: what is twice too long is
 right again after 350 of them, and where they are right one refusal in hundreds becomes a try."""
 DRIFT_RATIO = 1.25
@@ -75,7 +75,7 @@ class CorrectedTimes:
             lower=max(_LOWER_SHARE * self._spread, LOWEST_SPREAD),
         )
         self._profiled: dict[tuple[int, int], tuple[Place, float, float]] = {}
-        self._answers: dict[tuple[int, int], TimeDistribution] = {}
+        self._answers: dict[tuple[int, int], SplitLogLogistic] = {}
         self._surfaces: tuple[Surface, Surface] | None = None
         self.revision = -1
         """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
@@ -83,30 +83,10 @@ class CorrectedTimes:
         self._beyond = 0
         self._publish()
 
-    # BatchTimes
+    # BatchTimes and Learner
 
-    def expected(self, rows: int, cores: int) -> float:
-        """Median time of a batch."""
-        answer = self._answers.get((rows, cores))
-        return answer.p50 if answer is not None else self._answer(rows, cores).p50
-
-    def p99(self, rows: int, cores: int) -> float:
-        """99th percentile of the time of a batch; above `expected`."""
-        return self.distribution(rows, cores).p99
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        """Time that a share `level` (0 to 1) of batches stays within."""
-        return self.distribution(rows, cores).quantile(level)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
-        answer = self._answers.get((rows, cores))
-        if answer is None:
-            answer = self._answer(rows, cores)
-        return answer.on_time(budget)
-
-    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> TimeDistribution:
-        """The time of a batch of `rows` rows: all requests are taken to be alike."""
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        """The time of a batch of `rows` rows; whichever its `members` are, they count alike."""
         answer = self._answers.get((rows, cores))
         return answer if answer is not None else self._answer(rows, cores)
 
@@ -122,7 +102,7 @@ class CorrectedTimes:
         """
         if not 0.0 < seconds < math.inf:
             return
-        predicted = self.expected(rows, cores)
+        predicted = self.of(rows, cores).expected
         error = min(abs(seconds - predicted) / predicted, _WORST_ERROR)
         before = self._error
         self._error = error if before is None else before + _ERROR_GAIN * (error - before)
@@ -134,13 +114,13 @@ class CorrectedTimes:
         if self._moved(place):
             self._publish()
 
-    def doubt(self) -> None:
+    def discount(self) -> None:
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less.
 
         Without it a moment of slowness could have every tight deadline refused for ever.
         """
-        self._correction.doubt(DOUBT)
+        self._correction.discount(DISCOUNT)
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
 
@@ -192,21 +172,16 @@ class CorrectedTimes:
         self._correction.restore(rest)
         self._publish()
 
-    def distribution(self, rows: int, cores: int) -> TimeDistribution:
-        """Everything predicted of a batch; stands until `revision` rises."""
-        answer = self._answers.get((rows, cores))
-        return answer if answer is not None else self._answer(rows, cores)
-
     # Publishing
 
-    def _answer(self, rows: int, cores: int) -> TimeDistribution:
+    def _answer(self, rows: int, cores: int) -> SplitLogLogistic:
         if self._surfaces is None:
             self._surfaces = self._corrected()
         median, high = self._surfaces
         p50 = median.at(rows, cores)
         # Beyond what was measured the two may meet.
         p99 = max(high.at(rows, cores), p50 * _LEAST_RATIO)
-        answer = TimeDistribution(p50, p99, self._lower, self._spread * self._upper)
+        answer = SplitLogLogistic(p50, p99, self._lower, self._spread * self._upper)
         if len(self._answers) >= _MOST_KEPT:
             self._answers.clear()
         self._answers[rows, cores] = answer
@@ -234,7 +209,7 @@ class CorrectedTimes:
         sizes = self._table.batches
         guessed = [self._table.expected(size, cores) for size in sizes]
         own = [
-            math.log(self.expected(size, cores) / seconds) - self._overall
+            math.log(self.of(size, cores).expected / seconds) - self._overall
             for size, seconds in zip(sizes, guessed, strict=True)
         ]
         self._correction.insert(column, own)

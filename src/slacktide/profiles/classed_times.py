@@ -22,11 +22,11 @@ from numpy.typing import ArrayLike
 from slacktide.domain import Request
 from slacktide.profiles import reading
 from slacktide.profiles.batch_latency import BatchLatency
-from slacktide.profiles.batch_times import DOUBT, NOTICEABLE, PATIENCE, CorrectedTimes
+from slacktide.profiles.batch_times import DISCOUNT, NOTICEABLE, PATIENCE, CorrectedTimes
 from slacktide.profiles.classing import KeyLengths, classes_of
 from slacktide.profiles.distribution import Floats, expected_max, quantile
 from slacktide.profiles.errors import ProfileError
-from slacktide.profiles.fixed_times import ClassForecast, FixedTimes
+from slacktide.profiles.fixed_times import FixedTimes
 from slacktide.profiles.latency_fit import fit_latency
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.length_window import NEWEST
@@ -54,9 +54,10 @@ _KEYS = ("schema", "speed", "fixed", "lengths")
 
 
 class ClassedTimes:
-    """`BatchTimes` (engine/ports.py) of one pool, seconds. Raises ProfileError as `CorrectedTimes`.
+    """`BatchTimes` and `Learner` (engine/ports.py) of one pool.
 
-    `expected` is the median while all requests are alike, the mean once there are classes.
+    Raises ProfileError as `CorrectedTimes` does. What is expected is the median while all requests
+    are alike, the mean once there are classes.
     """
 
     def __init__(
@@ -86,39 +87,13 @@ class ClassedTimes:
         self.revision = 0
         """Rises when predictions have changed noticeably."""
 
-    # BatchTimes
+    # BatchTimes and Learner
 
-    def expected(self, rows: int, cores: int) -> float:
-        """Typical time of a batch of anybody's requests."""
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+        """The time of a batch of `rows` rows: of just these members, or of anybody's requests."""
         if self._classes is None:
-            return self.point.expected(rows, cores)
-        return self._times(cores).expected(rows, cores)
-
-    def p99(self, rows: int, cores: int) -> float:
-        """99th percentile of the time of a batch; never below `expected`."""
-        if self._classes is None:
-            return self.point.p99(rows, cores)
-        return self._times(cores).p99(rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        """Time that a share `level` (0 to 1) of batches stays within."""
-        if self._classes is None:
-            return self.point.quantile(level, rows, cores)
-        return self._times(cores).quantile(level, rows, cores)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        """P(batch takes at most `budget` seconds), the inverse of `quantile`; 0 to 1."""
-        if self._classes is None:
-            return self.point.on_time(budget, rows, cores)
-        return self._times(cores).on_time(budget, rows, cores)
-
-    def forecast(
-        self, members: Sequence[Request], rows: int, cores: int
-    ) -> ClassForecast | TimeDistribution:
-        """The time of a batch of just these members, together `rows` rows."""
-        if self._classes is None:
-            return self.point.forecast(members, rows, cores)
-        return self._times(cores).forecast(members, rows, cores)
+            return self.point.of(rows, cores)
+        return self._times(cores).of(rows, cores, members)
 
     def classes(self, cores: int) -> RunClasses | None:
         """The requests by how much work they are; None while all are taken to be alike."""
@@ -159,16 +134,16 @@ class ClassedTimes:
         if replaced > 1 or self._fresh >= (LOOK_EVERY // 5 if few else LOOK_EVERY):
             self._look()
 
-    def doubt(self) -> None:
+    def discount(self) -> None:
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less."""
         if self._classes is None:
             seen = self.point.revision
-            self.point.doubt()
+            self.point.discount()
             if self.point.revision != seen:
                 self.revision += 1
             return
-        self._pace.speed = max(self._pace.speed - DOUBT, -BOUND_SPEED)
+        self._pace.speed = max(self._pace.speed - DISCOUNT, -BOUND_SPEED)
         if abs(self._pace.speed - self._speed) > 2.0 * NOTICEABLE:
             self._publish(self._classes)
 
@@ -281,7 +256,7 @@ class ClassedTimes:
     ) -> None:
         """Compare a batch with what was predicted for it."""
         times = self._times(cores)
-        forecast = times.forecast(members, rows, cores)
+        forecast = times.of(rows, cores, members)
         error = min(abs(seconds - forecast.expected) / forecast.expected, _WORST_ERROR)
         before = self._error
         self._error = error if before is None else before + _ERROR_GAIN * (error - before)

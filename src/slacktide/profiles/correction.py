@@ -161,7 +161,7 @@ class Correction:
         self.own = [list(row) for row in own]
         self._evidence = [list(row) for row in evidence]
 
-    def doubt(self, log_step: float) -> None:
+    def discount(self, log_step: float) -> None:
         """Take everything to be faster by `log_step`, for want of batches that would say."""
         self.overall = _within(self.overall - log_step, BOUND)
 

@@ -27,7 +27,7 @@ _MOST_KEPT = 4096
 """Forecasts kept; queues offer the same few mixtures again and again."""
 
 
-class ClassForecast:
+class LongestMemberTime:
     """The time of a batch whose longest member is distributed as `cdf`; seconds."""
 
     __slots__ = ("_cdf", "_fixed", "_per_length", "_spread", "_step", "expected", "p01", "p99")
@@ -66,7 +66,7 @@ class ClassForecast:
 class FixedTimes:
     """`BatchTimes` (engine/ports.py) from one `RunClasses`, the same for any number of cores.
 
-    `expected` is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1.
+    What is expected is the mean. Raises ProfileError for rows below 1 and levels outside 0 to 1.
     """
 
     revision = 0
@@ -75,47 +75,31 @@ class FixedTimes:
         self._classes = classes
         self._mix: Floats = np.asarray(classes.shares) @ classes.cdfs
         self._mix_log: Floats = np.log(np.maximum(self._mix, FLOOR))
-        self._by_rows: dict[int, ClassForecast] = {}
-        self._by_counts: dict[tuple[int, ...], ClassForecast] = {}
+        self._by_rows: dict[int, LongestMemberTime] = {}
+        self._by_counts: dict[tuple[int, ...], LongestMemberTime] = {}
 
-    def expected(self, rows: int, cores: int) -> float:
-        """Mean time of a batch of `rows` requests of one row, drawn from all arrivals."""
-        return self.anybody(rows).expected
-
-    def p99(self, rows: int, cores: int) -> float:
-        """99th percentile of the time of such a batch; never below `expected`."""
-        return self.anybody(rows).p99
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        """Time that a share `level` (0 to 1) of such batches stays within."""
-        return self.anybody(rows).quantile(level)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        """P(such a batch takes at most `budget` seconds)."""
-        return self.anybody(rows).on_time(budget)
-
-    def forecast(self, members: Sequence[Request], rows: int, cores: int) -> ClassForecast:
-        """The time of a batch of just these members; of anybody's if `members` is empty."""
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LongestMemberTime:
+        """The time of a batch of just these members; without any, of `rows` requests of one row,
+        drawn from all arrivals."""
         if not members:
-            return self.anybody(rows)
+            return self._anybody(rows)
         classes = self._classes
         counts = classes.counts(members)
         known = self._by_counts.get((rows, *counts))
         if known is None:
             cdf: Floats = np.exp(np.asarray(counts, dtype=np.float64) @ classes.logs)
-            known = ClassForecast(classes, cdf, rows)
+            known = LongestMemberTime(classes, cdf, rows)
             if len(self._by_counts) >= _MOST_KEPT:
                 self._by_counts.clear()
             self._by_counts[(rows, *counts)] = known
         return known
 
-    def anybody(self, rows: int) -> ClassForecast:
-        """The time of a batch of `rows` requests of one row, drawn from all arrivals."""
+    def _anybody(self, rows: int) -> LongestMemberTime:
         known = self._by_rows.get(rows)
         if known is None:
             if rows < 1:
                 raise ProfileError(f"rows must be at least 1, got {rows}")
-            known = ClassForecast(self._classes, np.exp(rows * self._mix_log), rows)
+            known = LongestMemberTime(self._classes, np.exp(rows * self._mix_log), rows)
             if len(self._by_rows) >= _MOST_KEPT:
                 self._by_rows.clear()
             self._by_rows[rows] = known
@@ -124,9 +108,3 @@ class FixedTimes:
     def classes(self, cores: int) -> RunClasses:
         """The classes it was made from."""
         return self._classes
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """Nothing: these predictions stand."""
-
-    def doubt(self) -> None:
-        """Nothing: these predictions stand."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 
-from slacktide.profiles.fixed_times import ClassForecast
+from slacktide.profiles.fixed_times import LongestMemberTime
 
 CLIP = 0.2
 BOUND_SPEED = math.log(10.0)
@@ -51,7 +51,7 @@ class Pace:
         self._cross = 0.0
         self._run = 0
 
-    def observe(self, seconds: float, forecast: ClassForecast, leverage: float) -> None:
+    def observe(self, seconds: float, forecast: LongestMemberTime, leverage: float) -> None:
         """A batch took `seconds`, where `forecast` was predicted with these factors."""
         spread = forecast.spread
         error = surprise(seconds, forecast)
@@ -74,7 +74,7 @@ class Pace:
         self._fixed_var -= gain_fixed * fixed
 
 
-def surprise(seconds: float, forecast: ClassForecast) -> float:
+def surprise(seconds: float, forecast: LongestMemberTime) -> float:
     """Signed log error of a forecast: 0 on average if the forecast's distribution is right."""
     error = (2.0 * forecast.on_time(seconds) - 1.0) * forecast.spread
     if seconds > forecast.p99:

@@ -1,6 +1,8 @@
-"""`TimeDistribution`: what lies between, below and beyond a p50 and a p99.
+"""`TimeDistribution`: how long one batch takes, as predicted; and two kinds of it.
 
-Two percentiles do not make a distribution; something must be assumed, and it is this. With
+`PointTime` is certain. `SplitLogLogistic` says what lies between, below and beyond a p50 and a p99.
+(A third kind, of batches whose longest member decides, is in fixed_times.py.) Two percentiles do
+not make a distribution; something must be assumed, and it is this. With
 h(level) = ln(level / (1 − level)) / ln 99, which is 0 at the median and 1 at the 99th percentile,
 
     level ≤ 0.5          time = p50 · e^(lower · h)
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from slacktide.profiles.errors import ProfileError
 
@@ -34,11 +37,54 @@ def position(level: float) -> float:
     return math.log(level / (1.0 - level)) / _LN_99
 
 
-@dataclass(frozen=True, slots=True)
-class TimeDistribution:
-    """Times of one kind of batch, seconds. `p50`, `lower`, `tail` > 0 and `p99` > `p50`."""
+class TimeDistribution(Protocol):
+    """The time of one batch, as predicted; seconds.
 
-    p50: float
+    A batch that is answered in stages will be asked for the time of each of them here.
+    """
+
+    @property
+    def expected(self) -> float:
+        """Typical time: the median, or the mean where requests are told apart."""
+        ...
+
+    @property
+    def p99(self) -> float:
+        """99th percentile; never below `expected`."""
+        ...
+
+    def quantile(self, level: float) -> float:
+        """Time that a share `level` (0 to 1) of such batches stays within."""
+        ...
+
+    def on_time(self, budget: float) -> float:
+        """P(time ≤ `budget`), the inverse of `quantile`; 0 to 1."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PointTime:
+    """A time that is certain: every quantile is the same."""
+
+    expected: float
+
+    @property
+    def p99(self) -> float:
+        return self.expected
+
+    def quantile(self, level: float) -> float:
+        return self.expected
+
+    def on_time(self, budget: float) -> float:
+        return 1.0 if self.expected <= budget else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLogLogistic:
+    """Seconds. `expected`, `lower` and `tail` must be positive, `p99` above `expected`."""
+
+    expected: float
+    """The median."""
     p99: float
     lower: float
     """Log distance from the median down to the 1st percentile."""
@@ -47,14 +93,9 @@ class TimeDistribution:
     _middle: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not (0.0 < self.p50 < self.p99 and self.lower > 0.0 and self.tail > 0.0):
+        if not (0.0 < self.expected < self.p99 and self.lower > 0.0 and self.tail > 0.0):
             raise ProfileError(f"not a distribution: {self}")
-        object.__setattr__(self, "_middle", math.log(self.p99 / self.p50))
-
-    @property
-    def expected(self) -> float:
-        """The median: what a batch is taken to last."""
-        return self.p50
+        object.__setattr__(self, "_middle", math.log(self.p99 / self.expected))
 
     def quantile(self, level: float) -> float:
         """Seconds that a share `level` of batches stays within; 0 at 0, infinite at 1."""
@@ -66,9 +107,9 @@ class TimeDistribution:
             return math.inf
         h = position(level)
         if h <= 0.0:
-            return self.p50 * math.exp(self.lower * h)
+            return self.expected * math.exp(self.lower * h)
         if h <= 1.0:
-            return self.p50 * math.exp(self._middle * h)
+            return self.expected * math.exp(self._middle * h)
         return self.p99 * math.exp(min(self.tail * (h - 1.0), -_NEVER))
 
     def on_time(self, budget: float) -> float:
@@ -77,7 +118,7 @@ class TimeDistribution:
             return 0.0
         if budget == math.inf:
             return 1.0
-        distance = math.log(budget / self.p50)
+        distance = math.log(budget / self.expected)
         if distance <= 0.0:
             h = distance / self.lower
         elif distance <= self._middle:

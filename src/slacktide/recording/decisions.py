@@ -154,12 +154,12 @@ class Witness:
         p99 = 0.0
         if isinstance(answer, Proposal):
             chosen = self._choice(answer.members, cores, now)
-            forecast = self._times.forecast(answer.members, answer.rows, cores)
-            p99 = forecast.p99
+            took = self._times.of(answer.rows, cores, answer.members)
+            p99 = took.p99
             members = tuple(
                 Member(one, None, None)
                 if one.best_effort
-                else Member(one, one.deadline - now, forecast.on_time(one.deadline - now))
+                else Member(one, one.deadline - now, took.on_time(one.deadline - now))
                 for one in answer.members
             )
             others = tuple(self._others(pending, answer, replica, cores, now))
@@ -182,13 +182,13 @@ class Witness:
 
     def _choice(self, members: Sequence[Request], cores: int, now: float) -> Choice:
         rows = sum(member.rows for member in members)
-        forecast = self._times.forecast(members, rows, cores)
+        took = self._times.of(rows, cores, members)
         return Choice(
             len(members),
             rows,
-            forecast.expected,
+            took.expected,
             sum(
-                1.0 if member.best_effort else forecast.on_time(member.deadline - now)
+                1.0 if member.best_effort else took.on_time(member.deadline - now)
                 for member in members
             ),
             worth(members, rows, self._times, cores=cores, now=now),
@@ -294,8 +294,5 @@ class Notes(Watcher):
             return Ended(outcome.at, request, outcome, None, None, 0)
         rows = request.rows if isinstance(request, Request) else 1
         members = (request,) if isinstance(request, Request) else ()
-        if members:
-            alone = pool.times.forecast(members, rows, pool.cores).expected
-        else:
-            alone = pool.times.expected(rows, pool.cores)
+        alone = pool.times.of(rows, pool.cores, members).expected
         return Ended(outcome.at, request, outcome, alone, pool.free_in, pool.queued)

@@ -65,12 +65,14 @@ class Clockwork(Edf):
     def take(self, batch: Batch) -> None:
         """The members leave the queue; the batch has its estimate to run."""
         super().take(batch)
-        estimate = self._recent.expected(batch.rows, max(1, len(batch.replica.cores)))
+        estimate = self._recent.of(batch.rows, max(1, len(batch.replica.cores))).expected
         self._ends[batch.id] = batch.started + self._patience * estimate
 
     def ended(self, batch: Batch, *, now: float) -> None:
         """Remember its time, and whether it took too long."""
-        self._recent.record(now - batch.started, batch.rows, max(1, len(batch.replica.cores)))
+        self._recent.observe(
+            now - batch.started, batch.members, batch.rows, max(1, len(batch.replica.cores))
+        )
         if now > self._ends.pop(batch.id, now):
             self._behind.append(batch.replica)
             self._overrun_at = now

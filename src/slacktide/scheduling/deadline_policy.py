@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
+from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
 from slacktide.profiles import RunClasses
 from slacktide.scheduling.admission import Admission, Ahead, AllAhead, RowRates
 from slacktide.scheduling.announcements import Announcements, as_request
@@ -41,6 +41,7 @@ class DeadlinePolicy(ABC):
         self._max_batch = max_batch
         self._view = view
         self._times = times
+        self._learner = times if isinstance(times, Learner) else None
         self._row_times = row_times(times, max_batch, lead, class_lead, self._sort_by)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
@@ -165,7 +166,8 @@ class DeadlinePolicy(ABC):
             reason is not None  # rare, and quicker to see than which it is
             and not waiting
             and reason is Reason.SHORTER_THAN_ALONE
+            and self._learner is not None
             and self._view.free_in(now=now) == 0.0
         ):
-            self._times.doubt()
+            self._learner.discount()
         return reason

@@ -27,7 +27,7 @@ from slacktide.domain import Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import RunClasses
-from slacktide.profiles.fixed_times import ClassForecast
+from slacktide.profiles.fixed_times import LongestMemberTime
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import Entry
@@ -54,11 +54,12 @@ class Edf(DeadlinePolicy):
         p99 = options.guarantee == "p99"
 
         def lead(times: BatchTimes, rows: int, cores: int) -> float:
-            return times.p99(rows, cores) if p99 else times.expected(rows, cores)
+            time = times.of(rows, cores)
+            return time.p99 if p99 else time.expected
 
         def class_lead(classes: RunClasses, rows: int, members: tuple[int, ...], _: int) -> float:
             longest = np.exp(classes.logs[list(members)].sum(axis=0))
-            forecast = ClassForecast(classes, longest, rows)
+            forecast = LongestMemberTime(classes, longest, rows)
             return forecast.p99 if p99 else forecast.expected
 
         super().__init__(

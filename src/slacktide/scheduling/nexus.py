@@ -44,7 +44,7 @@ class Nexus(ArrivalPolicy):
         self._cycles = options.cycles
         self._sizes = powers_of_two(max_batch)
         self._expected: Cached[TimeByRows] = Cached(
-            times, lambda cores: Lazy(lambda rows: times.expected(rows, cores))
+            times, lambda cores: Lazy(lambda rows: times.of(rows, cores).expected)
         )
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:

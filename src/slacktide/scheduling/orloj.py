@@ -157,7 +157,7 @@ class Orloj(DeadlinePolicy):
         timed = len(self._timed.order)
         super().take(batch)
         if len(self._timed.order) == timed:  # of best-effort requests alone
-            seconds = self._times.expected(batch.rows, max(1, len(batch.replica.cores)))
+            seconds = self._times.of(batch.rows, max(1, len(batch.replica.cores))).expected
             self._floor.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:

@@ -99,10 +99,9 @@ class OrlojTimes:
         )
 
     def _by_rows(self, rows: int) -> Histogram:
-        times, cores = self._times, self._cores
-        mean = times.expected(rows, cores)
-        low = times.quantile(TAIL, rows, cores)
-        high = max(times.quantile(1.0 - TAIL, rows, cores), low + 1e-6 * mean)
+        time = self._times.of(rows, self._cores)
+        mean, low = time.expected, time.quantile(TAIL)
+        high = max(time.quantile(1.0 - TAIL), low + 1e-6 * mean)
         edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
-        inner = [times.on_time(edge, rows, cores) for edge in edges[1:-1]]
+        inner = [time.on_time(edge) for edge in edges[1:-1]]
         return Histogram(tuple(edges), (0.0, *inner, 1.0), mean, mean)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from statistics import median
 
 from slacktide.domain import Request
-from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import Alike
+from slacktide.engine.ports import BatchTimes, Learner
+from slacktide.profiles import PointTime
 
 
-class RecentTimes(Alike):
+class RecentTimes:
     """Medians of the last `window` times by size and cores; between two sizes that of the larger.
 
     Seconds. Non-decreasing in rows: no size counts as quicker than a smaller one.
@@ -31,7 +31,15 @@ class RecentTimes(Alike):
         self._medians: dict[tuple[int, int], float] = {}
         self._changes = 0
 
-    def record(self, seconds: float, rows: int, cores: int) -> None:
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+        """The median of the size that holds `rows`, or of a smaller one if that is longer."""
+        until = bisect_left(self._sizes, rows) + 1
+        return PointTime(max(self._of(size, cores) for size in self._sizes[:until]))
+
+    def classes(self, cores: int) -> None:
+        """All requests are taken to be alike."""
+
+    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """A batch of `rows` rows took `seconds`; 0 (it was stopped as it began) says nothing."""
         if seconds <= 0.0:
             return
@@ -42,34 +50,14 @@ class RecentTimes(Alike):
         last.append(seconds)
         self._keep(key)
 
-    def expected(self, rows: int, cores: int) -> float:
-        """The median of the size that holds `rows`, or of a smaller one if that is longer."""
-        until = bisect_left(self._sizes, rows) + 1
-        return max(self._of(size, cores) for size in self._sizes[:until])
-
-    def p99(self, rows: int, cores: int) -> float:
-        """The same: it is a point estimate."""
-        return self.expected(rows, cores)
-
-    def quantile(self, level: float, rows: int, cores: int) -> float:
-        """The same again."""
-        return self.expected(rows, cores)
-
-    def on_time(self, budget: float, rows: int, cores: int) -> float:
-        """1 if the estimate fits into `budget`, else 0."""
-        return 1.0 if self.expected(rows, cores) <= budget else 0.0
-
-    def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
-        """As `record`."""
-        self.record(seconds, rows, cores)
-
-    def doubt(self) -> None:
+    def discount(self) -> None:
         """Forget the oldest time of each size, so that the profile has the last word in the end."""
         for key, last in self._last.items():
             if last:
                 last.popleft()
                 self._keep(key)
-        self._profile.doubt()
+        if isinstance(self._profile, Learner):
+            self._profile.discount()
 
     @property
     def revision(self) -> int:
@@ -81,7 +69,7 @@ class RecentTimes(Alike):
 
     def _of(self, size: int, cores: int) -> float:
         found = self._medians.get((size, cores))
-        return self._profile.expected(size, cores) if found is None else found
+        return self._profile.of(size, cores).expected if found is None else found
 
     def _keep(self, key: tuple[int, int]) -> None:
         """Work out a median again."""

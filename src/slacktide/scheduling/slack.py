@@ -30,6 +30,7 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
+from slacktide.profiles import TimeDistribution
 from slacktide.scheduling.admission import Ahead, RowRates
 from slacktide.scheduling.announcements import Patience, as_request
 from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
@@ -67,15 +68,12 @@ class Slack(DeadlinePolicy):
         guaranteed = options.guarantee == "p99"
         levels = [(v + 0.5) / options.levels for v in range(options.levels)]
 
-        def needs(times: BatchTimes, rows: int, cores: int) -> tuple[float, ...]:
-            if guaranteed:
-                return (times.p99(rows, cores),)
-            return tuple(times.quantile(level, rows, cores) for level in levels)
+        def needs(time: TimeDistribution) -> tuple[float, ...]:
+            return (time.p99,) if guaranteed else tuple(map(time.quantile, levels))
 
         def lead(times: BatchTimes, rows: int, cores: int) -> float:
-            if guaranteed:
-                return times.p99(rows, cores)
-            return times.quantile(options.drop, rows, cores)
+            time = times.of(rows, cores)
+            return time.p99 if guaranteed else time.quantile(options.drop)
 
         super().__init__(
             max_batch=max_batch,

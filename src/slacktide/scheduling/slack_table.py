@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import TimeDistribution
 from slacktide.scheduling.tables import Cached, Lazy, TimeByRows, size_grid
 
 STEPS = 32
@@ -62,8 +63,8 @@ class BatchTime:
 PAYS = 0.02
 """A larger batch that saves less per row than this only blocks the lane for longer (0005)."""
 
-Needs = Callable[[BatchTimes, int, int], tuple[float, ...]]
-"""(times, rows, cores) -> start points of a batch of so many rows, in seconds."""
+Needs = Callable[[TimeDistribution], tuple[float, ...]]
+"""Start points of a batch that takes so long, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class SlackTable:
         self._cores = cores
         self._rows: dict[int, BatchTime] = {}
         self._prefixes: dict[int, Prefixes] = {}
-        self.expected: TimeByRows = Lazy(lambda rows: times.expected(rows, cores))
+        self.expected: TimeByRows = Lazy(lambda rows: times.of(rows, cores).expected)
         """Median seconds by rows."""
         self.grid = size_grid(max_batch)
         """Every size worth trying."""
@@ -146,14 +147,14 @@ class SlackTable:
         return found
 
     def _batch_time(self, rows: int) -> BatchTime:
-        times, cores = self._times, self._cores
-        low = times.quantile(TAIL, rows, cores)
+        time = self._times.of(rows, self._cores)
+        low = time.quantile(TAIL)
         return BatchTime(
             expected=self.expected[rows],
-            needs=self._needs(times, rows, cores),
+            needs=self._needs(time),
             low=low,
-            high=max(low, times.quantile(1.0 - TAIL, rows, cores)),
-            on_time=lambda budget: times.on_time(budget, rows, cores),
+            high=max(low, time.quantile(1.0 - TAIL)),
+            on_time=time.on_time,
         )
 
 

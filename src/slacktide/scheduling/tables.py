@@ -132,7 +132,7 @@ def row_times(
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:
-            return times.expected(rows, cores)
+            return times.of(rows, cores).expected
 
         classes = times.classes(cores) if class_lead is not None else None
         classed(classes)

@@ -32,7 +32,7 @@ class Expected:
         self._times = times
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        return self._times.expected(batch.rows, cores)
+        return self._times.of(batch.rows, cores).expected
 
 
 class ByProfile:
@@ -44,7 +44,7 @@ class ByProfile:
         self._generator = generator
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        return self._times.quantile(self._generator.random(), batch.rows, cores)
+        return self._times.of(batch.rows, cores).quantile(self._generator.random())
 
 
 class ByLength:

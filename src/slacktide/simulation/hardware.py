@@ -187,7 +187,8 @@ class Hardware:
             if replica.lane != report.lane or cores == running.cores:
                 continue
             times = self._engine.snapshot().pools[replica.pool].times
-            before, after = times.expected(rows, running.cores), times.expected(rows, cores)
+            before = times.of(rows, running.cores).expected
+            after = times.of(rows, cores).expected
             if before > 0.0:
                 running.ends_at = now + (running.ends_at - now) * after / before
             self.busy_s += (now - running.since) * running.cores

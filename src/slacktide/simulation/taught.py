@@ -21,16 +21,13 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Batch, BatchFinished, PoolId
 from slacktide.engine import BatchTimes, Engine
-from slacktide.engine.ports import Forecast
+from slacktide.profiles import TimeDistribution
 from slacktide.recording import Call, Watcher
 
 LATEST = 500
 """Batches of a pool that teach, the latest: earlier ones may have had another load beside them."""
 ENOUGH = 30
 """Batches that are alike whose ratios speak for themselves."""
-
-_STEPS = 60
-"""Halvings in which a time is found from its probability: to the last bit of a float, nearly."""
 
 Lesson: TypeAlias = tuple[Batch, int, float]
 """(batch, cores, seconds)."""
@@ -90,11 +87,11 @@ class Taught:
             ratios = self._ratios.get(kind)
             if ratios is not None:
                 return forecast.expected * float(ratios[self._generator.integers(ratios.size)])
-        return time_at(forecast, self._generator.random())
+        return forecast.quantile(self._generator.random())
 
-    def _forecast(self, batch: Batch, cores: int) -> Forecast:
+    def _forecast(self, batch: Batch, cores: int) -> TimeDistribution:
         times = self._times[batch.replica.pool]
-        return times.forecast(batch.members, batch.rows, cores)
+        return times.of(batch.rows, cores, batch.members)
 
 
 def _kinds(batch: Batch) -> tuple[Kind, Kind, Kind]:
@@ -105,21 +102,3 @@ def _kinds(batch: Batch) -> tuple[Kind, Kind, Kind]:
     # Octaves: a longest hint of 100 is like one of 120, not like one of 130.
     octave = math.frexp(max(hints))[1] if hints else None
     return (pool, batch.rows, applications, octave), (pool, 0, applications, octave), (pool,)
-
-
-def time_at(forecast: Forecast, level: float) -> float:
-    """The time that a share `level` (0 to 1, exclusive) of batches so forecast stays within."""
-    low, high = 0.0, forecast.p99
-    for _ in range(_STEPS):
-        if forecast.on_time(high) >= level:
-            break
-        low, high = high, 2.0 * high
-    for _ in range(_STEPS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if forecast.on_time(middle) < level:
-            low = middle
-        else:
-            high = middle
-    return high

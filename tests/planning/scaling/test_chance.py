@@ -9,16 +9,14 @@ import pytest
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, cores_for_chance
+from slacktide.profiles import SplitLogLogistic
 
 
 class Jittery:
     """0.8 s of one core a row; now and then half as long again."""
 
-    def expected(self, rows: int, cores: int) -> float:
-        return 0.8 * rows / cores
-
-    def p99(self, rows: int, cores: int) -> float:
-        return 1.2 * rows / cores
+    def of(self, rows: int, cores: int) -> SplitLogLogistic:
+        return SplitLogLogistic(0.8 * rows / cores, 1.2 * rows / cores, lower=0.1, tail=0.1)
 
 
 def view(*budgets: float, free_at: float = 0.0, rate: float = 0.0, budget: float = math.inf):

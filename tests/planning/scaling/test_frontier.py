@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.search import fewest_cores
+from slacktide.profiles import PointTime
 
 NOW = 100.0
 
@@ -21,11 +22,9 @@ class Amdahl:
     def __init__(self, gamma: float, epsilon: float, delta: float, eta: float) -> None:
         self._of = gamma, epsilon, delta, eta
 
-    def expected(self, rows: int, cores: int) -> float:
+    def of(self, rows: int, cores: int) -> PointTime:
         gamma, epsilon, delta, eta = self._of
-        return (gamma * rows + epsilon) / cores + delta * rows + eta
-
-    p99 = expected
+        return PointTime((gamma * rows + epsilon) / cores + delta * rows + eta)
 
 
 @st.composite

@@ -22,6 +22,7 @@ from slacktide.planning.scaling import (
     Waiting,
     make_planner,
 )
+from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
 START = 3.0
@@ -33,10 +34,8 @@ class Fit:
     def __init__(self, factor: float = 1.0) -> None:
         self._factor = factor / 1000.0
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self._factor * ((18.29 * rows + 45.469) / cores + 4.488 * rows + 1.046)
-
-    p99 = expected
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(self._factor * ((18.29 * rows + 45.469) / cores + 4.488 * rows + 1.046))
 
 
 def _view(rate: float, limits: ScalingLimits = LIMITS, **others: object) -> ModelView:
@@ -263,7 +262,7 @@ def test_joint_asks_to_be_asked_when_somebody_would_be_late():
     view = _view(2.0)
     target = planner.decide(view, now=0.0)
     assert not planner.is_urgent(replace(view, batch=target.batch), now=0.0)
-    alone = view.times.expected(1, target.cores)
+    alone = view.times.of(1, target.cores).expected
     urgent = tuple(Waiting(0.0, 1.2 * alone) for _ in range(2))
     assert planner.is_urgent(replace(view, batch=target.batch, waiting=urgent), now=0.0)
 
@@ -271,7 +270,7 @@ def test_joint_asks_to_be_asked_when_somebody_would_be_late():
 def test_a_replica_that_starts_small_is_no_reason_to_be_asked():
     planner = make_planner("joint", {})
     limits = replace(LIMITS, replicas_min=2)
-    alone = Fit().expected(1, 4)
+    alone = Fit().of(1, 4).expected
     there = (ReplicaView(4, 0.0, 0.0), ReplicaView(1, 0.5 * alone, 0.0))
     waiting = (Waiting(0.0, 1.1 * alone), Waiting(0.0, 1.6 * alone))
     view = _view(0.0, limits, replicas=there, waiting=waiting)

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from slacktide.planning.scaling.forecast import MinuteForecast, ReplicaHistory, WindowMax
 from slacktide.planning.scaling.rates import ArrivalCounts
 from slacktide.planning.scaling.view import ModelView, ScalingLimits
+from slacktide.profiles import PointTime
 
 
 class OneSecond:
-    def expected(self, rows: int, cores: int) -> float:
-        return 1.0
-
-    p99 = expected
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(1.0)
 
 
 def _view(arrived: float, budget: float = 1.0) -> ModelView:

@@ -15,16 +15,14 @@ from slacktide.planning.scaling import (
     ScalingLimits,
     make_planner,
 )
+from slacktide.profiles import SplitLogLogistic
 
 LIMITS = ScalingLimits(cores_max=4, replicas_max=8, batch_max=8)
 
 
 class TenRowsASecond:
-    def expected(self, rows: int, cores: int) -> float:
-        return 0.05 * rows
-
-    def p99(self, rows: int, cores: int) -> float:
-        return 0.1 * rows
+    def of(self, rows: int, cores: int) -> SplitLogLogistic:
+        return SplitLogLogistic(0.05 * rows, 0.1 * rows, lower=0.1, tail=0.1)
 
 
 def _run(rate: Callable[[float], float], until: float) -> Iterator[tuple[float, int, str]]:

@@ -17,15 +17,14 @@ from slacktide.planning.scaling import (
     Waiting,
     make_planner,
 )
+from slacktide.profiles import PointTime
 
 
 class OneSecond:
     """Every batch takes a second."""
 
-    def expected(self, rows: int, cores: int) -> float:
-        return 1.0
-
-    p99 = expected
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(1.0)
 
 
 def _view(limits: ScalingLimits) -> ModelView:

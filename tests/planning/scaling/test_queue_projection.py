@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
+from slacktide.profiles import PointTime
 
 
 class Times:
     """Seconds by (rows, cores)."""
 
     def __init__(self, seconds):
-        self.expected = self.p99 = seconds
+        self._seconds = seconds
+
+    def of(self, rows, cores):
+        return PointTime(self._seconds(rows, cores))
 
 
 LIMITS = ScalingLimits(cores_max=8, batch_max=8)

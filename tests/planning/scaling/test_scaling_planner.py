@@ -228,9 +228,9 @@ class TestWhatPlannersSee:
         assert rate > 5.0
         alone = 0.1 / 4 + 0.01
         share = 0.8 / 4 + 0.01  # of eight rows of n on four cores
-        assert view.times.expected(1, 4) == pytest.approx(alone / (1 - share * rate / 8))
+        assert view.times.of(1, 4).expected == pytest.approx(alone / (1 - share * rate / 8))
         _, other = scripts["n"].views[-1]
-        assert other.times.expected(1, 4) == pytest.approx(alone)
+        assert other.times.of(1, 4).expected == pytest.approx(alone)
 
 
 class TestWhatComesOfWishes:

@@ -6,6 +6,7 @@ import pytest
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
 from slacktide.planning.scaling.sponge import Sponge, SpongeOptions
+from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=16)
 
@@ -13,10 +14,8 @@ LIMITS = ScalingLimits(cores_max=16, batch_max=16)
 class Published:
     """The fit of the published latencies, ordinary least squares; ms in the code, s here."""
 
-    def expected(self, rows, cores):
-        return (18.290 * rows / cores + 4.488 * rows + 45.469 / cores + 1.046) / 1e3
-
-    p99 = expected
+    def of(self, rows, cores):
+        return PointTime((18.290 * rows / cores + 4.488 * rows + 45.469 / cores + 1.046) / 1e3)
 
 
 def wish_of(expected, on_the_way_ms, present=(7, 3), **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,10 +20,11 @@ class Times:
     """Seconds by (rows, cores); p99 is a tenth more."""
 
     def __init__(self, seconds):
-        self.expected = seconds
+        self._seconds = seconds
 
-    def p99(self, rows, cores):
-        return 1.1 * self.expected(rows, cores)
+    def of(self, rows, cores):
+        seconds = self._seconds(rows, cores)
+        return SimpleNamespace(expected=seconds, p99=1.1 * seconds)
 
 
 def divided(rows, cores):

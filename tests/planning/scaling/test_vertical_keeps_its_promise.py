@@ -13,11 +13,11 @@ from slacktide.engine.ports import Proposal
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
-from slacktide.profiles import Alike
+from slacktide.profiles import PointTime
 from slacktide.scheduling import make_scheduler
 
 
-class ExactTimes(Alike):
+class ExactTimes:
     """Batches take just so long: seconds by (rows, cores)."""
 
     revision = 0
@@ -25,23 +25,11 @@ class ExactTimes(Alike):
     def __init__(self, seconds):
         self._seconds = seconds
 
-    def expected(self, rows, cores):
-        return self._seconds(rows, cores)
+    def of(self, rows, cores, members=()):
+        return PointTime(self._seconds(rows, cores))
 
-    def p99(self, rows, cores):
-        return self._seconds(rows, cores)
-
-    def quantile(self, level, rows, cores):
-        return self._seconds(rows, cores)
-
-    def on_time(self, budget, rows, cores):
-        return float(self._seconds(rows, cores) <= budget)
-
-    def observe(self, seconds, members, rows, cores):
-        pass
-
-    def doubt(self):
-        pass
+    def classes(self, cores):
+        return None
 
 
 class Lanes:
@@ -85,7 +73,7 @@ def late_under_edf(waiting, free, times, *, cores, batch, now):
         assert isinstance(proposal, Proposal)
         taken = Batch(0, replica, proposal.members, proposal.rows, clock, math.inf)
         scheduler.take(taken)
-        end = clock + times.expected(proposal.rows, cores)
+        end = clock + times.of(proposal.rows, cores).expected
         late += sum(end > member.deadline for member in proposal.members)
         free_at = sorted([end, *free_at[1:]])
         clock = max(clock, free_at[0])
@@ -143,7 +131,7 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
     announced = sum(
         each.rows
         for each in waiting
-        if 0.0 < each.ready_at <= each.deadline - times.p99(each.rows, 6)
+        if 0.0 < each.ready_at <= each.deadline - times.of(each.rows, 6).p99
     )
     expected = [Waiting(at, at + budget + 0.3) for at in arrivals[announced:]]
     everybody = sorted([*waiting, *expected], key=lambda each: each.deadline)
@@ -153,11 +141,11 @@ def test_vertical_plans_so_that_edf_makes_nobody_late_that_it_did_not_announce(
         return late_under_edf(everybody, ends, times, cores=cores, batch=batch, now=0.0)
 
     def scaled(end, cores):
-        ratios = [times.p99(rows, cores) / times.p99(rows, 6) for rows in range(1, 5)]
+        ratios = [times.of(rows, cores).p99 / times.of(rows, 6).p99 for rows in range(1, 5)]
         return end * max(ratios) if cores != 6 else end
 
     def keeps_up(cores, batch):
-        return len(free) * batch / times.p99(batch, cores) >= rate
+        return len(free) * batch / times.of(batch, cores).p99 >= rate
 
     assert late(target.cores, target.batch) == target.late
     hopeless = min(late(6, batch) for batch in range(1, 6))

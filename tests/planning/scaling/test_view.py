@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from slacktide.planning.scaling import ModelView, ScalingLimits
+from slacktide.profiles import PointTime
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ class TestPressure:
     def of(self, *left: float, rate: float = 0.0, budget: float = 0.1) -> float:
         return ModelView.pressure(
             SimpleNamespace(
-                times=SimpleNamespace(p99=lambda rows, cores: 0.02),
+                times=SimpleNamespace(of=lambda rows, cores: PointTime(0.02)),
                 limits=SimpleNamespace(cores_max=4),
                 waiting=[SimpleNamespace(deadline=5.0 + each, ready_at=0.0) for each in left],
                 rate=rate,

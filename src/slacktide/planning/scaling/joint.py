@@ -155,7 +155,7 @@ class Joint(ScalingPolicy):
         rank = next(fitting, None)
         if rank is None:
             rows, cores = view.limits.batch_max, view.limits.cores_max
-            seconds = [variant.times.expected(rows, cores) for variant in variants]
+            seconds = [variant.times.of(rows, cores).expected for variant in variants]
             rank = seconds.index(min(seconds))
         rank = min(self._rank.most(rank, now=now), len(variants) - 1)
         return variants[rank].name

@@ -91,7 +91,7 @@ class OctopInf(ScalingPolicy):
         rate = max(math.ceil(self._counts.rate(w, now=now)) for w in options.windows)
         present = view.replicas[0].cores if view.replicas else limits.cores_min
         cores = min(max(present, limits.cores_min), limits.cores_max)
-        each = view.batch / view.times.p99(view.batch, cores)
+        each = view.batch / view.times.of(view.batch, cores).p99
         there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
         needed = max(1, math.ceil(rate / (options.up_share * each)))
         kept = max(1, math.ceil(rate / (options.down_share * each)))

@@ -128,7 +128,7 @@ class _Model:
         """Whether `one` would typically be on time by itself, on the most cores it may have."""
         if self.times is None:
             return True
-        alone = self.times.expected(one.rows, self.stated.limits.cores_max)
+        alone = self.times.of(one.rows, self.stated.limits.cores_max).expected
         return one.deadline - max(now, one.ready_at) >= alone
 
     def expected(self, *, now: float) -> Expected:

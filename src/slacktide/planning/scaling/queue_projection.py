@@ -36,10 +36,11 @@ class SecondsByCores:
     A planner makes one per decision: predictions do not move while it decides.
     """
 
-    __slots__ = ("_kept", "_most", "_of")
+    __slots__ = ("_kept", "_most", "_p99", "_times")
 
     def __init__(self, times: BatchSeconds, *, most_rows: int, p99: bool) -> None:
-        self._of = times.p99 if p99 else times.expected
+        self._times = times
+        self._p99 = p99
         self._most = most_rows
         self._kept: dict[int, list[float]] = {}
 
@@ -47,9 +48,9 @@ class SecondsByCores:
         """Seconds by rows, from 0 (which takes none) to `most_rows`. Not to be changed."""
         kept = self._kept.get(cores)
         if kept is None:
-            of = self._of
             kept = self._kept[cores] = [0.0]
-            kept.extend([of(rows, cores) for rows in range(1, self._most + 1)])
+            batches = [self._times.of(rows, cores) for rows in range(1, self._most + 1)]
+            kept.extend([batch.p99 if self._p99 else batch.expected for batch in batches])
         return kept
 
 

@@ -71,7 +71,7 @@ class Sponge(ScalingPolicy):
         for cores in range(limits.cores_min, limits.cores_max + 1):
             for batch in range(1, limits.batch_max + 1):
                 # All batches take as long, so the last one is the one that is refused.
-                taken = math.floor(1e3 * view.times.p99(batch, cores)) * 1e-3
+                taken = math.floor(1e3 * view.times.of(batch, cores).p99) * 1e-3
                 if math.ceil(requests / batch) * taken + on_the_way <= options.factor * options.slo:
                     return cores, batch
         return None

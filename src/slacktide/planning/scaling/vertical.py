@@ -43,10 +43,10 @@ def cores_for_chance(view: ModelView, *, now: float) -> int:
         budget = waiting.deadline - max(now, free, waiting.ready_at)
         found = alone.get(waiting.rows)
         if found is None:
-            rows = waiting.rows
-            found = alone[rows] = times.expected(rows, most), times.p99(rows, most)
+            time = times.of(waiting.rows, most)
+            found = alone[waiting.rows] = time.expected, time.p99
         if found[0] <= budget < found[1]:
-            while cores < most and times.expected(waiting.rows, cores) > budget:
+            while cores < most and times.of(waiting.rows, cores).expected > budget:
                 cores += 1
     return cores
 

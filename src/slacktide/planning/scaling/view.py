@@ -14,6 +14,7 @@ from typing import Protocol
 from slacktide.domain import Notice, Request
 from slacktide.domain.light import light
 from slacktide.engine import Snapshot
+from slacktide.profiles import TimeDistribution
 
 
 @light
@@ -52,11 +53,9 @@ class ReplicaView:
 
 
 class BatchSeconds(Protocol):
-    """How long a batch takes; seconds, rows ≥ 1, cores ≥ 1. A `BatchTimes` is one."""
+    """How long a batch takes; rows ≥ 1, cores ≥ 1. A `BatchTimes` is one."""
 
-    def expected(self, rows: int, cores: int) -> float: ...
-
-    def p99(self, rows: int, cores: int) -> float: ...
+    def of(self, rows: int, cores: int) -> TimeDistribution: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +132,7 @@ class ModelView:
     def pressure(self, *, now: float) -> float:
         """The largest part of the time left that its own work takes, on the most cores it may have,
         of any request that can still be on time; 0 without deadlines, 1 at most."""
-        alone = self.times.p99(1, self.limits.cores_max)
+        alone = self.times.of(1, self.limits.cores_max).p99
         left = [one.deadline - max(now, one.ready_at) for one in self.waiting]
         if self.rate > 0.0:
             left.append(self.budget)
@@ -247,6 +246,30 @@ def _shared(
     return _OnASharedLane(times, others) if others else times
 
 
+class _Stretched:
+    """A batch time on a lane of which but a part is `left`."""
+
+    __slots__ = ("_left", "_time")
+
+    def __init__(self, time: TimeDistribution, left: float) -> None:
+        self._time = time
+        self._left = left
+
+    @property
+    def expected(self) -> float:
+        return self._time.expected / self._left
+
+    @property
+    def p99(self) -> float:
+        return self._time.p99 / self._left
+
+    def quantile(self, level: float) -> float:
+        return self._time.quantile(level) / self._left
+
+    def on_time(self, budget: float) -> float:
+        return self._time.on_time(budget * self._left)
+
+
 class _OnASharedLane:
     """Batch times stretched by what the other models take of the lane's time."""
 
@@ -258,17 +281,15 @@ class _OnASharedLane:
         self._others = others
         self._left: dict[int, float] = {}
 
-    def expected(self, rows: int, cores: int) -> float:
-        return self._times.expected(rows, cores) / self._left_at(cores)
-
-    def p99(self, rows: int, cores: int) -> float:
-        return self._times.p99(rows, cores) / self._left_at(cores)
+    def of(self, rows: int, cores: int) -> _Stretched:
+        return _Stretched(self._times.of(rows, cores), self._left_at(cores))
 
     def _left_at(self, cores: int) -> float:
         left = self._left.get(cores)
         if left is None:
             taken = sum(
-                rate * times.expected(batch, cores) / batch for times, batch, rate in self._others
+                rate * times.of(batch, cores).expected / batch
+                for times, batch, rate in self._others
             )
             left = self._left[cores] = max(LEAST_LEFT, 1.0 - taken)
         return left

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
+from slacktide.profiles import PointTime
 from slacktide.reproduce.sponge.bandwidths import Bandwidths
 from slacktide.reproduce.sponge.published import TABLE_1, TABLE_1_RATE
 from slacktide.reproduce.sponge.setting import BATCH, CORES, DURATION, FIT, KILOBYTE, SLO
@@ -126,7 +127,5 @@ def choices() -> tuple[Choice, ...]:
 class _Fit:
     """Batch times by the fit alone."""
 
-    def expected(self, rows: int, cores: int) -> float:
-        return FIT.seconds(rows, cores)
-
-    p99 = expected
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(FIT.seconds(rows, cores))

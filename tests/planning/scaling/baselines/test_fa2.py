@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.planning.scaling import ModelView, ScalingLimits, ScalingTarget, make_planner
+from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
 
@@ -16,11 +17,9 @@ LIMITS = ScalingLimits(cores_max=16, replicas_max=16, batch_max=16)
 class Table1:
     """Sponge Table 1: l(1, 1) = 55 ms, l(2, 1) = 97 ms; linear beyond."""
 
-    def expected(self, rows: int, cores: int) -> float:
+    def of(self, rows: int, cores: int) -> PointTime:
         assert cores == 1
-        return 0.013 + 0.042 * rows
-
-    p99 = expected
+        return PointTime(0.013 + 0.042 * rows)
 
 
 def _view(rate: float, budget: float, limits: ScalingLimits = LIMITS) -> ModelView:
@@ -52,7 +51,7 @@ def test_the_fewest_instances_with_the_smallest_batch(rate, budget, target):
 @given(rate=st.floats(0.0, 400.0), budget=st.floats(0.0, 3.0))
 def test_what_it_accepts_carries_the_rate_within_the_budget(rate, budget):
     target = make_planner("fa2", {}).decide(_view(rate, budget), now=0.0)
-    taken = Table1().expected(target.batch, 1)
+    taken = Table1().of(target.batch, 1).expected
     holds = 2.0 * taken <= budget and target.replicas * target.batch >= rate * taken
     assert holds == (target.reason == "fewest")
 

@@ -16,6 +16,7 @@ from slacktide.planning.scaling import (
     make_planner,
 )
 from slacktide.planning.scaling.baselines.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
+from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)
 DAY = 86_400.0
@@ -24,10 +25,8 @@ DAY = 86_400.0
 class Perfect:
     """Twice the cores, half the time: a busy instance uses all that it has."""
 
-    def expected(self, rows: int, cores: int) -> float:
-        return 0.1 * rows / cores
-
-    p99 = expected
+    def of(self, rows: int, cores: int) -> PointTime:
+        return PointTime(0.1 * rows / cores)
 
 
 def _view(now: float, cores: int, *, busy: bool, ready_at: float = 0.0) -> ModelView:

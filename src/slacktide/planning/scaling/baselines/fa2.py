@@ -46,7 +46,7 @@ class Fa2(ScalingPolicy):
         """Instances of `limits.cores_min` cores, which is meant to be one."""
         limits = view.limits
         cores = limits.cores_min
-        seconds = [view.times.expected(batch, cores) for batch in range(1, limits.batch_max + 1)]
+        seconds = [view.times.of(batch, cores).expected for batch in range(1, limits.batch_max + 1)]
         for replicas in range(limits.replicas_min, limits.replicas_max + 1):
             for batch, taken in enumerate(seconds, start=1):
                 if 2.0 * taken <= view.budget and replicas * batch >= view.rate * taken:

@@ -154,4 +154,4 @@ class Vpa(ScalingPolicy):
 
 def _usage(view: ModelView, cores: int) -> float:
     """Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds."""
-    return view.times.expected(view.batch, 1) / view.times.expected(view.batch, cores)
+    return view.times.of(view.batch, 1).expected / view.times.of(view.batch, cores).expected
