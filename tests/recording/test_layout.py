@@ -154,7 +154,7 @@ REQUEST = Request(5, "m", 1.0, 2.0)
 OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why")
 BATCH = Batch(7, REPLICA, (REQUEST, REQUEST), 2, 9.5, 12.5)
 COMMANDS: tuple[Command, ...] = (
-    RunBatch(BATCH, 11),
+    RunBatch(BATCH, 11, 0.004, 0.006),
     Answer(5, OUTCOME, 11),
     FreeSlots((5, 6), 11),
     StartReplica(REPLICA, 11),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slacktide.domain import BatchFinished, OutcomeKind, Request, Submitted
 from slacktide.engine import check_invariants
 from slacktide.recording import Call, Recording, RecordingError, Watcher, replay
-from slacktide.recording.decisions import Ended, Notes, Ran, Waited
+from slacktide.recording.decisions import Ended, Finished, Notes, Ran, Waited
 from slacktide.recording.records import answers
 from slacktide.recording.telling import concerns, lines
 from slacktide.scheduling import POLICIES
@@ -245,6 +245,25 @@ def test_a_policy_that_waits_is_told_of(world: Any, happenings: Any) -> None:
     waits = [each for each in decisions(recorded) if isinstance(each, Waited)]
     assert waits
     assert "stays free" in next(lines(waits[0], begin=0.0))
+
+
+def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
+    world: Any, happenings: Any
+) -> None:
+    recorded = world()
+    recorded.run(happenings(seed=4, trouble=False))
+    told = decisions(recorded)
+    ends = [each for each in told if isinstance(each, Finished)]
+    runs = {each.batch: each for each in told if isinstance(each, Ran)}
+    assert {end.batch.id for end in ends} == set(runs)
+    for end in ends:
+        asked = runs[end.batch.id].asked
+        assert asked is not None
+        assert asked.chosen is not None
+        assert (end.expected, end.p99) == (asked.chosen.expected, asked.p99)
+        assert end.took == pytest.approx(end.now - runs[end.batch.id].now)
+    text = next(lines(ends[0], begin=0.0))
+    assert f"took {1e3 * ends[0].took:.2f} ms; expected " in text
 
 
 def test_the_story_of_one_request(world: Any, happenings: Any) -> None:

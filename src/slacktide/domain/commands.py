@@ -32,6 +32,10 @@ class RunBatch:
 
     batch: Batch
     cause: int
+    expected: float
+    """Seconds that it is predicted to take, typically."""
+    p99: float
+    """The same, 99 times in 100."""
 
 
 @dataclass(frozen=True, slots=True)

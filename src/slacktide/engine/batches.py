@@ -130,16 +130,16 @@ class Batches:
         """Put a batch on a free lane."""
         state = self._state
         settings, now = state.settings, state.now
-        forecast = placement.pool.times.of(rows, lane.size, members)
-        limit = max(settings.hang_floor, settings.hang_factor * forecast.p99)
+        time = placement.pool.times.of(rows, lane.size, members)
+        limit = max(settings.hang_floor, settings.hang_factor * time.p99)
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
             replica = replace(replica, max_batch=rows)
         batch = Batch(self._next_id, replica, members, rows, now, now + limit, sample)
         self._next_id += 1
-        running = lane.running = Running(batch, placement, now + forecast.expected)
+        running = lane.running = Running(batch, placement, now + time.expected)
         state.running[batch.id] = running
-        state.runs.append(RunBatch(batch, state.cause))
+        state.runs.append(RunBatch(batch, state.cause, time.expected, time.p99))
         return running
 
     def released(self, event: RowsReleased) -> None:

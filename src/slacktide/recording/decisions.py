@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 from slacktide.domain import (
     Announced,
     Answer,
+    Batch,
+    BatchFinished,
     Command,
     Outcome,
     OutcomeKind,
@@ -99,6 +101,17 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """A batch has run: what it took, beside what had been predicted when it started; seconds."""
+
+    now: float
+    batch: Batch
+    took: float
+    expected: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
 class Waited:
     """A free lane was left free on purpose."""
 
@@ -121,7 +134,7 @@ class Ended:
     """Requests that waited in its pool then."""
 
 
-Decision: TypeAlias = Ran | Waited | Ended
+Decision: TypeAlias = Ran | Finished | Waited | Ended
 
 
 class Witness:
@@ -240,6 +253,8 @@ class Notes(Watcher):
         self._tell = tell
         self._asked: list[Asked] = []
         self._known: dict[int, Request | Notice] = {}
+        self._running: dict[int, RunBatch] = {}
+        """What is not known to have finished, by batch."""
 
     def before(self, call: Call, engine: Engine) -> None:
         self._asked.clear()
@@ -254,8 +269,14 @@ class Notes(Watcher):
             name if count == 1 else f"{count} × {name}"
             for name, count in Counter(type(event).__name__ for event in call.events).items()
         )
+        for event in call.events:
+            if isinstance(event, BatchFinished) and event.batch in self._running:
+                run = self._running.pop(event.batch)
+                took = call.now - run.batch.started
+                self._tell(Finished(call.now, run.batch, took, run.expected, run.p99))
         for command in commands:
             if isinstance(command, RunBatch):
+                self._running[command.batch.id] = command
                 self._tell(self._ran(command, because))
             elif isinstance(command, Answer):
                 request = self._known.pop(command.id, None)

@@ -105,7 +105,7 @@ _EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     type_: (name, record_encoder(type_)) for name, type_ in EVENTS.items()
 }
 _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
-    RunBatch: lambda c: ("RunBatch", c.cause, *_batch(c.batch)),
+    RunBatch: lambda c: ("RunBatch", c.cause, *_batch(c.batch), c.expected, c.p99),
     AbortBatch: lambda c: ("AbortBatch", c.cause, c.batch.id),
     Answer: lambda c: ("Answer", c.cause, c.id, *_outcome(c.outcome)),
     FreeSlots: lambda c: ("FreeSlots", c.cause, c.ids),
@@ -153,7 +153,7 @@ def plain_commands(commands: Sequence[Command]) -> list[Any]:
 def layout() -> dict[str, list[str]]:
     """The fields of every array in a recording, in order."""
     found = layout_of((*EVENTS.values(), EngineSettings))
-    found["RunBatch"] = ["cause", *layout_of((Batch,))["Batch"]]
+    found["RunBatch"] = ["cause", *layout_of((Batch,))["Batch"], "expected", "p99"]
     found["RunBatch"].remove("started")
     found["Answer"] = ["cause", "id", *layout_of((Outcome,))["Outcome"]]
     found["Answer"].remove("at")

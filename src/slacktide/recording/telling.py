@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from slacktide.domain import OutcomeKind, Reason, Request
-from slacktide.recording.decisions import Choice, Decision, Ended, Ran, Waited
+from slacktide.recording.decisions import Choice, Decision, Ended, Finished, Ran, Waited
 
 MEMBERS_SHOWN = 8
 
@@ -33,6 +33,8 @@ def concerns(decision: Decision, id: int) -> bool:
     """Whether `decision` is about request `id`."""
     if isinstance(decision, Ran):
         return id in decision.ids
+    if isinstance(decision, Finished):
+        return any(member.id == id for member in decision.batch.members)
     if isinstance(decision, Ended):
         return decision.request.id == id
     return False
@@ -50,6 +52,11 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
         yield (
             f"{at}lane {decision.asked.replica.lane} stays free: {decision.asked.pool} waits "
             f"{_ms(until - decision.now)} for more than the {decision.asked.pending} it has"
+        )
+    elif isinstance(decision, Finished):
+        yield (
+            f"{at}batch {decision.batch.id} of {decision.batch.replica.pool} took "
+            f"{_ms(decision.took)}; expected {_ms(decision.expected)}, p99 {_ms(decision.p99)}"
         )
     else:
         yield at + _ended(decision)
