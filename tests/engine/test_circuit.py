@@ -18,7 +18,7 @@ from slacktide.domain import (
     ReplicaUp,
     TimerFired,
 )
-from slacktide.engine.lane import ReplicaState
+from slacktide.engine.placement import ReplicaState
 
 WINDOW, LIMIT = 60.0, 5
 
@@ -363,7 +363,7 @@ def test_whatever_happens_an_unavailable_version_comes_back(
 def bring_up(world):
     """What hung dies; what starts comes up."""
     for placement in pool(world).placements:
-        if placement.killed:
+        if placement.phase.dying:
             world.send(ReplicaLost(placement.replica.id, "killed"))
         elif placement.state is ReplicaState.STARTING:
             world.send(ReplicaUp(placement.replica.id))

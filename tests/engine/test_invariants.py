@@ -10,8 +10,8 @@ import pytest
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, ReplicaUp, Route
 from slacktide.domain.commands import Circuit
 from slacktide.engine.invariants import InvariantError, check_invariants
-from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.placement import ReplicaState
 
 A, B = PoolId("a", "1"), PoolId("b", "1")
 

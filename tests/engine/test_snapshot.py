@@ -8,8 +8,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from slacktide.domain import Cancelled, Plan, PlanChanged, PoolId, Reason
-from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.placement import ReplicaState
 
 M = PoolId("m", "1")
 

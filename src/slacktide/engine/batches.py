@@ -17,8 +17,9 @@ from slacktide.domain import (
     RowsReleased,
     RunBatch,
 )
-from slacktide.engine.lane import Lane, Placement, Running
+from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import Entry, State
+from slacktide.engine.placement import Placement
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests

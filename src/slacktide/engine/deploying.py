@@ -12,6 +12,7 @@ import math
 
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, Reason
 from slacktide.engine.lane import Lane
+from slacktide.engine.placement import Step
 from slacktide.engine.pool import Pool
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
@@ -51,15 +52,11 @@ class Deploying:
 
     def tidy(self, lane: Lane) -> None:
         """Once a lane is free: take away, or start anew, what was to go while it was busy."""
-        state = self._state
-        if not self._replicas.retire_on(lane) and not lane.removed:
-            return
-        if lane.removed and lane.running is None and not lane.placements:
-            state.lanes.pop(lane.name, None)
-            state.lane_changes += 1
-        for pool in tuple(state.pools.values()):
-            if pool.removed and not pool.placements:
-                del state.pools[pool.id]
+        if lane.running is None:
+            self._replicas.retire_on(lane)
+            if lane.removed and not lane.placements:
+                self._state.lanes.pop(lane.name, None)
+                self._state.lane_changes += 1
 
     def _shape_lanes(self, specs: tuple[LaneSpec, ...]) -> None:
         state = self._state
@@ -84,12 +81,13 @@ class Deploying:
             return  # given up for good
         for placement in pool.placements:
             if placement.lane is lane:
-                placement.retiring = placement.leaving = False
-                placement.cap = deployment.max_batch
+                if placement.phase.leaves:
+                    placement.go(Step.KEEP)
+                placement.cap, placement.wanted = deployment.max_batch, deployment.generation
                 placement.adapt()
                 pool.count_lanes()
-                if placement.generation != deployment.generation:
-                    placement.generation = deployment.generation
+                down = pool.crashes.circuit is Circuit.OPEN
+                if down or placement.generation != placement.wanted:
                     self._replicas.restart(placement)
                 return
         self._replicas.place(pool, lane, deployment)
@@ -106,7 +104,7 @@ class Deploying:
         state = self._state
         kept = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
         pools = {pool for pool, _ in kept}
-        for pool in state.pools.values():
+        for pool in tuple(state.pools.values()):
             staying = [p for p in pool.placements if (pool.id, p.lane.name) in kept]
             moved = bool(staying) and not any(p.serves for p in staying)
             for placement in tuple(pool.placements):

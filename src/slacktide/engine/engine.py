@@ -165,7 +165,7 @@ class Engine:
             if running is None:
                 if lane.wait_until < at:
                     at = lane.wait_until
-            elif running.hang_at < at and not running.placement.killed:
+            elif running.hang_at < at and not running.placement.phase.dying:
                 at = running.hang_at
             if lane.awaited_until < at:
                 at = lane.awaited_until

@@ -7,8 +7,8 @@ from collections import Counter
 
 from slacktide.domain import Circuit, Request
 from slacktide.engine.engine import Engine
-from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.placement import Phase, ReplicaState
 from slacktide.engine.sampling import HELD
 
 
@@ -142,10 +142,13 @@ def _placements(engine: Engine) -> None:
         _require(not left, f"{lane.name} has left the plan and is empty, but is kept")
     for pool in state.pools.values():
         _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but is kept")
-        staying = [p for p in pool.placements if not p.retiring and not p.leaving]
+        staying = [p for p in pool.placements if not p.phase.leaves]
         _require(pool.lanes == max(1, len(staying)), f"{pool.id} counts on {pool.lanes} lanes")
         for placement in pool.placements:
             replica, lane = placement.replica, placement.lane
+            _require(
+                placement.state is placement.phase.replica, f"replica {replica.id}: two states"
+            )
             _require(replica.cores == lane.usable, f"replica {replica.id} has other cores")
             cap = min(placement.cap, pool.max_batch)
             _require(replica.max_batch == cap, f"replica {replica.id} has another cap")
@@ -157,7 +160,10 @@ def _placements(engine: Engine) -> None:
             (history.retry_at < math.inf) <= (circuit is Circuit.OPEN), f"{pool.id}: tried twice"
         )
         if circuit is Circuit.OPEN:
-            live = [p for p in pool.placements if not (p.parked or p.restarting or p.retiring)]
+            stopping = (Phase.RESTARTING, Phase.HUNG)
+            live = [
+                p for p in pool.placements if not (p.parked or p.retiring or p.phase in stopping)
+            ]
             _require(not live, f"{pool.id} is unavailable but keeps replicas")
         if down:
             _require(not pool.suspects and not len(pool.scheduler), f"{pool.id} is down but holds")

@@ -3,95 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from enum import Enum
-from typing import TYPE_CHECKING
 
-from slacktide.domain import Batch, Deployment, LaneSpec, Replica
+from slacktide.domain import Batch, LaneSpec
+from slacktide.engine.placement import Placement
 from slacktide.engine.settings import EngineSettings
-from slacktide.engine.worth import LaneTime
-
-if TYPE_CHECKING:
-    from slacktide.engine.pool import Pool
-
-
-class ReplicaState(Enum):
-    """Life of one placement of a pool on a lane.
-
-    STARTING → UP, or → BACKOFF when it is lost; UP → BACKOFF when it is lost; BACKOFF → STARTING
-    when the pause is over. A placement that leaves the plan is stopped and forgotten, at once or,
-    if it runs a batch, after it (`retiring`); if its pool has only moved to another lane, once that
-    one is up (`leaving`).
-    """
-
-    STARTING = "starting"
-    UP = "up"
-    BACKOFF = "backoff"
-
-
-class Placement:
-    """A pool's place on a lane, across restarts of its replica."""
-
-    __slots__ = (
-        "cap",
-        "generation",
-        "killed",
-        "lane",
-        "lane_time",
-        "leaving",
-        "pool",
-        "replica",
-        "restarting",
-        "retiring",
-        "since",
-        "state",
-        "until",
-    )
-
-    def __init__(
-        self, pool: Pool, lane: Lane, deployment: Deployment, fairness_window: float
-    ) -> None:
-        self.pool = pool
-        self.lane = lane
-        self.cap = deployment.max_batch
-        """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
-        its pool."""
-        self.generation = deployment.generation
-        """Of the plan in force."""
-        self.lane_time = LaneTime(fairness_window)
-        self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
-        """The latest replica here, with the cores and the cap that count now."""
-        self.state = ReplicaState.STARTING
-        self.since = -math.inf
-        """When the latest replica was started; once it is up, when it came up."""
-        self.until = math.inf
-        """When the engine must act: start limit (STARTING) or restart (BACKOFF; inf: only once the
-        circuit of its version says so)."""
-        self.retiring = False
-        """No longer in the plan; goes once the batch it runs is done."""
-        self.leaving = False
-        """No longer in the plan; serves until its pool is up on a lane that is."""
-        self.restarting = False
-        """Starts anew once the batch it runs is done."""
-        self.killed = False
-        """Told to die for hanging; its ReplicaLost is on the way."""
-
-    def adapt(self) -> None:
-        """Call when the cores of the lane or the cap have changed."""
-        cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
-        if (self.replica.cores, self.replica.max_batch) != (cores, cap):
-            self.replica = replace(self.replica, cores=cores, max_batch=cap)
-
-    @property
-    def parked(self) -> bool:
-        """Whether it waits for the circuit of its version."""
-        return self.state is ReplicaState.BACKOFF and self.until == math.inf
-
-    @property
-    def serves(self) -> bool:
-        """Whether it may be given a batch."""
-        stays = not (self.retiring or self.restarting or self.killed)
-        return stays and self.state is ReplicaState.UP
 
 
 class Running:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from slacktide.domain import PoolId, Request
-from slacktide.engine.lane import Placement, ReplicaState
+from slacktide.engine.placement import Placement, ReplicaState
 from slacktide.engine.ports import Learner, PoolFactory
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.samples import Samples
@@ -133,6 +133,6 @@ class Pool:
 
     def count_lanes(self) -> None:
         """Call when a placement has come or gone, or a lane has changed its cores."""
-        staying = [p for p in self.placements if not p.retiring and not p.leaving]
+        staying = [p for p in self.placements if not p.phase.leaves]
         self.lanes = max(1, len(staying))
         self.cores = min((placement.lane.planned for placement in staying), default=self.cores)

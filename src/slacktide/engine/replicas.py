@@ -16,7 +16,8 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine.batches import Batches
-from slacktide.engine.lane import Lane, Placement, ReplicaState
+from slacktide.engine.lane import Lane
+from slacktide.engine.placement import Phase, Placement, ReplicaState, Step
 from slacktide.engine.pool import Pool
 from slacktide.engine.recovery import Crash
 from slacktide.engine.sampling import Sampler
@@ -41,7 +42,6 @@ class Replicas:
         pool.placements.append(placement)
         lane.placements.append(placement)
         pool.count_lanes()
-        placement.state = ReplicaState.BACKOFF
         placement.adapt()
         self._start_if_due(placement)
 
@@ -49,47 +49,44 @@ class Replicas:
         """A placement is no longer in the plan: it goes at once, or when another has come up."""
         if at_once or not placement.serves:
             self.detach(placement)
-        else:
-            placement.leaving = True
+        elif placement.phase is Phase.UP:  # else it has been leaving since an earlier plan
+            placement.go(Step.LEAVE)
             placement.pool.count_lanes()
 
     def detach(self, placement: Placement) -> None:
         """Take a placement away; if it runs a batch, as soon as that is done."""
-        lane = placement.lane
-        if lane.running is not None and lane.running.placement is placement:
-            placement.retiring = True
+        if placement.busy:
+            if not placement.retiring:
+                placement.go(Step.RETIRE)
             placement.pool.count_lanes()
             return
         placement.pool.placements.remove(placement)
         placement.pool.count_lanes()
-        lane.placements.remove(placement)
+        placement.lane.placements.remove(placement)
+        if placement.pool.removed and not placement.pool.placements:
+            self._state.pools.pop(placement.pool.id, None)
         if placement.state is not ReplicaState.BACKOFF:
             self._by_id.pop(placement.replica.id, None)
-            self._stop(placement, kill=placement.killed)
+            self._stop(placement, kill=placement.phase.dying)
 
     def restart(self, placement: Placement) -> None:
         """Stop the replica and start another; if it runs a batch, as soon as that is done."""
-        lane = placement.lane
-        if placement.state is ReplicaState.BACKOFF or placement.killed:
+        if placement.state is ReplicaState.BACKOFF or placement.phase.dying:
             return  # another starts in any case
-        if lane.running is not None and lane.running.placement is placement:
-            placement.restarting = True
+        if placement.busy:
+            if placement.phase is Phase.UP:
+                placement.go(Step.RESTART)
             return
         self._park(placement)
         self._start_if_due(placement)
 
-    def retire_on(self, lane: Lane) -> bool:
-        """Take away, or start anew, what waited for the lane to become free; True if anything was
-        to be taken away."""
-        if lane.running is None:
-            for placement in lane.placements:
-                if placement.restarting:
-                    self.restart(placement)
-        retiring = [p for p in lane.placements if p.retiring and not p.killed]
-        if lane.running is None:
-            for placement in retiring:
+    def retire_on(self, lane: Lane) -> None:
+        """On a free lane: take away, or start anew, what waited for the end of a batch."""
+        for placement in tuple(lane.placements):
+            if placement.phase is Phase.RESTARTING:
+                self.restart(placement)
+            elif placement.phase is Phase.RETIRING:
                 self.detach(placement)
-        return bool(retiring)
 
     def up(self, event: ReplicaUp) -> None:
         placement = self._by_id.get(event.replica)
@@ -97,7 +94,7 @@ class Replicas:
             return  # it was stopped while this was on its way
         if placement.state is not ReplicaState.STARTING:
             raise ValueError(f"replica {event.replica} is up already")
-        placement.state = ReplicaState.UP
+        placement.go(Step.CAME_UP)
         placement.until = math.inf
         self._reckon()
         pool, now = placement.pool, self._state.now
@@ -108,7 +105,7 @@ class Replicas:
             self._tell(pool)
         self._state.mark(placement.lane)
         for other in tuple(pool.placements):
-            if other.leaving:
+            if other.phase is Phase.LEAVING:
                 self.detach(other)
                 self._state.mark(other.lane)
 
@@ -118,26 +115,26 @@ class Replicas:
             return  # it was stopped while this was on its way
         state, pool = self._state, placement.pool
         detail, permanent = event.detail, event.permanent
-        if placement.killed and placement.state is ReplicaState.STARTING:
+        before = placement.phase
+        if before is Phase.STALLED:
             detail = f"it was not up within {state.settings.start_limit:g} s"
             # The next try would take as long, and whoever loads the version waits for it.
             permanent = permanent or not pool.ever_up
-        elif placement.killed:
+        elif before.dying:
             detail = "it hung and was killed"
-        placement.state = ReplicaState.BACKOFF
+        placement.go(Step.LOST)
         placement.until = math.inf
-        placement.killed = placement.restarting = False
         state.mark(placement.lane)
         running = placement.lane.running
         crash = Crash(pool, state.now, detail)
         again = False
         if running is not None and running.placement is placement:
             again = self._batches.lost(running.batch, crash)
-        if placement.leaving and not placement.retiring:
+        if before.leaves:
             self.detach(placement)
         if pool.crashes.circuit is Circuit.OPEN:
             return  # its last batch, or one that hung before
-        if permanent and not (placement.retiring or placement.leaving):
+        if permanent and not before.leaves:
             # One that has been up may have lost its file for a while.
             self._give_up(pool, detail, for_good=not pool.ever_up)
         else:
@@ -168,11 +165,11 @@ class Replicas:
         pool.down_reason = reason
         retry_s = pool.crashes.open(now=self._state.now, for_good=for_good)
         for placement in tuple(pool.placements):
-            running = placement.lane.running
-            if for_good or placement.leaving:
+            if for_good or placement.phase.leaves:
                 self.detach(placement)
-            elif running is not None and running.placement is placement:
-                placement.restarting = True  # parked once that batch is done
+            elif placement.busy:  # parked once that batch is done, or it has died
+                if placement.phase is Phase.UP:
+                    placement.go(Step.RESTART)
             else:
                 self._park(placement)
         self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
@@ -183,16 +180,15 @@ class Replicas:
         """Have no replica here."""
         if placement.state is not ReplicaState.BACKOFF:
             self._by_id.pop(placement.replica.id, None)
-            self._stop(placement, kill=placement.killed)
-        placement.state = ReplicaState.BACKOFF
+            self._stop(placement, kill=placement.phase.dying)
+            placement.go(Step.STOP)
         placement.until = math.inf
-        placement.killed = placement.restarting = False
 
     def _start_if_due(self, placement: Placement) -> None:
         """Start a replica unless the version is unavailable, or another is on trial for it."""
         crashes = placement.pool.crashes
         tried = any(
-            not (other.parked or other.retiring or other.leaving or other.restarting)
+            not (other.parked or other.phase.leaves or other.phase is Phase.RESTARTING)
             for other in placement.pool.placements
             if other is not placement
         )
@@ -221,7 +217,7 @@ class Replicas:
                         self._kill(placement)
         self._reckon()
         for running in state.running.values():
-            if running.hang_at <= now and not running.placement.killed:
+            if running.hang_at <= now and not running.placement.phase.dying:
                 self._kill(running.placement)
 
     def _start(self, placement: Placement) -> None:
@@ -233,7 +229,8 @@ class Replicas:
         self._next_id += 1
         placement.replica = replica
         placement.adapt()
-        placement.state = ReplicaState.STARTING
+        placement.go(Step.START)
+        placement.generation = placement.wanted
         placement.since = state.now
         placement.until = state.now + state.settings.start_limit
         self.next_due = min(self.next_due, placement.until)
@@ -247,7 +244,7 @@ class Replicas:
         self.next_due = min([*due, *(pool.crashes.retry_at for pool in pools)], default=math.inf)
 
     def _kill(self, placement: Placement) -> None:
-        placement.killed = True
+        placement.go(Step.KILL)
         self._stop(placement, kill=True)
 
     def _stop(self, placement: Placement, *, kill: bool) -> None:

@@ -25,8 +25,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slacktide.domain import Batch, Request
-from slacktide.engine.lane import Lane, Placement
+from slacktide.engine.lane import Lane
 from slacktide.engine.ledger import Entry, State
+from slacktide.engine.placement import Placement
 from slacktide.engine.pool import Pool
 from slacktide.engine.state import EngineState
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from slacktide.domain import Batch, Circuit, Notice, PoolId, Reason, Replica, Request
 from slacktide.domain.light import light
-from slacktide.engine.lane import Lane, Placement, ReplicaState, Running
+from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import ModelCounts, State
+from slacktide.engine.placement import Placement, ReplicaState
 from slacktide.engine.pool import Pool
 from slacktide.engine.ports import BatchTimes
 from slacktide.engine.state import EngineState

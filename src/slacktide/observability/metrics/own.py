@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from slacktide._version import __version__
 from slacktide.domain import Circuit, Reason
 from slacktide.engine import Snapshot
-from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.placement import ReplicaState
 from slacktide.executors.arena import MemoryBudget
 from slacktide.models.tally import Histogram, Tally
 from slacktide.models.versions import Catalog

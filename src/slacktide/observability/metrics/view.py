@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from slacktide.domain import Circuit
 from slacktide.engine import Snapshot
-from slacktide.engine.lane import ReplicaState
 from slacktide.engine.ledger import State
+from slacktide.engine.placement import ReplicaState
 from slacktide.executors.ports import SessionSize
 from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, VersionState

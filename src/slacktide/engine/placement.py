@@ -1,0 +1,200 @@
+"""A pool's place on a lane, across restarts of its replica: a table of phases.
+
+What is to become of the place and what its replica is doing are one phase, so that each pair of
+phase and step is either in `TRANSITIONS` or an error. docs/placement.md shows the table as a
+diagram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from slacktide.domain import Deployment, Replica
+from slacktide.engine.worth import LaneTime
+
+if TYPE_CHECKING:
+    from slacktide.engine.lane import Lane
+    from slacktide.engine.pool import Pool
+
+
+class ReplicaState(Enum):
+    """What the replica of a placement is doing."""
+
+    STARTING = "starting"
+    UP = "up"
+    BACKOFF = "backoff"
+    """There is none; perhaps one will be started."""
+
+
+class Phase(Enum):
+    """What a placement is doing, and what is to become of it."""
+
+    PAUSED = ("paused", ReplicaState.BACKOFF)
+    """No replica. Another starts when the pause is over, or the circuit of the version says so."""
+    STARTING = ("starting", ReplicaState.STARTING)
+    STALLED = ("stalled", ReplicaState.STARTING)
+    """It took too long to start and was told to die."""
+    UP = ("up", ReplicaState.UP)
+    RESTARTING = ("restarting", ReplicaState.UP)
+    """Another replica takes the place of this one once the batch that it runs is done."""
+    HUNG = ("hung", ReplicaState.UP)
+    """Its batch took too long and it was told to die."""
+    LEAVING = ("leaving", ReplicaState.UP)
+    """No longer in the plan. Serves until its pool is up on a lane that is."""
+    RETIRING = ("retiring", ReplicaState.UP)
+    """No longer in the plan. Goes once the batch that it runs is done."""
+    HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
+    """As both say: goes once it has died."""
+
+    def __init__(self, label: str, replica: ReplicaState) -> None:
+        self.label = label
+        self.replica = replica
+        self.serves = label in ("up", "leaving")
+        """Whether the placement may be given a batch."""
+        self.dying = label in ("stalled", "hung", "hung_retiring")
+        """Whether the replica was told to die; its ReplicaLost is on the way."""
+        self.retiring = label in ("retiring", "hung_retiring")
+        """Whether the placement goes as soon as its replica is done or has died."""
+        self.leaves = self.retiring or label == "leaving"
+        """Whether it is no longer in the plan."""
+
+
+class Step(Enum):
+    """What happens to a placement."""
+
+    START = "start"
+    CAME_UP = "came up"
+    LOST = "lost"
+    KILL = "kill"
+    STOP = "stop"
+    RESTART = "restart after its batch"
+    LEAVE = "leave once up elsewhere"
+    RETIRE = "leave after its batch"
+    KEEP = "in the plan again"
+
+
+TRANSITIONS: Mapping[Phase, Mapping[Step, Phase]] = {
+    Phase.PAUSED: {Step.START: Phase.STARTING},
+    Phase.STARTING: {
+        Step.CAME_UP: Phase.UP,
+        Step.LOST: Phase.PAUSED,
+        Step.KILL: Phase.STALLED,
+        Step.STOP: Phase.PAUSED,
+    },
+    Phase.STALLED: {
+        Step.CAME_UP: Phase.HUNG,
+        Step.LOST: Phase.PAUSED,
+        Step.STOP: Phase.PAUSED,
+    },
+    Phase.UP: {
+        Step.LOST: Phase.PAUSED,
+        Step.KILL: Phase.HUNG,
+        Step.STOP: Phase.PAUSED,
+        Step.RESTART: Phase.RESTARTING,
+        Step.LEAVE: Phase.LEAVING,
+        Step.RETIRE: Phase.RETIRING,
+    },
+    Phase.RESTARTING: {
+        Step.LOST: Phase.PAUSED,
+        Step.KILL: Phase.HUNG,
+        Step.STOP: Phase.PAUSED,
+        Step.RETIRE: Phase.RETIRING,
+    },
+    Phase.HUNG: {
+        Step.LOST: Phase.PAUSED,
+        Step.STOP: Phase.PAUSED,
+        Step.RETIRE: Phase.HUNG_RETIRING,
+    },
+    Phase.LEAVING: {
+        Step.LOST: Phase.PAUSED,
+        Step.KILL: Phase.HUNG_RETIRING,
+        Step.RETIRE: Phase.RETIRING,
+        Step.KEEP: Phase.UP,
+    },
+    Phase.RETIRING: {
+        Step.LOST: Phase.PAUSED,
+        Step.KILL: Phase.HUNG_RETIRING,
+        Step.KEEP: Phase.UP,
+    },
+    Phase.HUNG_RETIRING: {Step.LOST: Phase.PAUSED, Step.KEEP: Phase.HUNG},
+}
+
+
+class Placement:
+    """Begins without a replica."""
+
+    __slots__ = (
+        "cap",
+        "generation",
+        "lane",
+        "lane_time",
+        "phase",
+        "pool",
+        "replica",
+        "since",
+        "state",
+        "until",
+        "wanted",
+    )
+
+    def __init__(
+        self, pool: Pool, lane: Lane, deployment: Deployment, fairness_window: float
+    ) -> None:
+        self.pool = pool
+        self.lane = lane
+        self.cap = deployment.max_batch
+        """Most rows in one batch under the plan in force; the replica itself takes `max_batch` of
+        its pool."""
+        self.wanted = self.generation = deployment.generation
+        """Of the plan in force, and of the latest replica."""
+        self.lane_time = LaneTime(fairness_window)
+        self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
+        """The latest replica here, with the cores and the cap that count now."""
+        self.phase = Phase.PAUSED
+        self.state = ReplicaState.BACKOFF
+        """Of `phase`."""
+        self.since = -math.inf
+        """When the latest replica was started; once it is up, when it came up."""
+        self.until = math.inf
+        """When the engine must act: start limit (STARTING) or restart (PAUSED; inf: only once the
+        circuit of its version says so)."""
+
+    def go(self, step: Step) -> None:
+        """Enter the phase that `step` leads to. Raises ValueError if it cannot be taken."""
+        phase = TRANSITIONS[self.phase].get(step)
+        if phase is None:
+            raise ValueError(
+                f"{self.pool.id} on {self.lane.name} cannot {step.value}: it is {self.phase.label}"
+            )
+        self.phase = phase
+        self.state = phase.replica
+
+    def adapt(self) -> None:
+        """Call when the cores of the lane or the cap have changed."""
+        cores, cap = self.lane.usable, min(self.cap, self.pool.max_batch)
+        if (self.replica.cores, self.replica.max_batch) != (cores, cap):
+            self.replica = replace(self.replica, cores=cores, max_batch=cap)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it runs the batch on its lane."""
+        return self.lane.running is not None and self.lane.running.placement is self
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for the circuit of its version."""
+        return self.state is ReplicaState.BACKOFF and self.until == math.inf
+
+    @property
+    def serves(self) -> bool:
+        """Whether it may be given a batch."""
+        return self.phase.serves
+
+    @property
+    def retiring(self) -> bool:
+        """Whether it goes as soon as its replica is done or has died."""
+        return self.phase.retiring
