@@ -118,3 +118,14 @@ def test_filling_passes_over_what_does_not_fit(lab) -> None:
     requests = [lab.request(id, float(id), rows=rows) for id, rows in enumerate([3, 4, 2, 1, 1])]
     entries = [(request.deadline, request.id, request) for request in requests]
     assert [request.id for request in within_rows(entries, 6)] == [0, 2, 3]
+
+
+def test_kinds_told_apart_otherwise_are_timed_anew(lab) -> None:
+    """By the same table, and though nothing has come or gone."""
+    queue = DeadlineQueue()
+    for id, application in enumerate("aab"):
+        queue.add(lab.request(id, 1.0 + id, rows=1 + id % 2, application=application))
+    lead = {1: 0.1, 2: 0.2, "a": 0.5, "b": 2.9}
+    assert queue.next_expiry(lead) == pytest.approx(0.9)
+    queue.sort_by(lambda request: (request.application, request.penalty))
+    assert queue.next_expiry(lead) == pytest.approx(0.1)

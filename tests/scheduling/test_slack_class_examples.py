@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slacktide.domain import Notice, Reason
-from slacktide.engine.ports import Proposal
+from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
 from slacktide.scheduling import Slack, SlackOptions
 
@@ -75,6 +75,17 @@ class TestClasses:
         scheduler.admit_moved(lab.request(1, 2.0, application="a", best_effort=True), now=0.0)
         assert ids(scheduler.propose(lab.REPLICA, now=0.0)) == [0]
         assert ids(scheduler.propose(lab.REPLICA, now=0.1)) == [0, 1]
+
+    def test_one_that_is_announced_is_waited_for_with_those_of_the_first_shape(self, lab) -> None:
+        """Others wait as well; of the announced, a notice does not tell the shape."""
+        times = FixedTimes(certain({"a": 0.001}, c0=0.1))
+        scheduler = Slack(SlackOptions(lead=0.5), max_batch=2, times=times, view=lab.LaneView())
+        for id, signature in enumerate([((1,),), ((2,),)]):
+            asked = lab.request(id, 1.0, application="a", signature=signature)
+            scheduler.admit_moved(asked, now=0.0)
+        notice = Notice(2, "m", 0.0, 1.0, 1, complete_at=0.001, application="a")
+        assert scheduler.announce(notice, now=0.0) is None
+        assert scheduler.propose(lab.REPLICA, now=0.0) == WaitUntil(0.001)
 
     def test_the_long_come_first_where_they_are_worth_enough(self, lab) -> None:
         scheduler, _ = self.make(lab, length_exponent=5.0)
