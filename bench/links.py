@@ -22,7 +22,7 @@ import uvloop
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, at_most
 from bench.namespaces import Namespace, reason_not
-from slacktide.load.link_process import LinkProcess
+from slacktide.netem import LinkProcess
 from slacktide.workloads import BandwidthTrace, TraceLink
 
 MBIT = 1e6 / 8

@@ -22,6 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("cluster",),
     ("wire",),
     ("models",),
+    ("netem",),
     ("frontends", "load"),
     ("observability",),
     ("server",),

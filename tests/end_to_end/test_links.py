@@ -13,7 +13,7 @@ import tritonclient.grpc
 import tritonclient.http
 
 from slacktide.load import build_spec, run_load_sync
-from slacktide.load.link_process import LinkProcess
+from slacktide.netem import LinkProcess
 from slacktide.workloads import BandwidthTrace, TraceLink
 
 WAY = TraceLink(BandwidthTrace([0, 0.05, 0.1], [2e6, 0.0, 1e6]), rtt=0.01)

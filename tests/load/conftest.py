@@ -15,8 +15,8 @@ import pytest
 
 from slacktide.load import LoadSpec, Stream, Target, Transport
 from slacktide.load.generate import carry_out
-from slacktide.load.ledger import Ledger
 from slacktide.load.prepare import prepare
+from slacktide.load.request_log import RequestLog
 from slacktide.reports import Report
 from slacktide.workloads import Constant, Fixed
 
@@ -214,7 +214,7 @@ def make_spec(target: Target, **changes: Any) -> LoadSpec:
     return LoadSpec(**{"target": target, "streams": (stream,), "duration": 0.1, **rest})
 
 
-async def run_with_ledger(spec: LoadSpec, **options: Any) -> tuple[Report, Ledger]:
+async def run_with_ledger(spec: LoadSpec, **options: Any) -> tuple[Report, RequestLog]:
     """The report, and what became of every single request."""
     return await carry_out(await prepare(spec), **options)
 
@@ -227,7 +227,7 @@ class Kit:
     reply: type[Reply] = Reply
     error: Callable[[int, str], Reply] = staticmethod(error)
     spec: Callable[..., LoadSpec] = staticmethod(make_spec)
-    run: Callable[..., Awaitable[tuple[Report, Ledger]]] = staticmethod(run_with_ledger)
+    run: Callable[..., Awaitable[tuple[Report, RequestLog]]] = staticmethod(run_with_ledger)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ import trustme
 import uvloop
 
 from slacktide.load import LoadError, LoadSpecError, Target, Transport, build_spec
-from slacktide.load.link_process import LinkProcess
-from slacktide.load.link_proxy import Carried
-from slacktide.load.road import Road
+from slacktide.load.link_model import LinkModel
+from slacktide.netem import LinkProcess
+from slacktide.netem.proxy import Carried
 from slacktide.reports import Report
 from slacktide.workloads import BandwidthTrace, ConstantLink, Fixed, Replay, TraceLink
 
@@ -132,7 +132,7 @@ def test_tls_goes_through_and_names_the_server(kit: Kit, tmp_path: Path) -> None
 
 
 def test_a_proxy_that_cannot_start_says_why(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slacktide.load.link_process._WORKER", "slacktide.load.nowhere")
+    monkeypatch.setattr("slacktide.netem.process._MAIN", "import slacktide.nowhere")
 
     async def main() -> None:
         async with kit.server() as server:
@@ -258,17 +258,17 @@ def test_which_link_a_request_takes(kit: Kit) -> None:
     alone = kit.spec(HTTP, link=link)
     grpc = replace(alone, target=Target(Transport.GRPC, "h", 1), connections=2)
     shared = replace(alone, shared_link=True)
-    assert Road.of(kit.spec(HTTP), [1]) is None
+    assert LinkModel.of(kit.spec(HTTP), [1]) is None
     # Whole trips of three requests that leave at 0, of 1000, 500 and 1000 bytes.
     expected = [(alone, [1.5, 1.0, 1.5]), (grpc, [1.5, 1.0, 2.5]), (shared, [1.5, 2.0, 3.0])]
     for spec, trips in expected:
-        road = Road.of(spec, [1000, 500])
-        assert road is not None
-        found = [road.trip(index, payload, now=0.0) for index, payload in enumerate((0, 1, 0))]
+        model = LinkModel.of(spec, [1000, 500])
+        assert model is not None
+        found = [model.delay(index, payload, now=0.0) for index, payload in enumerate((0, 1, 0))]
         assert [trip.whole for trip in found] == pytest.approx(trips)
         # The server counts from the first byte: the body's own time is no secret to it.
         sizes = (1.0, 0.5, 1.0)
         unseen = [trip.whole - own for trip, own in zip(found, sizes, strict=True)]
         assert [trip.unseen for trip in found] == pytest.approx(unseen)
-    never = Road([TraceLink(BandwidthTrace([0.0], [0.0]))], [1])
-    assert never.trip(0, 0, now=0.0) == (math.inf, math.inf)
+    never = LinkModel([TraceLink(BandwidthTrace([0.0], [0.0]))], [1])
+    assert never.delay(0, 0, now=0.0) == (math.inf, math.inf)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from slacktide.load.encode import GrpcRequest, HttpRequest
+from slacktide.load.errors import LoadError
 from slacktide.load.http_sender import HttpSender
-from slacktide.load.ledger import Ledger
-from slacktide.load.link_process import LinkProcess
+from slacktide.load.link_model import LinkModel
 from slacktide.load.outcome import make_report
 from slacktide.load.prepare import Prepared, prepare
 from slacktide.load.report import Report
 from slacktide.load.report.provenance import gather
-from slacktide.load.road import Road
+from slacktide.load.request_log import RequestLog
 from slacktide.load.run import Observer, Sender, StartClock, drive
 from slacktide.load.spec import LoadSpec, Target, Transport
+from slacktide.netem import LinkError, LinkProcess
 
 
 async def run_load(
@@ -61,51 +63,58 @@ def run_load_sync(spec: LoadSpec, progress: Observer | None = None) -> Report:
 
 async def carry_out(
     prepared: Prepared, progress: Observer | None = None, stop: asyncio.Event | None = None
-) -> tuple[Report, Ledger]:
-    """Run what was prepared. The ledger holds every single request."""
+) -> tuple[Report, RequestLog]:
+    """Run what was prepared. The log holds every single request."""
     spec = prepared.spec
     provenance = await asyncio.to_thread(gather, _packages(spec))
-    road = Road.of(spec, [request.nbytes for request in prepared.requests])
-    ledger = Ledger(prepared.schedule, send_deadlines=spec.send_deadlines, road=road)
+    link_model = LinkModel.of(spec, [request.nbytes for request in prepared.requests])
+    log = RequestLog(prepared.schedule, send_deadlines=spec.send_deadlines, link=link_model)
     clock = StartClock()
     async with _link(spec) as link:
         target = spec.target
         if link is not None:
             target = replace(target, via=("127.0.0.1", link.port))
-        sender = _sender(prepared, target, ledger, clock)
+        sender = _sender(prepared, target, log, clock)
         try:
             clock.restart()
             if link is not None:
                 link.begin(clock.origin)
-            end = await drive(spec, ledger, sender, clock, progress, stop)
+            end = await drive(spec, log, sender, clock, progress, stop)
         finally:
             await sender.close()
     warnings = sender.warnings()
     if link is not None:
         warnings += link.warnings(spec.lateness_warning)
     rows = [request.rows for request in prepared.requests]
-    report = make_report(spec, prepared.schedule, ledger, rows, end, provenance, warnings)
-    return report, ledger
+    report = make_report(spec, prepared.schedule, log, rows, end, provenance, warnings)
+    return report, log
 
 
-def _link(spec: LoadSpec) -> AbstractAsyncContextManager[LinkProcess | None]:
-    """What carries the requests of a run; None: nothing stands between."""
+@asynccontextmanager
+async def _link(spec: LoadSpec) -> AsyncIterator[LinkProcess | None]:
+    """What carries the requests of a run; None: nothing stands between. Raises LoadError."""
     if spec.link is None:
-        return nullcontext()
-    return LinkProcess(spec.link, spec.target.host, spec.target.port, shared=spec.shared_link)
+        yield None
+        return
+    host, port = spec.target.host, spec.target.port
+    try:
+        async with LinkProcess(spec.link, host, port, shared=spec.shared_link) as link:
+            yield link
+    except LinkError as error:
+        raise LoadError(f"--link: {error}") from None
 
 
-def _sender(prepared: Prepared, target: Target, ledger: Ledger, clock: StartClock) -> Sender:
+def _sender(prepared: Prepared, target: Target, log: RequestLog, clock: StartClock) -> Sender:
     spec, over_link = prepared.spec, prepared.spec.link is not None
     if target.transport is Transport.HTTP:
         http = [one for one in prepared.requests if isinstance(one, HttpRequest)]
         return HttpSender(
-            target, http, ledger, clock, spec.connections, spec.upload, over_link=over_link
+            target, http, log, clock, spec.connections, spec.upload, over_link=over_link
         )
     from slacktide.load.grpc_sender import GrpcSender
 
     grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]
-    return GrpcSender(target, grpc, ledger, clock, spec.connections, over_link=over_link)
+    return GrpcSender(target, grpc, log, clock, spec.connections, over_link=over_link)
 
 
 def _packages(spec: LoadSpec) -> tuple[str, ...]:

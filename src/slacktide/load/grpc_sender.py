@@ -13,7 +13,7 @@ import grpc.aio
 
 from slacktide.load.encode import GrpcRequest, Metadata, grpc_timeout
 from slacktide.load.grpc_channel import SERVICE, open_channel
-from slacktide.load.ledger import Ledger
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result, of_grpc
 from slacktide.load.spec import Target
 
@@ -46,7 +46,7 @@ class GrpcSender:
         self,
         target: Target,
         requests: Sequence[GrpcRequest],
-        ledger: Ledger,
+        log: RequestLog,
         clock: Callable[[], float],
         channels: int | None = None,
         *,
@@ -61,7 +61,7 @@ class GrpcSender:
             self._metadata = (("authorization", f"Bearer {target.token}"),)
         self._over_link = over_link
         self._requests = requests
-        self._ledger = ledger
+        self._log = log
         self._clock = clock
         self._timeout = grpc_timeout()
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -88,9 +88,9 @@ class GrpcSender:
             await channel.close(None)
 
     async def _one(self, index: int) -> None:
-        request = self._requests[self._ledger.payload[index]]
+        request = self._requests[self._log.payload[index]]
         message, metadata = request.message, self._metadata
-        timeout_us = self._ledger.departed(index, now=self._clock())
+        timeout_us = self._log.departed(index, now=self._clock())
         if timeout_us is not None:
             message += self._timeout(timeout_us)
         if self._over_link:
@@ -101,7 +101,7 @@ class GrpcSender:
             await method(message, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             result, detail = _read(error)
-        self._ledger.ended(index, result, now=self._clock(), detail=detail)
+        self._log.ended(index, result, now=self._clock(), detail=detail)
         self._tasks.pop(index, None)
 
 

@@ -20,13 +20,13 @@ from functools import partial
 
 import orjson
 
-from slacktide.load.alarm import Agenda
 from slacktide.load.encode import HttpRequest
 from slacktide.load.http_connection import Connection
 from slacktide.load.http_fetch import tls_context
-from slacktide.load.ledger import Ledger
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target
+from slacktide.netem import TimerQueue
 
 DEFAULT_CONNECTIONS = 512
 _CONNECT_TIMEOUT = 5.0
@@ -39,7 +39,7 @@ class HttpSender:
         self,
         target: Target,
         requests: Sequence[HttpRequest],
-        ledger: Ledger,
+        log: RequestLog,
         clock: Callable[[], float],
         connections: int | None = None,
         upload: float = 0.0,
@@ -49,12 +49,12 @@ class HttpSender:
         self._target = target
         self._tls = tls_context(target)
         self._requests = requests
-        self._ledger = ledger
+        self._log = log
         self._clock = clock
         self._cap = connections or DEFAULT_CONNECTIONS
         self._over_link = over_link
         self._upload = upload
-        self._uplink = Agenda() if upload > 0.0 else None
+        self._delayed_bodies = TimerQueue() if upload > 0.0 else None
         self._idle: list[Connection] = []
         self._busy: dict[int, Connection] = {}
         self._line: deque[int] = deque()
@@ -87,8 +87,8 @@ class HttpSender:
 
     async def close(self) -> None:
         self._closed = True
-        if self._uplink is not None:
-            await self._uplink.close()
+        if self._delayed_bodies is not None:
+            self._delayed_bodies.close()
         for task in self._opening:
             task.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
@@ -106,7 +106,7 @@ class HttpSender:
         self._busy.pop(index, None)
         result = of_http(status)
         text = "" if result is Result.ANSWERED else f"{status} {_message(detail)}"
-        self._ledger.ended(index, result, now=now, detail=text)
+        self._log.ended(index, result, now=now, detail=text)
         if reusable:
             self._free(connection)
         else:
@@ -128,16 +128,16 @@ class HttpSender:
 
     def _send(self, connection: Connection, index: int) -> None:
         self._busy[index] = connection
-        timeout_us = self._ledger.departed(index, now=self._clock())
-        request = self._requests[self._ledger.payload[index]]
+        timeout_us = self._log.departed(index, now=self._clock())
+        request = self._requests[self._log.payload[index]]
         if self._over_link:
             connection.send(index, (*request.notice(timeout_us), *request.body(timeout_us)))
-        elif self._uplink is None:
+        elif self._delayed_bodies is None:
             connection.send(index, request.parts(timeout_us))
         else:
             connection.send_headers(index, request.notice(timeout_us))
             send = partial(self._send_body, index, request.body(timeout_us))
-            self._uplink.at(time.monotonic() + self._upload, send)
+            self._delayed_bodies.at(time.monotonic() + self._upload, send)
 
     def _send_body(self, index: int, body: Sequence[bytes]) -> None:
         connection = self._busy.get(index)
@@ -148,7 +148,7 @@ class HttpSender:
         """The first request in line that was not given up meanwhile."""
         while self._line:
             index = self._line.popleft()
-            if index in self._ledger.open:
+            if index in self._log.open:
                 return index
         return None
 
@@ -187,7 +187,7 @@ class HttpSender:
         self._free(connection)
 
     def _fail(self, index: int, reason: str) -> None:
-        self._ledger.ended(index, Result.TRANSPORT_ERROR, now=self._clock(), detail=reason)
+        self._log.ended(index, Result.TRANSPORT_ERROR, now=self._clock(), detail=reason)
 
 
 def _message(body: bytes) -> str:

@@ -1,4 +1,4 @@
-"""From a ledger to a `Report`. Pure, given the provenance."""
+"""From a log to a `Report`. Pure, given the provenance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from slacktide.load.ledger import Ledger
 from slacktide.load.report import (
     Percentiles,
     Provenance,
@@ -17,6 +16,7 @@ from slacktide.load.report import (
     score,
     timeline,
 )
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import ENDINGS
 from slacktide.load.run import RunEnd
 from slacktide.load.schedule import Schedule
@@ -26,7 +26,7 @@ from slacktide.load.spec import LoadSpec, describe
 def make_report(
     spec: LoadSpec,
     schedule: Schedule,
-    ledger: Ledger,
+    log: RequestLog,
     rows: Sequence[int],
     end: RunEnd,
     provenance: Provenance,
@@ -37,11 +37,11 @@ def make_report(
     Every submitted request must have ended.
     """
     start, stop = spec.warmup, max(spec.warmup, end.sent_until)
-    parts = [part.between(start, stop) for part in _records(spec, schedule, ledger, rows)]
+    parts = [part.between(start, stop) for part in _records(spec, schedule, log, rows)]
     every = merge("total", parts)
     lateness = percentiles(every.lateness)
-    due = schedule.due[: ledger.submitted]
-    network = ledger.network()[(due >= start) & (due < stop)]
+    due = schedule.due[: log.submitted]
+    network = log.network()[(due >= start) & (due < stop)]
     return Report(
         kind="load",
         title=spec.title or f"load on {spec.target.url}",
@@ -57,18 +57,18 @@ def make_report(
         timeline=timeline(every, start, stop),
         interrupted=end.interrupted,
         warnings=(*_lateness_warning(spec, lateness), *warnings),
-        errors=ledger.complaints(),
+        errors=log.complaints(),
     )
 
 
 def _records(
-    spec: LoadSpec, schedule: Schedule, ledger: Ledger, rows: Sequence[int]
+    spec: LoadSpec, schedule: Schedule, log: RequestLog, rows: Sequence[int]
 ) -> list[Records]:
-    sent = slice(0, ledger.submitted)
+    sent = slice(0, log.submitted)
     stream_of = schedule.stream[sent]
     due = schedule.due[sent]
     rows_of = np.array(rows, dtype=np.int64)[schedule.payload[sent]]
-    lateness, latency, endings = ledger.lateness(), ledger.latency(), ledger.endings()
+    lateness, latency, endings = log.lateness(), log.latency(), log.endings()
     found = []
     for number, stream in enumerate(spec.streams):
         mine = stream_of == number

@@ -14,22 +14,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from slacktide.load.alarm import Alarm
-from slacktide.load.ledger import Ledger
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result
 from slacktide.load.spec import LoadSpec
+from slacktide.netem import TimerQueue
 
 
 class Sender(Protocol):
     """Carries requests: the seam between run and wire. Methods never block; every submitted request
-    ends in the ledger once, unless it is given up first (the run has written that down by then)."""
+    ends in the request log once, unless it is given up first (the run has logged that by then)."""
 
     def submit(self, index: int) -> None:
         """Send request `index` of the schedule as soon as possible."""
         ...
 
     def give_up(self, index: int) -> None:
-        """Nobody waits for request `index` any more: take it off the wire."""
+        """Request `index` is given up: take it off the wire."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
@@ -93,17 +93,17 @@ class StartClock:
 
 async def drive(
     spec: LoadSpec,
-    ledger: Ledger,
+    requests: RequestLog,
     sender: Sender,
     clock: StartClock,
     observer: Observer | None = None,
     stop: asyncio.Event | None = None,
 ) -> RunEnd:
-    """Send everything in `ledger` on time and wait until each request has ended.
+    """Send everything in `requests` on time and wait until each request has ended.
 
     Setting `stop` ends the sending; what is under way gets a second more than its deadline.
     """
-    run = _Run(spec, ledger, sender, clock, observer)
+    run = _Run(spec, requests, sender, clock, observer)
     return await run.carry_out(stop or asyncio.Event())
 
 
@@ -111,13 +111,13 @@ class _Run:
     def __init__(
         self,
         spec: LoadSpec,
-        ledger: Ledger,
+        requests: RequestLog,
         sender: Sender,
         clock: StartClock,
         observer: Observer | None,
     ) -> None:
         self._spec = spec
-        self._ledger = ledger
+        self._requests = requests
         self._sender = sender
         self._clock = clock
         self._observer = observer
@@ -135,7 +135,7 @@ class _Run:
                 self._patience = min(self._patience, _HURRY)
             sent_until = min(self._clock(), self._spec.length)
             await asyncio.wait((send,))
-            while self._ledger.open and not tend.done():
+            while self._requests.open and not tend.done():
                 await asyncio.sleep(_SWEEP / 4)
             for ours in (send, tend):
                 if ours.done() and not ours.cancelled():
@@ -150,23 +150,23 @@ class _Run:
 
     async def _send(self) -> None:
         """Hand every request over when it is due; several at once if they are."""
-        ledger, sender, clock = self._ledger, self._sender, self._clock
-        due, count = ledger.due, len(ledger)
-        alarm = Alarm(asyncio.get_running_loop())
+        requests, sender, clock = self._requests, self._sender, self._clock
+        due, count = requests.due, len(requests)
+        timer = TimerQueue()
         try:
-            while ledger.submitted < count:
-                await self._wait(alarm, due[ledger.submitted])
+            while requests.submitted < count:
+                await self._wait(timer, due[requests.submitted])
                 now = clock()
-                last = min(count, ledger.submitted + _BURST)
-                while ledger.submitted < last and due[ledger.submitted] <= now:
-                    sender.submit(ledger.submit())
-            await self._wait(alarm, self._spec.length)
+                last = min(count, requests.submitted + _BURST)
+                while requests.submitted < last and due[requests.submitted] <= now:
+                    sender.submit(requests.submit())
+            await self._wait(timer, self._spec.length)
         finally:
-            alarm.close()
+            timer.close()
 
-    async def _wait(self, alarm: Alarm, due: float) -> None:
+    async def _wait(self, timer: TimerQueue, due: float) -> None:
         if not self._spec.spin:
-            await alarm.until(self._clock.origin + due)
+            await timer.until(self._clock.origin + due)
             return
         while True:
             await asyncio.sleep(0)
@@ -179,8 +179,8 @@ class _Run:
         while True:
             await asyncio.sleep(_SWEEP)
             now = self._clock()
-            for index in self._ledger.overdue(self._patience, now=now):
-                self._ledger.ended(index, Result.GAVE_UP, now=now)
+            for index in self._requests.overdue(self._patience, now=now):
+                self._requests.ended(index, Result.GAVE_UP, now=now)
                 self._sender.give_up(index)
             if now >= next_report:
                 next_report = now + _REPORT
@@ -189,14 +189,14 @@ class _Run:
     def _observe(self) -> None:
         if self._observer is None:
             return
-        ledger = self._ledger
+        requests = self._requests
         progress = Progress(
             elapsed_s=max(0.0, min(self._clock(), self._spec.length)),
             length_s=self._spec.length,
-            planned=len(ledger),
-            submitted=ledger.submitted,
-            ended=ledger.ended_count,
-            on_time=ledger.on_time,
+            planned=len(requests),
+            submitted=requests.submitted,
+            ended=requests.ended_count,
+            on_time=requests.on_time,
         )
         try:
             self._observer(progress)

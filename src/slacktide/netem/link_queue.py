@@ -1,8 +1,8 @@
 """What waits at the near end of a link, and what of it has got through by when. Pure.
 
 A token bucket whose rate follows a trace, and which holds no more than one piece: pieces leave one
-behind the other, each as soon as the trace has moved its bytes. Instants are computed from those
-before, never from when somebody looked, so that looking late costs no bandwidth.
+after the other, each as soon as the trace has moved its bytes. Instants are computed from those
+before, never from the moment of asking, so that asking late costs no bandwidth.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Piece(Generic[SomeFlow]):
     """Seconds; half a round trip later they are there."""
 
 
-class Line(Generic[SomeFlow]):
-    """The flows that use one link, one after the other: who came first keeps the link until none
-    of its bytes wait. Seconds are those of the link; `now` must not decrease."""
+class LinkQueue(Generic[SomeFlow]):
+    """The flows that use one link, one after the other: the first to come keeps the link until
+    none of its bytes wait. Seconds are those of the link; `now` must not decrease."""
 
     def __init__(self, link: TraceLink) -> None:
         self._trace, self._offset = link.trace, link.offset

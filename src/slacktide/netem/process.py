@@ -15,14 +15,17 @@ from types import TracebackType
 
 import orjson
 
-from slacktide.load.errors import LoadError
-from slacktide.load.link_proxy import Carried
+from slacktide.netem.proxy import Carried, LinkProxy
 from slacktide.workloads import BandwidthTrace, ConstantLink, TraceLink
 
-_WORKER = "slacktide.load.link_worker"
-_PATIENCE = 20.0
+_MAIN = "from slacktide.netem.process import main; main()"
+_TIME_LIMIT = 20.0
 """Seconds that a process may take to start, or to end."""
-LONGEST_LINE = 1 << 26
+_LONGEST_LINE = 1 << 26
+
+
+class LinkError(Exception):
+    """The proxy did not start; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,29 +80,29 @@ class LinkProcess:
         self.failure = ""
 
     async def __aenter__(self) -> LinkProcess:
-        """Raises LoadError if the process does not start."""
+        """Raises LinkError if the process does not start."""
         pipe = asyncio.subprocess.PIPE
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", _WORKER),
+            *(sys.executable, "-c", _MAIN),
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
-            limit=LONGEST_LINE,
+            limit=_LONGEST_LINE,
             start_new_session=True,  # Ctrl-C is for us; its sign is the end of its input
         )
         self._tell(asdict(self._order))
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIME_LIMIT):
                 said = await self._hear()
         except TimeoutError:
-            said = {"error": f"it did not start within {_PATIENCE:g} s"}
+            said = {"error": f"it did not start within {_TIME_LIMIT:g} s"}
         except asyncio.CancelledError:
             await self._end()
             raise
         port = said.get("port")
         if not isinstance(port, int):
             await self._end()
-            raise LoadError(f"--link: no proxy: {said.get('error') or self.failure}")
+            raise LinkError(f"no proxy: {said.get('error') or self.failure}")
         self.port = port
         return self
 
@@ -136,7 +139,7 @@ class LinkProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_TIME_LIMIT):
                 out, complaint = await self._process.communicate()
         except BaseException as error:
             with suppress(ProcessLookupError):
@@ -144,7 +147,7 @@ class LinkProcess:
             await self._process.wait()
             if not isinstance(error, TimeoutError):
                 raise
-            self.failure = f"it did not end within {_PATIENCE:g} s"
+            self.failure = f"it did not end within {_TIME_LIMIT:g} s"
             return
         last = out.strip().splitlines()[-1:]
         if self._process.returncode == 0 and last:
@@ -163,3 +166,29 @@ class LinkProcess:
         line = await self._process.stdout.readline()
         document = orjson.loads(line) if line else {}
         return document if isinstance(document, dict) else {}
+
+
+def main() -> None:
+    """The process: carry connections until its input ends."""
+    import uvloop
+
+    order = Order(**orjson.loads(sys.stdin.buffer.readline()))
+    uvloop.run(_carry(order))
+
+
+async def _carry(order: Order) -> None:
+    reader = asyncio.StreamReader(limit=_LONGEST_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
+    proxy = LinkProxy(order.link, order.host, order.to_port, shared=order.shared)
+    async with proxy:
+        _say({"port": proxy.port})
+        while line := await reader.readline():
+            proxy.begin(orjson.loads(line)["origin"])
+    _say(asdict(proxy.carried()))
+
+
+def _say(document: object) -> None:
+    sys.stdout.write(orjson.dumps(document).decode() + "\n")
+    sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""`Ledger`: what became of each request, as it happens. Pure: `now` is passed in.
+"""`RequestLog`: what became of each request, as it happens. Pure: `now` is passed in.
 
 All times are seconds from the start of the run. Lists, not arrays: single elements are written and
 read some ten times for each request, which lists do several times faster.
@@ -12,19 +12,19 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.load.link_model import LinkModel
 from slacktide.load.results import ENDING_OF, Result
-from slacktide.load.road import Road
 from slacktide.load.schedule import Schedule
 
 _MAX_COMPLAINTS = 20
 _MAX_DETAIL = 200
 
 
-class Ledger:
+class RequestLog:
     """Every request goes `submit` → (`departed`) → `ended`, each at most once."""
 
     def __init__(
-        self, schedule: Schedule, *, send_deadlines: bool = True, road: Road | None = None
+        self, schedule: Schedule, *, send_deadlines: bool = True, link: LinkModel | None = None
     ) -> None:
         count = len(schedule)
         self.due: list[float] = schedule.due.tolist()
@@ -36,8 +36,8 @@ class Ledger:
         """Those of them without an end, in the order they were due."""
         self.on_time = 0
         self._send_deadlines = send_deadlines
-        self._road = road
-        self._on_the_way: list[float] = [float("nan")] * count
+        self._link = link
+        self._on_link: list[float] = [float("nan")] * count
         self._departed: list[float | None] = [None] * count
         self._ended: list[float] = [0.0] * count
         self._result: list[Result | None] = [None] * count
@@ -62,11 +62,11 @@ class Ledger:
         deadline (at least 1), or None if nothing. What the link takes of them is taken off."""
         self._departed[index] = now
         left = self.due[index] + self.allowance[index] - now
-        if self._road is not None:
-            trip = self._road.trip(index, self.payload[index], now=now)
-            self._on_the_way[index] = trip.whole
+        if self._link is not None:
+            delay = self._link.delay(index, self.payload[index], now=now)
+            self._on_link[index] = delay.whole
             if left != float("inf"):
-                left -= trip.unseen
+                left -= delay.unseen
         if not self._send_deadlines or left == float("inf"):
             return None
         return int(max(1.0, left * 1e6))
@@ -108,7 +108,7 @@ class Ledger:
     def network(self) -> NDArray[np.float64]:
         """Seconds that the link took, there and back, of every submitted request; NaN of those that
         never left, and without a link."""
-        return np.array(self._on_the_way[: self.submitted], dtype=np.float64)
+        return np.array(self._on_link[: self.submitted], dtype=np.float64)
 
     def latency(self) -> NDArray[np.float64]:
         """End minus intended send of every submitted request."""

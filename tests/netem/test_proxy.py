@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import uvloop
 
-from slacktide.load.link_proxy import LinkProxy
+from slacktide.netem.proxy import LinkProxy
 from slacktide.workloads import BandwidthTrace, TraceLink
 
 HOST = "127.0.0.1"

@@ -1,4 +1,4 @@
-"""What the load generator knows of the links that its requests travel. Pure."""
+"""What the load generator knows of the links that its requests are sent over. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slacktide.load.spec import LoadSpec, Transport
 from slacktide.workloads import Link, SharedLink
 
 
-class Trip(NamedTuple):
+class LinkDelay(NamedTuple):
     """Seconds that one request spends on its link."""
 
     unseen: float
@@ -18,7 +18,7 @@ class Trip(NamedTuple):
     """There and back."""
 
 
-class Road:
+class LinkModel:
     """Which link each request takes. Over HTTP a request has a connection, and so a link, to
     itself; over gRPC the requests of one channel queue for one; a shared link is one for all."""
 
@@ -28,8 +28,8 @@ class Road:
         self._sizes = sizes
 
     @classmethod
-    def of(cls, spec: LoadSpec, sizes: Sequence[int]) -> Road | None:
-        """That of a run; None if it has no link."""
+    def of(cls, spec: LoadSpec, sizes: Sequence[int]) -> LinkModel | None:
+        """The model of a run; None if it has no link."""
         if spec.link is None:
             return None
         if spec.shared_link:
@@ -39,9 +39,9 @@ class Road:
         channels = spec.connections or 1
         return cls([SharedLink(spec.link) for _ in range(channels)], sizes)
 
-    def trip(self, index: int, payload: int, *, now: float) -> Trip:
-        """That of request `index`, which leaves now (seconds of the link)."""
+    def delay(self, index: int, payload: int, *, now: float) -> LinkDelay:
+        """The delay of request `index`, which leaves now (seconds of the link)."""
         link = self._links[index % len(self._links)]
         journey = link.deliver(self._sizes[payload], sent=now)
         back = link.way_back
-        return Trip(journey.network_time + back, journey.complete_at - now + back)
+        return LinkDelay(journey.network_time + back, journey.complete_at - now + back)

@@ -1,9 +1,9 @@
 """A proxy that carries connections as a link would: real bytes, at the trace's rate.
 
-What a client sends waits in a `Line` until the link has moved it, and then half a round trip more;
-what the server sends waits half a round trip, whatever its size. Bytes are passed on as they are,
-so HTTP, gRPC and TLS alike go through. To the client a connection is there at once: handshakes of
-TCP take no time on this link.
+What a client sends waits in a `LinkQueue` until the link has moved it, and then half a round trip
+more; what the server sends waits half a round trip, whatever its size. Bytes are passed on as they
+are, so HTTP, gRPC and TLS alike go through. To the client a connection is there at once: handshakes
+of TCP take no time on this link.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
-from slacktide.load.alarm import Agenda
-from slacktide.load.link_carrier import Carrier, ClientEnd, ServerEnd
-from slacktide.load.link_line import Line
+from slacktide.netem.link_queue import LinkQueue
+from slacktide.netem.proxy_connection import ProxyConnection
+from slacktide.netem.timer_queue import TimerQueue
 from slacktide.workloads import TraceLink
 
 _LATENESS_KEPT = 100_000
@@ -46,9 +46,9 @@ class LinkProxy:
     def __init__(self, link: TraceLink, host: str, to_port: int, *, shared: bool = False) -> None:
         self._link = link
         self._host, self._to_port = host, to_port
-        self._common: Line[Carrier] | None = Line(link) if shared else None
+        self._common: LinkQueue[ProxyConnection] | None = LinkQueue(link) if shared else None
         self._origin: float | None = None
-        self._lines: dict[Carrier, Line[Carrier]] = {}
+        self._queues: dict[ProxyConnection, LinkQueue[ProxyConnection]] = {}
         """Of the connections that there are."""
         self._connections = self._unreachable = 0
         self._there = self._back = 0
@@ -56,7 +56,7 @@ class LinkProxy:
 
     async def __aenter__(self) -> LinkProxy:
         """Listen on a free port of the loopback."""
-        self._agenda = Agenda()
+        self._timer = TimerQueue()
         self._server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
@@ -69,17 +69,17 @@ class LinkProxy:
     ) -> None:
         """Break every connection."""
         self._server.close()
-        for carrier in tuple(self._lines):
-            carrier.abort()
-        while self._lines:  # every abort is followed by its loss
+        for connection in tuple(self._queues):
+            connection.abort()
+        while self._queues:  # every abort is followed by its loss
             await asyncio.sleep(0)
-        await self._agenda.close()
+        self._timer.close()
 
     def begin(self, origin: float) -> None:
         """The link's time 0 is this instant of `time.monotonic()`."""
         self._origin = origin
-        for carrier in self._lines:
-            carrier.see_to_reading()
+        for connection in self._queues:
+            connection.read_client()
 
     def carried(self) -> Carried:
         """What has been done so far."""
@@ -87,7 +87,7 @@ class LinkProxy:
         p99 = late[int(0.99 * len(late))] if late else 0.0
         return Carried(self._connections, self._unreachable, self._there, self._back, p99)
 
-    # What carriers ask and tell.
+    # What connections ask, and report.
 
     @property
     def begun(self) -> bool:
@@ -98,51 +98,51 @@ class LinkProxy:
         return self._link.way_back
 
     def at(self, instant: float, call: Callable[[], None]) -> None:
-        self._agenda.at(instant, call)
+        self._timer.at(instant, call)
 
-    async def reach(self, carrier: Carrier) -> None:
+    async def connect(self, connection: ProxyConnection) -> None:
         loop = asyncio.get_running_loop()
         try:
-            await loop.create_connection(lambda: ServerEnd(carrier), self._host, self._to_port)
+            await loop.create_connection(lambda: connection.server, self._host, self._to_port)
         except OSError:
             self._unreachable += 1
-            carrier.abort()
+            connection.abort()
 
-    def offer(self, carrier: Carrier, data: memoryview) -> None:
+    def offer(self, connection: ProxyConnection, data: memoryview) -> None:
         assert self._origin is not None, "nothing is read before the link begins"
-        line = self._lines[carrier]
-        idle = line.next_at is None
-        line.offer(carrier, data, now=time.monotonic() - self._origin)
+        queue = self._queues[connection]
+        idle = queue.next_at is None
+        queue.offer(connection, data, now=time.monotonic() - self._origin)
         if idle:
-            self._wait_for(line)
+            self._wait_for(queue)
 
     def came_back(self, count: int) -> None:
         self._back += count
 
-    def lost(self, carrier: Carrier) -> None:
-        line = self._lines.pop(carrier, None)
-        if line is not None:
-            line.drop(carrier)
+    def lost(self, connection: ProxyConnection) -> None:
+        queue = self._queues.pop(connection, None)
+        if queue is not None:
+            queue.drop(connection)
 
-    # The lines.
+    # The queues.
 
-    def _accept(self) -> ClientEnd:
+    def _accept(self) -> asyncio.Protocol:
         self._connections += 1
-        carrier = Carrier(self)
-        self._lines[carrier] = self._common or Line(self._link)
-        return ClientEnd(carrier)
+        connection = ProxyConnection(self)
+        self._queues[connection] = self._common or LinkQueue(self._link)
+        return connection.client
 
-    def _wait_for(self, line: Line[Carrier]) -> None:
-        """Look at `line` when its next piece has left."""
-        if line.next_at is not None and self._origin is not None:
-            self._agenda.at(self._origin + line.next_at, lambda: self._advance(line))
+    def _wait_for(self, queue: LinkQueue[ProxyConnection]) -> None:
+        """Look at `queue` when its next piece has left."""
+        if queue.next_at is not None and self._origin is not None:
+            self._timer.at(self._origin + queue.next_at, lambda: self._advance(queue))
 
-    def _advance(self, line: Line[Carrier]) -> None:
+    def _advance(self, queue: LinkQueue[ProxyConnection]) -> None:
         assert self._origin is not None
         now = time.monotonic()
-        for piece in line.take(now=now - self._origin):
+        for piece in queue.take(now=now - self._origin):
             left_at = self._origin + piece.left_at
             self._lateness.append(now - left_at)
             self._there += len(piece.data)
             piece.flow.passed(piece, left_at)
-        self._wait_for(line)
+        self._wait_for(queue)

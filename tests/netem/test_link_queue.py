@@ -9,7 +9,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from slacktide.load.link_line import LEAST_PIECE, MOST_PIECE, PIECE_SECONDS, Flow, Line, Piece
+from slacktide.netem.link_queue import (
+    LEAST_PIECE,
+    MOST_PIECE,
+    PIECE_SECONDS,
+    Flow,
+    LinkQueue,
+    Piece,
+)
 from slacktide.workloads import BandwidthTrace, TraceLink
 
 
@@ -21,11 +28,11 @@ def link(*steps: tuple[float, float], offset: float = 0.0) -> TraceLink:
     return TraceLink(trace, offset=offset)
 
 
-def everything(line: Line[Flow], until: float = math.inf) -> list[Piece[Flow]]:
+def everything(queue: LinkQueue[Flow], until: float = math.inf) -> list[Piece[Flow]]:
     """All pieces, as they leave, looked for at the very instant."""
     pieces: list[Piece[Flow]] = []
-    while line.next_at is not None and line.next_at <= until and line.next_at < math.inf:
-        pieces += line.take(now=line.next_at)
+    while queue.next_at is not None and queue.next_at <= until and queue.next_at < math.inf:
+        pieces += queue.take(now=queue.next_at)
     return pieces
 
 
@@ -35,10 +42,10 @@ def joined(pieces: list[Piece[Flow]], flow: Flow) -> bytes:
 
 def test_bytes_trickle_in_order_and_the_last_leaves_when_the_link_says() -> None:
     way = link((1.0, 100_000.0), (0.5, 0.0), (1.0, 400_000.0))
-    line: Line[Flow] = Line(way)
+    queue: LinkQueue[Flow] = LinkQueue(way)
     flow, sent = Flow(), bytes(range(256)) * 600
-    line.offer(flow, memoryview(sent), now=0.25)
-    pieces = everything(line)
+    queue.offer(flow, memoryview(sent), now=0.25)
+    pieces = everything(queue)
     assert joined(pieces, flow) == sent
     assert flow.size == 0
     assert pieces[-1].left_at == pytest.approx(way.deliver(len(sent), sent=0.25).complete_at)
@@ -50,70 +57,70 @@ def test_bytes_trickle_in_order_and_the_last_leaves_when_the_link_says() -> None
 
 def test_pieces_are_neither_tiny_nor_huge() -> None:
     for rate, size in ((1.0, LEAST_PIECE), (1e12, MOST_PIECE), (1e6, 2000)):
-        line: Line[Flow] = Line(link((1.0, rate)))
-        line.offer(Flow(), memoryview(bytes(100_000)), now=0.0)
-        assert len(everything(line)[0].data) == size
+        queue: LinkQueue[Flow] = LinkQueue(link((1.0, rate)))
+        queue.offer(Flow(), memoryview(bytes(100_000)), now=0.0)
+        assert len(everything(queue)[0].data) == size
 
 
 def test_looking_late_costs_no_bandwidth() -> None:
     way = link((3.0, 50_000.0), (1.0, 0.0))
-    sharp, blunt = Line[Flow](way), Line[Flow](way)
-    for line in (sharp, blunt):
-        line.offer(Flow(), memoryview(bytes(20_000)), now=0.0)
+    sharp, blunt = LinkQueue[Flow](way), LinkQueue[Flow](way)
+    for queue in (sharp, blunt):
+        queue.offer(Flow(), memoryview(bytes(20_000)), now=0.0)
     exact = [(bytes(piece.data), piece.left_at) for piece in everything(sharp)]
     late = [(bytes(piece.data), piece.left_at) for piece in blunt.take(now=99.0)]
     assert late == exact
 
 
 def test_flows_take_turns_whole() -> None:
-    line: Line[Flow] = Line(link((1.0, 1e6)))
+    queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6)))
     first, second = Flow(), Flow()
-    line.offer(first, memoryview(bytes(8_000)), now=0.0)
-    line.offer(second, memoryview(bytes(8_000)), now=0.001)
-    line.offer(first, memoryview(bytes(4_000)), now=0.002)
-    pieces = everything(line)
+    queue.offer(first, memoryview(bytes(8_000)), now=0.0)
+    queue.offer(second, memoryview(bytes(8_000)), now=0.001)
+    queue.offer(first, memoryview(bytes(4_000)), now=0.002)
+    pieces = everything(queue)
     assert [piece.flow for piece in pieces] == [first] * 6 + [second] * 4
     assert pieces[5].left_at == pytest.approx(0.012)
     assert pieces[-1].left_at == pytest.approx(0.020)
 
 
 def test_a_line_that_stood_idle_saves_nothing_up() -> None:
-    line: Line[Flow] = Line(link((1.0, 1e6)))
+    queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6)))
     flow = Flow()
     for now in (0.0, 5.0):
-        line.offer(flow, memoryview(bytes(10_000)), now=now)
-        assert everything(line)[-1].left_at == pytest.approx(now + 0.010)
+        queue.offer(flow, memoryview(bytes(10_000)), now=now)
+        assert everything(queue)[-1].left_at == pytest.approx(now + 0.010)
 
 
 def test_the_end_of_a_flow_comes_behind_its_bytes() -> None:
-    line: Line[Flow] = Line(link((1.0, 1e6), (1.0, 0.0)))
+    queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6), (1.0, 0.0)))
     flow = Flow()
-    line.offer(flow, memoryview(b"x" * 3_000), now=0.0)
-    line.offer(flow, memoryview(b""), now=0.0)
-    pieces = everything(line)
+    queue.offer(flow, memoryview(b"x" * 3_000), now=0.0)
+    queue.offer(flow, memoryview(b""), now=0.0)
+    pieces = everything(queue)
     assert [len(piece.data) for piece in pieces] == [2_000, 1_000, 0]
     assert pieces[-1].left_at == pytest.approx(0.003)
-    line.offer(flow, memoryview(b""), now=1.25)
-    assert line.next_at == 2.0
+    queue.offer(flow, memoryview(b""), now=1.25)
+    assert queue.next_at == 2.0
 
 
 def test_what_is_dropped_does_not_hold_up_the_others() -> None:
-    line: Line[Flow] = Line(link((1.0, 1e6)))
+    queue: LinkQueue[Flow] = LinkQueue(link((1.0, 1e6)))
     gone, other = Flow(), Flow()
-    line.offer(gone, memoryview(bytes(500_000)), now=0.0)
-    line.offer(other, memoryview(bytes(2_000)), now=0.0)
-    line.drop(gone)
-    line.drop(Flow())
-    pieces = everything(line)
+    queue.offer(gone, memoryview(bytes(500_000)), now=0.0)
+    queue.offer(other, memoryview(bytes(2_000)), now=0.0)
+    queue.drop(gone)
+    queue.drop(Flow())
+    pieces = everything(queue)
     assert [(piece.flow, len(piece.data)) for piece in pieces] == [(gone, 2_000), (other, 2_000)]
     assert gone.size == 0
 
 
 def test_on_a_link_without_bandwidth_nothing_ever_leaves() -> None:
-    line: Line[Flow] = Line(link((1.0, 0.0)))
-    line.offer(Flow(), memoryview(b"x"), now=0.0)
-    assert line.next_at == math.inf
-    assert line.take(now=1e9) == []
+    queue: LinkQueue[Flow] = LinkQueue(link((1.0, 0.0)))
+    queue.offer(Flow(), memoryview(b"x"), now=0.0)
+    assert queue.next_at == math.inf
+    assert queue.take(now=1e9) == []
 
 
 steps = st.lists(
@@ -134,18 +141,18 @@ def test_no_more_leaves_than_the_trace_moves_and_nothing_is_lost(
 ) -> None:
     assume(any(rate for _, rate in parts))
     way = link(*parts, offset=offset)
-    line: Line[Flow] = Line(way)
+    queue: LinkQueue[Flow] = LinkQueue(way)
     flows = [Flow(), Flow(), Flow()]
     sent: list[bytes] = [b"", b"", b""]
     pieces: list[Piece[Flow]] = []
     now = 0.0
     for gap, which, size in given_:
         now += gap
-        pieces += everything(line, until=now)
+        pieces += everything(queue, until=now)
         data = bytes([len(sent[which]) % 251]) * size
         sent[which] += data
-        line.offer(flows[which], memoryview(data), now=now)
-    pieces += everything(line)
+        queue.offer(flows[which], memoryview(data), now=now)
+    pieces += everything(queue)
     for flow, bytes_sent in zip(flows, sent, strict=True):
         assert joined(pieces, flow) == bytes_sent
     left = [piece.left_at for piece in pieces]

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import OutcomeKind
-from slacktide.load.ledger import Ledger
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import ENDING_OF, ENDINGS, Result, of_grpc, of_http
 from slacktide.load.schedule import Schedule
 
 
-def ledger(*requests: tuple[float, float], send_deadlines: bool = True) -> Ledger:
+def ledger(*requests: tuple[float, float], send_deadlines: bool = True) -> RequestLog:
     """From (due, allowance) pairs."""
     count = len(requests)
     zeros = np.zeros(count, dtype=np.int64)
-    return Ledger(
+    return RequestLog(
         Schedule(
             np.array([due for due, _ in requests]),
             zeros,
