@@ -55,8 +55,8 @@ EXPORTS = {
         run_load_sync server_metadata
     """,
     "slacktide.load.report": """
-        SCHEMA Ending Percentiles Provenance Records Report ReportError StreamReport
-        Timeline merge percentiles score timeline
+        SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
+        Timeline Window percentiles
     """,
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassedTimes
@@ -69,10 +69,10 @@ EXPORTS = {
         RecordingError Replayed Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        SCHEMA Bar Comparison Curve Ending Entry Percentiles Provenance Records Report
-        ReportError StreamReport Timeline bars comparison_page curves html_document
-        html_list html_table merge page percentiles profile_page render
-        render_comparison render_sweep score summary sweep_page timeline
+        SCHEMA Bar Comparison Curve Ending Entry Percentiles Provenance Report
+        ReportError StreamReport StreamScore Timeline Window bars comparison_page curves
+        html_document html_list html_table page percentiles profile_page render
+        render_comparison render_sweep summary sweep_page
     """,
     "slacktide.models.repository": """
         ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
@@ -130,6 +130,9 @@ EXPORTS = {
         WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number parse_seconds
         parse_trace
+    """,
+    "slacktide.netem": """
+        LinkError LinkProcess TimerQueue
     """,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,10 @@ from slacktide.domain import OutcomeKind
 from slacktide.reports import (
     Ending,
     Provenance,
-    Records,
     Report,
-    merge,
+    StreamScore,
+    Window,
     percentiles,
-    score,
-    timeline,
 )
 
 ENDINGS = (
@@ -30,24 +29,37 @@ ENDINGS = (
 )
 
 
-def make_records(name: str, triples: list[tuple[float, float, int]], **overrides: Any) -> Records:
+@dataclass(frozen=True)
+class Records:
+    """The requests of one stream, as arrays of shape (n,)."""
+
+    name: str
+    due: Any
+    latency: Any
+    rows: Any
+    ending: Any
+
+    def score(self, window: Window) -> StreamScore:
+        score = StreamScore(ENDINGS, window)
+        score.add(self.due, self.latency, self.rows, self.ending)
+        return score
+
+
+def make_records(name: str, triples: list[tuple[float, float, int]], rows: Any = None) -> Records:
     """From (intended, latency, ending) triples."""
-    fields: dict[str, Any] = {
-        "name": name,
-        "model": "m",
-        "application": "",
-        "intended": np.array([row[0] for row in triples], dtype=np.float64),
-        "lateness": np.zeros(len(triples)),
-        "latency": np.array([row[1] for row in triples], dtype=np.float64),
-        "rows": np.ones(len(triples), dtype=np.int64),
-        "ending": np.array([row[2] for row in triples], dtype=np.int64),
-        "endings": ENDINGS,
-    }
-    return Records(**{**fields, **overrides})
+    due, latency, ending = (
+        (np.array(column) for column in zip(*triples, strict=True))
+        if triples
+        else [np.empty(0)] * 3
+    )
+    ones = np.ones(len(triples), dtype=np.int64)
+    return Records(name, due, latency, ones if rows is None else rows, ending.astype(np.int64))
 
 
 def make_report(*parts: Records, duration: float = 2.0, **overrides: Any) -> Report:
-    every = merge("total", parts)
+    window = Window(0.0, duration)
+    first, *others = scores = [part.score(window) for part in parts]
+    every = first.merged(others)
     fields: dict[str, Any] = {
         "kind": "load",
         "title": "a run",
@@ -56,10 +68,12 @@ def make_report(*parts: Records, duration: float = 2.0, **overrides: Any) -> Rep
         "provenance": Provenance("2026-01-01T00:00:00+00:00", {"python": "3.11"}, "Linux, 2 cores"),
         "warmup_s": 0.0,
         "duration_s": duration,
-        "total": score(every, duration),
-        "streams": tuple(score(part, duration) for part in parts),
-        "lateness": percentiles(every.lateness),
-        "timeline": timeline(every, 0.0, duration),
+        "total": every.report("total"),
+        "streams": tuple(
+            score.report(part.name, "m") for part, score in zip(parts, scores, strict=True)
+        ),
+        "lateness": percentiles(np.zeros(sum(part.due.size for part in parts))),
+        "timeline": every.timeline(),
     }
     return Report(**{**fields, **overrides})
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 
 from slacktide.load.report.provenance import commit_of, gather
-from slacktide.reports import Comparison, Records, Report, ReportError
+from slacktide.reports import Comparison, Report, ReportError
 
 Build = Callable[..., Report]
 
 
-def test_round_trip(report: Build, records: Callable[..., Records], tmp_path: Path) -> None:
+def test_round_trip(report: Build, records: Callable[..., Any], tmp_path: Path) -> None:
     first = report(
         records("a", [(0.0, 0.1, 0), (1.0, 0.2, 1)]),
         records("b", [(0.5, 0.001, 2)]),
@@ -34,7 +35,7 @@ def test_round_trip(report: Build, records: Callable[..., Records], tmp_path: Pa
     assert second.configuration == {"streams": [{"rate": 3.0}]}
 
 
-def test_the_document_states_goodput(report: Build, records: Callable[..., Records]) -> None:
+def test_the_document_states_goodput(report: Build, records: Callable[..., Any]) -> None:
     document = orjson.loads(report(records("a", [(0.0, 0.1, 0), (1.0, 0.2, 1)])).to_json())
     assert document["schema"] == 1
     assert document["total"]["goodput"] == 0.5
@@ -57,14 +58,14 @@ def test_what_is_not_a_report_is_refused(text: str, complaint: str) -> None:
     assert complaint in str(caught.value)
 
 
-def test_a_wrong_field_is_named(report: Build, records: Callable[..., Records]) -> None:
+def test_a_wrong_field_is_named(report: Build, records: Callable[..., Any]) -> None:
     document = report(records("a", [(0.0, 0.1, 0)])).to_dict()
     document["total"]["latency"]["p99"] = "slow"
     with pytest.raises(ReportError, match=r"total\.latency\.p99"):
         Report.from_dict(document)
 
 
-def test_comparisons_come_back_whole(report: Build, records: Callable[..., Records]) -> None:
+def test_comparisons_come_back_whole(report: Build, records: Callable[..., Any]) -> None:
     good, bad = report(records("a", [(0.0, 0.1, 0)])), report(records("a", [(0.0, 0.1, 2)]))
     first = Comparison.of("c", [("fifo", "2x", bad), ("slack", "2x", good)])
     second = Comparison.from_json(first.to_json())
@@ -76,7 +77,7 @@ def test_comparisons_come_back_whole(report: Build, records: Callable[..., Recor
 
 
 def test_comparisons_refuse_two_runs_in_one_place(
-    report: Build, records: Callable[..., Records]
+    report: Build, records: Callable[..., Any]
 ) -> None:
     run = report(records("a", [(0.0, 0.1, 0)]))
     with pytest.raises(ReportError, match="two reports for policy 'p' at load 'l'"):

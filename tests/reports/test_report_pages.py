@@ -15,7 +15,6 @@ from slacktide.profiles import LatencyTable
 from slacktide.reports import (
     Comparison,
     Curve,
-    Records,
     Report,
     ReportError,
     comparison_page,
@@ -29,7 +28,7 @@ from slacktide.reports import (
 )
 
 Build = Callable[..., Report]
-Rows = Callable[..., Records]
+Rows = Callable[..., Any]
 
 HOSTILE = "<script>alert('$x$')</script>&[bold]"
 VOID = {"meta", "br", "hr", "img", "link", "input"}

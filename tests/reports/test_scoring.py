@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import OutcomeKind
-from slacktide.reports import Ending, Records, merge, percentiles, score, timeline
+from slacktide.reports import Ending, StreamReport, StreamScore, Window, percentiles
 
-Build = Callable[..., Records]
+Build = Callable[..., Any]
+
+
+def score(records: Any, duration: float) -> StreamReport:
+    report: StreamReport = records.score(Window(0.0, duration)).report(records.name)
+    return report
 
 
 def test_outcomes_goodput_and_rates(records: Build) -> None:
@@ -58,12 +63,14 @@ def test_nothing_submitted_is_goodput_zero_and_no_percentiles(records: Build) ->
 
 def test_the_window_is_half_open(records: Build) -> None:
     part = records("s", [(0.9, 0.1, 0), (1.0, 0.1, 0), (1.9, 0.1, 0), (2.0, 0.1, 0)])
-    assert part.between(1.0, 2.0).intended.tolist() == [1.0, 1.9]
+    scored = part.score(Window(1.0, 1.0))
+    assert scored.report("s").submitted == 2
+    assert scored.timeline().arrivals == (2,)
 
 
 def test_the_timeline_counts_by_the_second_of_the_intended_send(records: Build) -> None:
     part = records("s", [(10.0, 5.0, 0), (10.9, 0.1, 2), (11.2, 0.1, 4), (12.4, 0.1, 0)])
-    line = timeline(part, 10.0, 12.5)
+    line = part.score(Window(10.0, 2.5)).timeline()
     assert line.arrivals == (2, 1, 1)
     assert line.on_time == (1, 0, 1)
     assert line.refused == (1, 0, 0)
@@ -89,20 +96,13 @@ def test_percentiles_never_fall_and_are_always_samples(samples: list[float]) -> 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 2.0), st.integers(0, 5))))
 def test_nothing_is_lost_between_records_and_report(rows: list[tuple[float, float, int]]) -> None:
     endings = tuple(Ending(f"r{number}", kind) for number, kind in enumerate(OutcomeKind))
-    part = Records(
-        "s",
-        "m",
-        "",
-        np.array([row[0] for row in rows], dtype=np.float64),
-        np.zeros(len(rows)),
-        np.array([row[1] for row in rows], dtype=np.float64),
-        np.ones(len(rows), dtype=np.int64),
-        np.array([row[2] for row in rows], dtype=np.int64),
-        endings,
-    )
-    stream = score(part, 5.0)
+    scored = StreamScore(endings, Window(0.0, 5.5))
+    due, latency = (np.array([row[place] for row in rows], dtype=np.float64) for place in (0, 1))
+    ending = np.array([row[2] for row in rows], dtype=np.int64)
+    scored.add(due, latency, np.ones(len(rows), dtype=np.int64), ending)
+    stream = scored.report("s")
     assert sum(stream.outcomes.values()) == sum(stream.reasons.values()) == len(rows)
-    line = timeline(part, 0.0, 5.5)
+    line = scored.timeline()
     assert sum(line.arrivals) == len(rows)
     assert sum(line.on_time) + sum(line.refused) + sum(line.other) == len(rows)
 
@@ -110,13 +110,15 @@ def test_nothing_is_lost_between_records_and_report(rows: list[tuple[float, floa
 def test_merged_streams_add_up(records: Build) -> None:
     one = records("one", [(0.0, 0.1, 0)])
     two = records("two", [(0.1, 0.2, 2), (0.2, 0.3, 0)])
-    total = score(merge("total", (one, two)), 1.0)
+    window = Window(0.0, 1.0)
+    parts = [part.score(window) for part in (one, two)]
+    total = parts[0].merged(parts[1:]).report("total")
     assert total.submitted == 3
     assert total.on_time == 2
-    with pytest.raises(ValueError, match="share their endings"):
-        merge("total", (one, replace(two, endings=two.endings[:3])))
+    assert [part.report("").submitted for part in parts] == [1, 2]
 
 
 def test_unequal_arrays_are_refused(records: Build) -> None:
+    part = records("s", [(0.0, 0.1, 0)], rows=np.ones(2, dtype=np.int64))
     with pytest.raises(ValueError, match="unequal length"):
-        records("s", [(0.0, 0.1, 0)], rows=np.ones(2, dtype=np.int64))
+        part.score(Window(0.0, 1.0))

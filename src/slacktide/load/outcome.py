@@ -1,4 +1,4 @@
-"""From a log to a `Report`. Pure, given the provenance."""
+"""From a request log to a `Report`. Pure, given the provenance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import numpy as np
 from slacktide.load.report import (
     Percentiles,
     Provenance,
-    Records,
     Report,
-    merge,
+    StreamScore,
+    Window,
     percentiles,
-    score,
-    timeline,
 )
 from slacktide.load.request_log import RequestLog
 from slacktide.load.results import ENDINGS
@@ -36,56 +34,41 @@ def make_report(
 
     Every submitted request must have ended.
     """
-    start, stop = spec.warmup, max(spec.warmup, end.sent_until)
-    parts = [part.between(start, stop) for part in _records(spec, schedule, log, rows)]
-    every = merge("total", parts)
-    lateness = percentiles(every.lateness)
-    due = schedule.due[: log.submitted]
-    network = log.network()[(due >= start) & (due < stop)]
+    window = Window(spec.warmup, max(spec.warmup, end.sent_until) - spec.warmup)
+    sent = slice(0, log.submitted)
+    due, stream_of = schedule.due[sent], schedule.stream[sent]
+    columns = (
+        due,
+        log.latency(),
+        np.array(rows, dtype=np.int64)[schedule.payload[sent]],
+        log.endings(),
+    )
+    scores = [StreamScore(ENDINGS, window) for _ in spec.streams]
+    for number, score in enumerate(scores):
+        score.add(*(column[stream_of == number] for column in columns))
+    total = scores[0].merged(scores[1:])
+    inside = (due >= window.start) & (due < window.end)
+    lateness, network = percentiles(log.lateness()[inside]), log.network()[inside]
     return Report(
         kind="load",
         title=spec.title or f"load on {spec.target.url}",
         seed=spec.seed,
         configuration=describe(spec),
         provenance=provenance,
-        warmup_s=spec.warmup,
-        duration_s=stop - start,
-        total=score(every, stop - start),
-        streams=tuple(score(part, stop - start) for part in parts),
+        warmup_s=window.start,
+        duration_s=window.duration,
+        total=total.report("total"),
+        streams=tuple(
+            score.report(stream.label, stream.model, stream.application)
+            for stream, score in zip(spec.streams, scores, strict=True)
+        ),
         lateness=lateness,
         network=percentiles(network[np.isfinite(network)]),
-        timeline=timeline(every, start, stop),
+        timeline=total.timeline(),
         interrupted=end.interrupted,
         warnings=(*_lateness_warning(spec, lateness), *warnings),
         errors=log.complaints(),
     )
-
-
-def _records(
-    spec: LoadSpec, schedule: Schedule, log: RequestLog, rows: Sequence[int]
-) -> list[Records]:
-    sent = slice(0, log.submitted)
-    stream_of = schedule.stream[sent]
-    due = schedule.due[sent]
-    rows_of = np.array(rows, dtype=np.int64)[schedule.payload[sent]]
-    lateness, latency, endings = log.lateness(), log.latency(), log.endings()
-    found = []
-    for number, stream in enumerate(spec.streams):
-        mine = stream_of == number
-        found.append(
-            Records(
-                name=stream.label,
-                model=stream.model,
-                application=stream.application,
-                intended=due[mine],
-                lateness=lateness[mine],
-                latency=latency[mine],
-                rows=rows_of[mine],
-                ending=endings[mine],
-                endings=ENDINGS,
-            )
-        )
-    return found
 
 
 def _lateness_warning(spec: LoadSpec, lateness: Percentiles | None) -> tuple[str, ...]:

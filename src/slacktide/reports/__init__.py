@@ -8,15 +8,13 @@ from slacktide.load.report import SCHEMA as SCHEMA
 from slacktide.load.report import Ending as Ending
 from slacktide.load.report import Percentiles as Percentiles
 from slacktide.load.report import Provenance as Provenance
-from slacktide.load.report import Records as Records
 from slacktide.load.report import Report as Report
 from slacktide.load.report import ReportError as ReportError
 from slacktide.load.report import StreamReport as StreamReport
+from slacktide.load.report import StreamScore as StreamScore
 from slacktide.load.report import Timeline as Timeline
-from slacktide.load.report import merge as merge
+from slacktide.load.report import Window as Window
 from slacktide.load.report import percentiles as percentiles
-from slacktide.load.report import score as score
-from slacktide.load.report import timeline as timeline
 from slacktide.reports.comparison import Comparison as Comparison
 from slacktide.reports.comparison import Entry as Entry
 from slacktide.reports.html import comparison_page as comparison_page

@@ -1,7 +1,7 @@
 """The document a run ends in, and the scoring that fills it. Showing it is the room `reports`.
 
-It lies here because whoever makes reports must be able to name them. Nothing in this folder
-knows of servers or of how requests are sent: any world may fill `Records` and get numbers.
+It lies here because every maker of reports must be able to name them. Nothing in this folder knows
+of servers or of how requests are sent: any world may fill a `StreamScore` and get numbers.
 """
 
 from slacktide.load.report.document import SCHEMA as SCHEMA
@@ -11,9 +11,7 @@ from slacktide.load.report.document import Report as Report
 from slacktide.load.report.document import ReportError as ReportError
 from slacktide.load.report.document import StreamReport as StreamReport
 from slacktide.load.report.document import Timeline as Timeline
+from slacktide.load.report.latencies import percentiles as percentiles
 from slacktide.load.report.scoring import Ending as Ending
-from slacktide.load.report.scoring import Records as Records
-from slacktide.load.report.scoring import merge as merge
-from slacktide.load.report.scoring import percentiles as percentiles
-from slacktide.load.report.scoring import score as score
-from slacktide.load.report.scoring import timeline as timeline
+from slacktide.load.report.scoring import StreamScore as StreamScore
+from slacktide.load.report.scoring import Window as Window

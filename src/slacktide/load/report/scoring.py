@@ -1,24 +1,23 @@
 """From what became of each request to the numbers of a report. Pure.
 
-`Records` are parallel arrays of shape (n,), one entry for each request sent, whatever world they
-were sent in: the load generator fills them from its clock, a simulator from its own.
+Requests come as parallel arrays of shape (n,), whatever world they were sent in: the load generator
+fills them from its clock, a simulator from its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain import OutcomeKind
-from slacktide.load.report.document import Percentiles, StreamReport, Timeline
+from slacktide.load.report.document import StreamReport, Timeline
+from slacktide.load.report.latencies import Latencies, Seconds
 
-Seconds = NDArray[np.float64]
-
-_REFUSALS = (OutcomeKind.REJECTED, OutcomeKind.DROPPED)
 _ANSWERS = (OutcomeKind.SERVED, OutcomeKind.LATE)
+_REFUSALS = (OutcomeKind.REJECTED, OutcomeKind.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,134 +28,106 @@ class Ending:
     kind: OutcomeKind
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Records:
-    """The requests of one stream. `endings[ending[i]]` is the end of request i."""
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part of a run that is scored, [start, start + duration), in bins; all in seconds."""
 
-    name: str
-    model: str
-    application: str
-    intended: Seconds
-    """When it should have been sent, from the start of the run."""
-    lateness: Seconds
-    """Actual minus intended send; not negative."""
-    latency: Seconds
-    """End minus intended send."""
-    rows: NDArray[np.int64]
-    ending: NDArray[np.int64]
-    endings: tuple[Ending, ...]
+    start: float
+    duration: float
+    bin_s: float = 1.0
 
-    def __post_init__(self) -> None:
-        sizes = {len(a) for a in (self.intended, self.lateness, self.latency, self.rows)}
-        if sizes != {len(self.ending)}:
-            raise ValueError(f"records of {self.name!r} are of unequal length: {sorted(sizes)}")
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
 
-    def between(self, start: float, end: float) -> Records:
-        """Those due in [start, end)."""
-        inside = (self.intended >= start) & (self.intended < end)
-        return replace(
-            self,
-            intended=self.intended[inside],
-            lateness=self.lateness[inside],
-            latency=self.latency[inside],
-            rows=self.rows[inside],
-            ending=self.ending[inside],
+    @property
+    def bins(self) -> int:
+        """At least one; the last may be cut short."""
+        return max(1, int(np.ceil(self.duration / self.bin_s)))
+
+
+class StreamScore:
+    """Counts the requests of one stream that were due within a window."""
+
+    def __init__(self, endings: Sequence[Ending], window: Window, *, exact: bool = True) -> None:
+        """`exact`: keep the latency of every request, however many."""
+        self._endings = tuple(endings)
+        self._window = window
+        self._exact = exact
+        self._answered, self._refused, self._served = (
+            np.array([ending.kind in kinds for ending in endings], dtype=np.bool_)
+            for kinds in (_ANSWERS, _REFUSALS, (OutcomeKind.SERVED,))
+        )
+        self._counts = np.zeros(len(endings), dtype=np.int64)
+        self._rows = self._rows_on_time = 0
+        self._answers, self._refusals = Latencies(exact=exact), Latencies(exact=exact)
+        self._timeline = np.zeros((window.bins, 4), dtype=np.int64)
+        """By bin: arrivals, on time, refused, other."""
+
+    def add(
+        self, due: Seconds, latency: Seconds, rows: NDArray[np.int64], ending: NDArray[np.int64]
+    ) -> None:
+        """Count requests; those due outside the window are passed over.
+
+        `due` is when each should have been sent, `latency` its end minus that, `ending` the number
+        of its ending. Raises ValueError if the arrays are not equally long.
+        """
+        if len({array.size for array in (due, latency, rows, ending)}) > 1:
+            raise ValueError("arrays of unequal length")
+        inside = (due >= self._window.start) & (due < self._window.end)
+        due, latency, rows, ending = due[inside], latency[inside], rows[inside], ending[inside]
+        served, refused = self._served[ending], self._refused[ending]
+        self._counts += np.bincount(ending, minlength=len(self._endings))
+        self._rows += int(rows.sum())
+        self._rows_on_time += int(rows[served].sum())
+        self._answers.add(latency[self._answered[ending]])
+        self._refusals.add(latency[refused])
+        bins = self._window.bins
+        place = ((due - self._window.start) / self._window.bin_s).astype(np.int64)
+        which = np.where(served, 1, np.where(refused, 2, 3))
+        counts = np.bincount(np.minimum(place, bins - 1) * 4 + which, minlength=4 * bins)
+        by_bin = counts.reshape(bins, 4)
+        by_bin[:, 0] = by_bin.sum(axis=1)
+        self._timeline += by_bin
+
+    def merged(self, others: Sequence[StreamScore]) -> StreamScore:
+        """Together with `others`, of the same endings and window. Changes none of them."""
+        parts = (self, *others)
+        total = StreamScore(self._endings, self._window, exact=self._exact)
+        total._counts = np.sum([part._counts for part in parts], axis=0)
+        total._timeline = np.sum([part._timeline for part in parts], axis=0)
+        total._rows = sum(part._rows for part in parts)
+        total._rows_on_time = sum(part._rows_on_time for part in parts)
+        total._answers = Latencies.merged(part._answers for part in parts)
+        total._refusals = Latencies.merged(part._refusals for part in parts)
+        return total
+
+    def report(self, name: str, model: str = "", application: str = "") -> StreamReport:
+        """The numbers. In an empty window (a run that was interrupted at once) rates are 0."""
+        outcomes = dict.fromkeys((kind.value for kind in OutcomeKind), 0)
+        reasons: dict[str, int] = {}
+        for ending, count in zip(self._endings, self._counts.tolist(), strict=True):
+            outcomes[ending.kind.value] += count
+            if count:
+                reasons[ending.label] = reasons.get(ending.label, 0) + count
+        submitted, seconds = sum(outcomes.values()), self._window.duration or float("inf")
+        return StreamReport(
+            name=name,
+            model=model,
+            application=application,
+            submitted=submitted,
+            outcomes=outcomes,
+            reasons=reasons,
+            rows_submitted=self._rows,
+            rows_on_time=self._rows_on_time,
+            offered_rps=submitted / seconds,
+            on_time_rps=outcomes[OutcomeKind.SERVED.value] / seconds,
+            latency=self._answers.percentiles(),
+            refusal_latency=self._refusals.percentiles(),
+            latency_curve=self._answers.curve(),
         )
 
-    def of_kind(self, kinds: Sequence[OutcomeKind]) -> NDArray[np.bool_]:
-        """Which requests ended as one of `kinds`; shape (n,)."""
-        wanted = np.array([ending.kind in kinds for ending in self.endings], dtype=np.bool_)
-        chosen: NDArray[np.bool_] = wanted[self.ending]
-        return chosen
-
-
-def merge(name: str, parts: Sequence[Records]) -> Records:
-    """All of `parts` as one stream. They must share their endings."""
-    if len({part.endings for part in parts}) > 1:
-        raise ValueError("records to be merged must share their endings")
-    return Records(
-        name=name,
-        model="",
-        application="",
-        intended=np.concatenate([part.intended for part in parts]),
-        lateness=np.concatenate([part.lateness for part in parts]),
-        latency=np.concatenate([part.latency for part in parts]),
-        rows=np.concatenate([part.rows for part in parts]),
-        ending=np.concatenate([part.ending for part in parts]),
-        endings=parts[0].endings,
-    )
-
-
-def score(records: Records, duration: float) -> StreamReport:
-    """The numbers of one stream over a window of `duration` seconds (already cut to it).
-
-    An empty window (a run that was interrupted at once) has rates of 0.
-    """
-    per_second = 1.0 / duration if duration > 0.0 else 0.0
-    counts = np.bincount(records.ending, minlength=len(records.endings)).tolist()
-    outcomes = dict.fromkeys((kind.value for kind in OutcomeKind), 0)
-    reasons: dict[str, int] = {}
-    for ending, count in zip(records.endings, counts, strict=True):
-        outcomes[ending.kind.value] += count
-        if count:
-            reasons[ending.label] = reasons.get(ending.label, 0) + count
-    on_time = records.of_kind((OutcomeKind.SERVED,))
-    answered = records.latency[records.of_kind(_ANSWERS)]
-    return StreamReport(
-        name=records.name,
-        model=records.model,
-        application=records.application,
-        submitted=len(records.ending),
-        outcomes=outcomes,
-        reasons=reasons,
-        rows_submitted=int(records.rows.sum()),
-        rows_on_time=int(records.rows[on_time].sum()),
-        offered_rps=len(records.ending) * per_second,
-        on_time_rps=int(on_time.sum()) * per_second,
-        latency=percentiles(answered),
-        refusal_latency=percentiles(records.latency[records.of_kind(_REFUSALS)]),
-        latency_curve=curve(answered),
-    )
-
-
-def timeline(records: Records, start: float, end: float) -> Timeline:
-    """Requests by the second of [start, end) in which they were due; the last may be short."""
-    bins = max(1, int(np.ceil(end - start)))
-    second = np.clip((records.intended - start).astype(np.int64), 0, bins - 1)
-
-    def count(which: NDArray[np.bool_]) -> tuple[int, ...]:
-        return tuple(np.bincount(second[which], minlength=bins).tolist())
-
-    on_time = records.of_kind((OutcomeKind.SERVED,))
-    refused = records.of_kind(_REFUSALS)
-    return Timeline(
-        arrivals=count(np.ones(second.shape, dtype=np.bool_)),
-        on_time=count(on_time),
-        refused=count(refused),
-        other=count(~on_time & ~refused),
-    )
-
-
-def percentiles(samples: Seconds) -> Percentiles | None:
-    """Of `samples` (seconds, shape (n,)); None if there is none."""
-    if samples.size == 0:
-        return None
-    levels = np.quantile(samples, (0.5, 0.9, 0.99, 0.999), method="inverted_cdf")
-    p50, p90, p99, p999 = (float(level) for level in levels)
-    return Percentiles(
-        count=int(samples.size),
-        mean=float(samples.mean()),
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        p999=p999,
-        max=float(samples.max()),
-    )
-
-
-def curve(samples: Seconds) -> tuple[float, ...]:
-    """The samples at 0, 1, …, 100 percent; empty without samples."""
-    if samples.size == 0:
-        return ()
-    levels = np.quantile(samples, np.linspace(0.0, 1.0, 101), method="inverted_cdf")
-    return tuple(float(level) for level in levels)
+    def timeline(self, cores: tuple[float, ...] = ()) -> Timeline:
+        """The requests by the bin in which they were due; `cores` are those allocated, by bin."""
+        arrivals, on_time, refused, other = (tuple(one.tolist()) for one in self._timeline.T)
+        return Timeline(arrivals, on_time, refused, other, self._window.bin_s, cores)

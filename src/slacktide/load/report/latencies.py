@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.load.report import Percentiles
+from slacktide.load.report.document import Percentiles
 
 EXACT = 10_000
 PER_DOUBLING = 140
@@ -107,3 +107,10 @@ class Latencies:
     def curve(self) -> tuple[float, ...]:
         """The times at 0, 1, …, 100 percent; empty without samples."""
         return self.quantiles([i / 100 for i in range(101)]) if self.count else ()
+
+
+def percentiles(samples: Seconds) -> Percentiles | None:
+    """Of `samples`, shape (n,), each a sample itself; None if there is none."""
+    latencies = Latencies(exact=True)
+    latencies.add(samples)
+    return latencies.percentiles()
