@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from slacktide.cli.demo.child import ChildError, Server, slacktide, split_cores
-from slacktide.cli.demo.scenario import (
+from slacktide.cli.demo.server_process import ProcessError, serving, slacktide, split_cores
+from slacktide.cli.demo.traffic import (
     LOADS,
-    Measured,
-    Scenario,
+    DemoTraffic,
+    MeasuredModel,
     backlog,
     fifo,
     fifo_limited,
@@ -30,9 +30,9 @@ from slacktide.reports import Comparison
 Run = Any
 
 TARGET = Target(Transport.HTTP, "127.0.0.1", 8000)
-FAST = Measured("text", 0.003, 400.0, 16, 360.0)
-SLOW = Measured("residual", 0.010, 100.0, 8, 90.0)
-BOTH = Scenario((FAST, SLOW), 4.0, 1)
+FAST = MeasuredModel("text", 0.003, 400.0, 16, 360.0)
+SLOW = MeasuredModel("residual", 0.010, 100.0, 8, 90.0)
+BOTH = DemoTraffic((FAST, SLOW), 4.0, 1)
 
 
 def test_each_model_is_offered_its_part_of_its_own_peak():
@@ -91,15 +91,15 @@ def test_cores_are_split_and_never_empty():
 
 def test_a_child_that_fails_is_quoted(tmp_path: Path):
     cores, _ = split_cores(1)
-    with pytest.raises(ChildError, match="no such folder"):
+    with pytest.raises(ProcessError, match="no such folder"):
         slacktide(["models", "check", str(tmp_path / "nothing")], cores, tmp_path / "log")
 
 
 def test_a_server_that_ends_is_quoted(tmp_path: Path):
     cores, _ = split_cores(1)
     with (
-        pytest.raises(ChildError, match="the server ended"),
-        Server(tmp_path / "nothing", cores, tmp_path / "log"),
+        pytest.raises(ProcessError, match="the server ended"),
+        serving(tmp_path / "nothing", cores, tmp_path / "log"),
     ):
         pass
 

@@ -49,8 +49,8 @@ def demo(
 
     Example: slacktide demo --models dense --seconds 10
     """
-    from slacktide.cli.demo.child import ChildError, split_cores
-    from slacktide.cli.demo.conduct import Conductor
+    from slacktide.cli.demo.run import Demo
+    from slacktide.cli.demo.server_process import ProcessError, split_cores
     from slacktide.cli.demo.show import show, write_json, write_page
     from slacktide.examples import ExamplesError
     from slacktide.load import LoadError
@@ -64,14 +64,14 @@ def demo(
             _folder(directory) as folder,
             progress_bar(shown=not json) as move,
         ):
-            result = Conductor(
+            result = Demo(
                 folder, names, split_cores(cores), seconds=seconds, seed=seed, move=move
-            ).conduct()
+            ).run()
     except ExamplesError as error:
         fail(str(error))
     except OSError as error:
         fail(f"{error.filename or 'system'}: {error.strerror or error}")
-    except (ChildError, LoadError) as error:
+    except (ProcessError, LoadError) as error:
         fail(str(error), FELL_SHORT)
     try:
         written = [write_json(result, Path.cwd()), write_page(result, Path.cwd())]

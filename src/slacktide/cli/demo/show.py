@@ -12,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from slacktide.cli.demo.conduct import CALIBRATION_LOAD, Limit, Result
-from slacktide.cli.demo.scenario import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, Measured
+from slacktide.cli.demo.run import CALIBRATION_LOAD, DemoResult, QueueLimit
+from slacktide.cli.demo.traffic import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, MeasuredModel
 from slacktide.domain import OutcomeKind
 from slacktide.reports import StreamReport, comparison_page, render_comparison
 from slacktide.reports.table import percent
@@ -22,10 +22,10 @@ JSON_NAME = "demo-report.json"
 HTML_NAME = "demo-report.html"
 
 
-def notes(result: Result) -> list[str]:
+def notes(result: DemoResult) -> list[str]:
     """What was measured, and what the figures rest on: one sentence each."""
-    scenario = result.scenario
-    models = scenario.measured
+    traffic = result.traffic
+    models = traffic.measured
     shared = set(result.server_cores) & set(result.client_cores)
     client = "the same, which costs goodput" if shared else _cores(result.client_cores)
     found = [
@@ -35,16 +35,16 @@ def notes(result: Result) -> list[str]:
     if len(models) > 1:
         found.append(f"At load 1 × each model is sent 1/{len(models)} of its peak.")
     found += [
-        f"Arrivals: gamma gaps, cv {CV:g}, seed {scenario.seed}, the same for every policy; "
-        f"{scenario.seconds:g} s a run, one row a request.",
-        f"Deadlines: {scenario.deadlines.describe()}, drawn evenly and sent along. Judged by the "
+        f"Arrivals: gamma gaps, cv {CV:g}, seed {traffic.seed}, the same for every policy; "
+        f"{traffic.seconds:g} s a run, one row a request.",
+        f"Deadlines: {traffic.deadlines.describe()}, drawn evenly and sent along. Judged by the "
         "client's clock from the moment a request should have left; given up "
         f"{PATIENCE:g} s after its deadline.",
         "fifo: dynamic batching, no delay, no limit on the queue. fifo + limit: the best of "
         f"{len(result.limits)} limits on other arrivals at {CALIBRATION_LOAD:g} × "
         f"({', '.join(map(_limit, result.limits))}), here "
         f"{_settings(result.chosen)}. slack: the default, as it comes.",
-        f"slack over gRPC, {LOADS[0]:g} ×, {scenario.seconds / 2:g} s: "
+        f"slack over gRPC, {LOADS[0]:g} ×, {traffic.seconds / 2:g} s: "
         f"{percent(result.grpc.goodput)} of {result.grpc.total.submitted} in time.",
         f"The client sent at most {_worst_lateness(result) * 1e3:.1f} ms late (p99 of the worst "
         "run), which counts against the policy.",
@@ -53,7 +53,7 @@ def notes(result: Result) -> list[str]:
     return found
 
 
-def _peak(model: Measured) -> str:
+def _peak(model: MeasuredModel) -> str:
     return (
         f"{model.model}: {model.alone_s * 1e3:.1f} ms for one row alone, at best "
         f"{model.profile_peak_rps:,.0f} rows/s (batch {model.best_batch}) by its profile. Peak: "
@@ -62,12 +62,12 @@ def _peak(model: Measured) -> str:
     )
 
 
-def _worst_lateness(result: Result) -> float:
+def _worst_lateness(result: DemoResult) -> float:
     late = [entry.report.lateness for entry in result.comparison]
     return max((one.p99 for one in late if one is not None), default=0.0)
 
 
-def show(result: Result, out: Console) -> None:
+def show(result: DemoResult, out: Console) -> None:
     """The tables and the notes."""
     out.print()
     out.print(render_comparison(result.comparison))
@@ -77,13 +77,13 @@ def show(result: Result, out: Console) -> None:
     out.print()
 
 
-def write_json(result: Result, folder: Path) -> Path:
+def write_json(result: DemoResult, folder: Path) -> Path:
     """The document: every run in full, with all that it rests on. Raises OSError."""
     document = {
         **result.comparison.to_dict(),
         "kind": "demo",
         "notes": notes(result),
-        "models": [asdict(model) for model in result.scenario.measured],
+        "models": [asdict(model) for model in result.traffic.measured],
         "limits": [
             {"wait_s": limit.wait_s, "settings": limit.policy.settings, "goodput": limit.goodput}
             for limit in result.limits
@@ -95,16 +95,16 @@ def write_json(result: Result, folder: Path) -> Path:
     return path
 
 
-def write_page(result: Result, folder: Path) -> Path:
+def write_page(result: DemoResult, folder: Path) -> Path:
     """The same as a page. Raises OSError, ReportError."""
     path = folder / HTML_NAME
     path.write_text(comparison_page(result.comparison, notes=notes(result)), encoding="utf-8")
     return path
 
 
-def _outcomes(result: Result) -> Table:
+def _outcomes(result: DemoResult) -> Table:
     """What became of the requests of each run, in percent; in time also by model."""
-    models = [model.model for model in result.scenario.measured]
+    models = [model.model for model in result.traffic.measured]
     models = models if len(models) > 1 else []
     table = Table(
         title="Of 100 requests (by model: of 100 of its own, in time)",
@@ -139,11 +139,11 @@ def _part(stream: StreamReport, *kinds: OutcomeKind) -> str:
     return f"{100 * count / stream.submitted:.1f}" if stream.submitted else "–"
 
 
-def _limit(limit: Limit) -> str:
+def _limit(limit: QueueLimit) -> str:
     return f"{limit.wait_s * 1e3:.0f} ms: {percent(limit.goodput)}"
 
 
-def _settings(limit: Limit) -> str:
+def _settings(limit: QueueLimit) -> str:
     return " and ".join(f"{model} {text}" for model, text in limit.policy.settings.items())
 
 

@@ -39,7 +39,7 @@ _SHAPES: Mapping[str, Mapping[str, tuple[Shape, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredModel:
     """What was found out about a model before it is put under load."""
 
     model: str
@@ -53,7 +53,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class BatchingPolicy:
     """One way to run the same server."""
 
     name: str
@@ -63,10 +63,10 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class DemoTraffic:
     """The traffic of every run."""
 
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredModel, ...]
     seconds: float
     seed: int
 
@@ -77,7 +77,7 @@ class Scenario:
         rounded = tuple(max(1e-3, round(slowest * factor, 3)) for factor in DEADLINES)
         return Mix(rounded)
 
-    def rate(self, model: Measured, load: float) -> float:
+    def rate(self, model: MeasuredModel, load: float) -> float:
         """Requests per second of one model."""
         return load * model.served_peak_rps / len(self.measured)
 
@@ -101,7 +101,7 @@ class Scenario:
         )
 
 
-def backlog(target: Target, model: Measured, seconds: float) -> LoadSpec:
+def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
     """As many requests at once as the model could do in `seconds`, without deadlines."""
     count = max(BACKLOG_CONNECTIONS, int(model.profile_peak_rps * seconds))
     return LoadSpec(
@@ -125,26 +125,26 @@ FIFO = "fifo"
 SLACK = "slack"
 
 
-def fifo(models: Sequence[str]) -> Policy:
+def fifo(models: Sequence[str]) -> BatchingPolicy:
     """Plain dynamic batching: first in, first out, no limit on the queue."""
-    return Policy(FIFO, dict.fromkeys(models, "{name: fifo}"))
+    return BatchingPolicy(FIFO, dict.fromkeys(models, "{name: fifo}"))
 
 
-def fifo_limited(measured: Sequence[Measured], wait: float) -> Policy:
+def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> BatchingPolicy:
     """The same, where each queue holds what its model can do in `wait` seconds of its share."""
     limits = {
         model.model: max(1, round(wait * model.served_peak_rps / len(measured)))
         for model in measured
     }
-    return Policy(
+    return BatchingPolicy(
         f"{FIFO} + limit",
         {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()},
     )
 
 
-def slack(models: Sequence[str]) -> Policy:
+def slack(models: Sequence[str]) -> BatchingPolicy:
     """The default: everything as it comes."""
-    return Policy(SLACK, dict.fromkeys(models, "{name: slack}"))
+    return BatchingPolicy(SLACK, dict.fromkeys(models, "{name: slack}"))
 
 
 def waits(deadlines: Mix) -> tuple[float, ...]:
