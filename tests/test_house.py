@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -125,3 +127,85 @@ def test_nothing_outside_the_engine_reads_its_state():
                 of = node.value.attr if isinstance(node.value, ast.Attribute) else node.value
                 of = of.id if isinstance(of, ast.Name) else of
                 assert of not in ("engine", "_engine"), f"{path.relative_to(SOURCE)}:{node.lineno}"
+
+
+NAMED_TWICE = {
+    "Asked",
+    "Cell",
+    "Choice",
+    "Connection",
+    "Denial",
+    "Entry",
+    "Expected",
+    "Group",
+    "Histogram",
+    "Kind",
+    "LayoutError",
+    "Lengths",
+    "Line",
+    "Place",
+    "Pools",
+    "Prefixes",
+    "Recorder",
+    "Refusal",
+    "Replicas",
+    "Request",
+    "Requests",
+    "Resizing",
+    "Route",
+    "Row",
+    "Sample",
+    "Samples",
+    "Scaling",
+    "ServedModel",
+    "Setting",
+    "Upload",
+}
+"""Public class names that stood twice when this was written. Remove what is gone; add nothing."""
+
+
+def test_a_public_class_name_has_one_meaning():
+    names = Counter(
+        node.name
+        for path in SOURCE.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, count in names.items() if count > 1} <= NAMED_TWICE
+
+
+FRAGMENTS = {
+    "__main__.py": "what `python -m slacktide` runs",
+    "wire/proto/compile.py": "a tool for developers: nothing imports it",
+}
+"""Files of fewer than 40 lines with one importer or none, each with its reason."""
+
+
+def test_no_file_is_a_fragment():
+    importers: Counter[str] = Counter()
+    for path in SOURCE.rglob("*.py"):
+        importers.update(imports_of(path))
+    small = {
+        path.relative_to(SOURCE).as_posix()
+        for path in SOURCE.rglob("*.py")
+        if path.name != "__init__.py" and len(path.read_text().splitlines()) < 40
+    }
+
+    def module(name: str) -> str:
+        return "slacktide." + name.removesuffix(".py").replace("/", ".")
+
+    assert {name for name in small if importers[module(name)] < 2} == set(FRAGMENTS)
+
+
+def test_the_table_of_contributing_names_what_is_there():
+    page = (SOURCE.parent.parent / "CONTRIBUTING.md").read_text()
+    _, found, rest = page.partition("### Where new things go\n")
+    assert found
+    rows = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| a")]
+    assert len(rows) >= 4
+    for row in rows:
+        _, _, *cells = row.strip("|").split("|")
+        for cell in cells:
+            paths = re.findall(r"\]\(([^)]+)\)", cell)
+            assert paths, f"no link in {cell!r}"
+            assert all((SOURCE.parent.parent / path).exists() for path in paths), paths
