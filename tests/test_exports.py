@@ -108,12 +108,9 @@ EXPORTS = {
         Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
     """,
     "slacktide.simulation": """
-        KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected Failure
-        Happening Item Kind Prediction Scorer Simulation SimulationError Upload
+        KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected
+        Failure Happening Item Kind Prediction Scorer Simulation SimulationError Upload
         length_of predict stream
-    """,
-    "slacktide.simulation.yardsticks": """
-        KAPPAS Case OracleSlack OracleSlackOptions best_finish
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.simulation.beam import Case, best_finish
 
 from slacktide.domain import (
     Deployment,
@@ -28,7 +29,7 @@ from slacktide.engine.ports import Idle, Proposal
 from slacktide.profiles import BatchLatency, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Simulation
-from slacktide.simulation.yardsticks import Case, OracleSlack, best_finish
+from slacktide.simulation.oracle_slack import OracleSlack
 
 POOL = PoolId("m", "1")
 LATENCY = BatchLatency(4.0, 1.0, (1, 2, 4, 8))

@@ -30,7 +30,7 @@ from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
 from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
-from slacktide.simulation.yardsticks import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 
 _MODEL = "model"
 _POOL = PoolId(_MODEL, "1")

@@ -23,6 +23,7 @@ from slacktide.models.repository.complaints import Path as Place
 from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe
+from slacktide.simulation.oracle_slack import OracleSlackOptions
 from slacktide.simulation.scenario.journeys import Way
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
@@ -37,7 +38,6 @@ from slacktide.simulation.scenario.reading import Cell
 from slacktide.simulation.scenario.sections import Application, SimulatedModel
 from slacktide.simulation.scenario.traffic import Traffic
 from slacktide.simulation.scenario.world import ServedModel, World
-from slacktide.simulation.yardsticks import OracleSlackOptions
 from slacktide.workloads import (
     Arrivals,
     BandwidthTrace,

@@ -36,7 +36,7 @@ from slacktide.models.repository.scaling import (
     number_to_replicas,
 )
 from slacktide.models.repository.settings import Count, Duration, Name, Size
-from slacktide.simulation.yardsticks import OracleSlack
+from slacktide.simulation.oracle_slack import OracleSlack
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:

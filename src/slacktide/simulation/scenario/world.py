@@ -15,11 +15,11 @@ from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.execution import ByModel, Execution
 from slacktide.simulation.items import Item
+from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.simulation.scenario.places import ScenarioError
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
 from slacktide.simulation.streams import stream
-from slacktide.simulation.yardsticks import KAPPAS, OracleSlack, OracleSlackOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,8 @@
 """`OracleSlack`: the rule of `slack` with classes, told the length of every request.
 
+A yardstick, not a policy that can be named: it shows how much is left to gain by knowing more than
+any server can.
+
 What is a class there is a length here: candidates are, for each of some lengths x, each size k, the
 first k requests no longer than x, in deadline order, that would be on time in a batch of k rows as
 long as x; fewer where there are not so many. A size must save PAYS of the time per row, or it only
