@@ -14,8 +14,7 @@ import orjson
 import pytest
 
 from slacktide.load import LoadSpec, Stream, Target, Transport
-from slacktide.load.generate import carry_out
-from slacktide.load.prepare import prepare
+from slacktide.load.generate import carry_out, prepare
 from slacktide.load.request_log import RequestLog
 from slacktide.reports import Report
 from slacktide.workloads import Constant, Fixed

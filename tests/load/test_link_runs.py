@@ -18,7 +18,7 @@ import trustme
 import uvloop
 
 from slacktide.load import LoadError, LoadSpecError, Target, Transport, build_spec
-from slacktide.load.link_model import LinkModel
+from slacktide.load.request_log import LinkModel
 from slacktide.netem import LinkProcess
 from slacktide.netem.proxy import Carried
 from slacktide.reports import Report

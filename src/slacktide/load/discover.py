@@ -11,7 +11,7 @@ import orjson
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.load.errors import TargetError
-from slacktide.load.http_fetch import fetch
+from slacktide.load.http_connection import fetch
 from slacktide.load.spec import Target, Transport
 from slacktide.load.tensors import ServedModel
 from slacktide.wire.raw_tensors import BY_NAME
@@ -64,7 +64,7 @@ async def _ask_grpc(target: Target, model: str, version: str | None) -> ServedMo
     import grpc
     import grpc.aio
 
-    from slacktide.load.grpc_channel import SERVICE, open_channel
+    from slacktide.load.grpc_sender import SERVICE, open_channel
     from slacktide.wire.proto.messages import (
         ModelConfigRequest,
         ModelConfigResponse,

@@ -21,8 +21,7 @@ from functools import partial
 import orjson
 
 from slacktide.load.encode import HttpRequest
-from slacktide.load.http_connection import Connection
-from slacktide.load.http_fetch import tls_context
+from slacktide.load.http_connection import Connection, tls_context
 from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target

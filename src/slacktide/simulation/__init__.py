@@ -8,7 +8,6 @@ from slacktide.simulation.driver import KIND_OF as KIND_OF
 from slacktide.simulation.driver import Answered as Answered
 from slacktide.simulation.driver import Kind as Kind
 from slacktide.simulation.driver import Simulation as Simulation
-from slacktide.simulation.errors import SimulationError as SimulationError
 from slacktide.simulation.execution import ByLength as ByLength
 from slacktide.simulation.execution import ByModel as ByModel
 from slacktide.simulation.execution import ByProfile as ByProfile
@@ -19,6 +18,7 @@ from slacktide.simulation.items import DrawnRequest as DrawnRequest
 from slacktide.simulation.items import Failure as Failure
 from slacktide.simulation.items import Happening as Happening
 from slacktide.simulation.items import Item as Item
+from slacktide.simulation.items import SimulationError as SimulationError
 from slacktide.simulation.items import Upload as Upload
 from slacktide.simulation.prediction import Prediction as Prediction
 from slacktide.simulation.prediction import predict as predict

@@ -44,10 +44,9 @@ from slacktide.domain import (
 from slacktide.engine import Engine, check_invariants
 from slacktide.planning import JobDone, Planner, Stated
 from slacktide.runtime import Runtime, Watch
-from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
 from slacktide.simulation.hardware import Hardware, Report
-from slacktide.simulation.items import Failure, Happening, Item, Upload
+from slacktide.simulation.items import Failure, Happening, Item, SimulationError, Upload
 
 
 class Kind(IntEnum):

@@ -10,8 +10,7 @@ import numpy as np
 from slacktide.domain import Batch, Request
 from slacktide.engine import BatchTimes
 from slacktide.profiles import BatchLatency
-from slacktide.simulation.errors import SimulationError
-from slacktide.simulation.items import DrawnRequest
+from slacktide.simulation.items import DrawnRequest, SimulationError
 
 
 class Execution(Protocol):

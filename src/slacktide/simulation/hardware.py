@@ -29,9 +29,8 @@ from slacktide.domain import (
     StopReplica,
 )
 from slacktide.engine import Engine
-from slacktide.simulation.errors import SimulationError
 from slacktide.simulation.execution import Execution
-from slacktide.simulation.items import Failure
+from slacktide.simulation.items import Failure, SimulationError
 
 
 class CoreMeter:

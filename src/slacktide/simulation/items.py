@@ -1,4 +1,5 @@
-"""What comes from outside: requests, uploads that take time, and whatever else may happen.
+"""What comes from outside: requests, uploads that take time, and whatever else may happen; and the
+one error of simulations.
 
 Every item has an `arrival`, its instant. They come from one iterator, in the order of their
 arrivals, and are looked at when their time has come: a run of ten million holds a handful of them.
@@ -11,6 +12,10 @@ from typing import TypeAlias
 
 from slacktide.domain import Event, Notice, Request
 from slacktide.domain.light import light
+
+
+class SimulationError(Exception):
+    """A simulation that cannot be run, or has contradicted itself; the text says how."""
 
 
 @light

@@ -22,7 +22,7 @@ from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
 from slacktide.recording import Pools, Recording, RecordingError, replay
 from slacktide.simulation.driver import Simulation
-from slacktide.simulation.errors import SimulationError
+from slacktide.simulation.items import SimulationError
 from slacktide.simulation.recorded import Outside, outside
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.streams import stream

@@ -8,7 +8,7 @@ every duration. They are also stable: from the same seed a longer run begins wit
 shorter one.
 
 Rates are requests per second, times are seconds. Here are the processes of one rate, and recorded
-times; `varying.py` has those whose rate changes, `windows.py` those counted by the window.
+times; `varying.py` has those whose rate changes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slacktide.workloads.errors import WorkloadError, positive
 from slacktide.workloads.point_process import CHUNK, Times, check_size, column, renewal
+from slacktide.workloads.values import WorkloadError, positive
 
 
 class Arrivals(Protocol):

@@ -24,12 +24,9 @@ from itertools import chain
 
 import numpy as np
 
-from slacktide.workloads.bandwidth import BandwidthTrace
-from slacktide.workloads.errors import WorkloadError
+from slacktide.workloads.bandwidth import MBIT, BandwidthTrace
 from slacktide.workloads.trace_table import Column, read_rows
-
-MBIT = 1e6 / 8.0
-"""Bytes in a megabit."""
+from slacktide.workloads.values import WorkloadError
 
 _USUAL = "bandwidth_mbps"
 _EXACT = {"interval_ms", "bytes"}

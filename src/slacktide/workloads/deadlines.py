@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.workloads.errors import WorkloadError, positive
+from slacktide.workloads.values import WorkloadError, positive
 
 
 class Deadlines(Protocol):

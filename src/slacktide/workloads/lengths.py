@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.errors import WorkloadError, not_negative, positive
+from slacktide.workloads.values import WorkloadError, not_negative, positive
 
 SMALLEST = 0.01
 """A length drawn from a mode is at least this share of the mode's mean: no work is negative."""

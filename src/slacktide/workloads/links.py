@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from slacktide.workloads.bandwidth import NEVER, BandwidthTrace
-from slacktide.workloads.errors import not_negative, positive
+from slacktide.workloads.values import not_negative, positive
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.errors import WorkloadError, positive
+from slacktide.workloads.values import WorkloadError, positive
 
 Times: TypeAlias = NDArray[np.float64]
 """Sorted seconds from the start of the run, shape (n,)."""

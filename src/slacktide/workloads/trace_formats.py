@@ -26,13 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.workloads.arrivals import Arrivals, Replay
-from slacktide.workloads.errors import WorkloadError
 from slacktide.workloads.lengths import Empirical
 from slacktide.workloads.point_process import MAX_ARRIVALS
 from slacktide.workloads.trace_table import Column, TraceRows, read_rows
-from slacktide.workloads.values import parse_number
-from slacktide.workloads.varying import RateTrace
-from slacktide.workloads.windows import WindowCounts
+from slacktide.workloads.values import WorkloadError, parse_number
+from slacktide.workloads.varying import RateTrace, WindowCounts
 
 MINUTE = 60.0
 """Window of the Azure Functions 2019 trace, seconds."""

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.workloads.errors import WorkloadError
-from slacktide.workloads.values import parse_number
+from slacktide.workloads.values import WorkloadError, parse_number
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,29 @@
-"""Numbers and durations as people write them; errors name the field."""
+"""Numbers and durations as people write them, their bounds, and the one error of this room."""
 
 from __future__ import annotations
 
 import re
 
-from slacktide.workloads.errors import WorkloadError
+
+class WorkloadError(ValueError):
+    """A workload that cannot be: `field` names what is wrong, the text says what was expected."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+
+
+def positive(field: str, value: float) -> None:
+    """Raise WorkloadError unless 0 < value < ∞."""
+    if not 0.0 < value < float("inf"):
+        raise WorkloadError(field, f"must be positive and finite, got {value!r}")
+
+
+def not_negative(field: str, value: float) -> None:
+    """Raise WorkloadError unless 0 ≤ value < ∞."""
+    if not 0.0 <= value < float("inf"):
+        raise WorkloadError(field, f"must be finite and not negative, got {value!r}")
+
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _DURATION = re.compile(r"(?P<number>[0-9.]+(?:e[+-]?[0-9]+)?)\s*(?P<unit>[a-zµ]+)")

@@ -18,10 +18,9 @@ from slacktide.reproduce.orloj.experiments import (
     OrlojCell,
     OrlojScope,
 )
-from slacktide.reproduce.orloj.goals import goals_of
+from slacktide.reproduce.orloj.goals import goals_of, row_of
 from slacktide.reproduce.orloj.play import Finish
 from slacktide.reproduce.orloj.published import printed_finish
-from slacktide.reproduce.orloj.rows import row_of
 
 
 def points(*names: str, **fields: object) -> list[Point[OrlojCell]]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from slacktide.reproduce.harness.experiments import Goal
-from slacktide.reproduce.sponge.goals import goals_of
-from slacktide.reproduce.sponge.rows import CoresRow
+from slacktide.reproduce.sponge.goals import CoresRow, goals_of
 
 BASE = CoresRow(
     experiment="figure-4",

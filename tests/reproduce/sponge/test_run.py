@@ -16,7 +16,6 @@ from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import page, render
 from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.reproduce.sponge import experiments as room
-from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
 from slacktide.reproduce.sponge.experiments import (
     FA2,
     KNOWING,
@@ -27,7 +26,14 @@ from slacktide.reproduce.sponge.experiments import (
 )
 from slacktide.reproduce.sponge.paper import PAPER
 from slacktide.reproduce.sponge.play import play
-from slacktide.reproduce.sponge.setting import FIT, SETTINGS, draw, unavoidable
+from slacktide.reproduce.sponge.setting import (
+    FIT,
+    SETTINGS,
+    bandwidths,
+    draw,
+    measured_points,
+    unavoidable,
+)
 from slacktide.reproduce.sponge.show import Result
 
 TINY = room.SpongeScope(seeds=1, duration=6, quick=True)

@@ -5,11 +5,12 @@ Gains are paired: the same requests under two schedulers, a difference for each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from math import sqrt
+from statistics import fmean, stdev
 
-from slacktide.reproduce.harness.experiments import Contender, Goal, Point
+from slacktide.reproduce.harness.experiments import Contender, Goal, Point, Row
 from slacktide.reproduce.orloj.cases import GAIN_CASES
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
@@ -26,7 +27,54 @@ from slacktide.reproduce.orloj.experiments import (
 )
 from slacktide.reproduce.orloj.play import Finish
 from slacktide.reproduce.orloj.published import SLOS, printed_finish
-from slacktide.reproduce.orloj.rows import standard_error
+
+
+@dataclass(frozen=True, slots=True)
+class FinishRow(Row):
+    """The finish rate of one scheduler in one case at one SLO: a mean over seeds."""
+
+    case: str
+    slo_x_p99: float
+    scheduler: str
+    published: float | None
+    """As printed; None where the paper prints none."""
+    measured_mean: float
+    measured_se: float | None
+    """Standard error of the mean; None with one seed."""
+    seeds: int
+    at: float | None
+    """Where on the x axis of a figure; None in a table."""
+    finish_per_class: Mapping[str, float]
+    """Mean finish rate by application, shortest first."""
+
+
+def row_of(point: Point[OrlojCell], finishes: Sequence[Finish]) -> FinishRow:
+    """The row of a point, from one outcome for each seed."""
+    rates = [finish.rate for finish in finishes]
+    slo, label = point.first.slo, point.contender.label
+    in_table = point.experiment.startswith("table")
+    return FinishRow(
+        point.experiment,
+        point.setting,
+        point.case,
+        slo,
+        label,
+        printed_finish(point.case, slo, label) if in_table else None,
+        fmean(rates),
+        standard_error(rates),
+        len(rates),
+        point.at,
+        {
+            name: fmean(finish.rate_of(name) for finish in finishes if finish.submitted.get(name))
+            for name in finishes[0].submitted
+        },
+    )
+
+
+def standard_error(values: list[float]) -> float | None:
+    """Of the mean of `values`; None if there is one."""
+    return stdev(values) / sqrt(len(values)) if len(values) > 1 else None
+
 
 BEST_SHARE = 0.95
 MEAN_ERROR = 0.04

@@ -12,10 +12,9 @@ from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.harness.state import ReproduceError, found_below
 from slacktide.reproduce.orloj.assumptions import assumptions
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, OrlojCell, OrlojScope
-from slacktide.reproduce.orloj.goals import goals_of
+from slacktide.reproduce.orloj.goals import FinishRow, goals_of, row_of
 from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.reproduce.orloj.queue_times import QueueTime, queue_times
-from slacktide.reproduce.orloj.rows import FinishRow, row_of
 from slacktide.reproduce.orloj.show import goals_title, sections, tables
 from slacktide.workloads import WindowCounts, WorkloadError
 

@@ -12,8 +12,8 @@ from slacktide.reports import Curve, curves, html_table
 from slacktide.reproduce.harness.run import Reproduction, Table
 from slacktide.reproduce.harness.show import by_class, short
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
+from slacktide.reproduce.orloj.goals import FinishRow
 from slacktide.reproduce.orloj.queue_times import QueueTime
-from slacktide.reproduce.orloj.rows import FinishRow
 
 Result: TypeAlias = Reproduction[OrlojScope, FinishRow, tuple[QueueTime, ...]]
 Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]

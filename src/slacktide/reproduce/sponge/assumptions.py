@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from slacktide.reproduce.sponge.bandwidths import IRISH_RUN, IRISH_START
 from slacktide.reproduce.sponge.experiments import EXPERIMENTS, SpongeScope
 from slacktide.reproduce.sponge.play import RESIZE_S, WARM_S
-from slacktide.reproduce.sponge.setting import FIT
+from slacktide.reproduce.sponge.setting import FIT, IRISH_RUN, IRISH_START
 
 _RECORDED = (
     "Bandwidths are the recorded ones: the Ghent 4G bus log 0001, again from the start when it is "

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, make_planner
 from slacktide.profiles import PointTime
-from slacktide.reproduce.sponge.bandwidths import Bandwidths
 from slacktide.reproduce.sponge.published import TABLE_1, TABLE_1_RATE
-from slacktide.reproduce.sponge.setting import BATCH, CORES, DURATION, FIT, KILOBYTE, SLO
+from slacktide.reproduce.sponge.setting import (
+    BATCH,
+    CORES,
+    DURATION,
+    FIT,
+    KILOBYTE,
+    SLO,
+    Bandwidths,
+)
 from slacktide.workloads import TraceLink
 
 SIZES_KB = (100, 200, 500)

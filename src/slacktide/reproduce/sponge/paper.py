@@ -10,15 +10,14 @@ from slacktide.profiles.amdahl import fit_amdahl
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
 from slacktide.reproduce.sponge.assumptions import assumptions
-from slacktide.reproduce.sponge.bandwidths import bandwidths, measured_points
 from slacktide.reproduce.sponge.experiments import EXPERIMENTS, QUICK, SpongeCell, SpongeScope
 from slacktide.reproduce.sponge.figures import budgets, choices, instances, megabytes
-from slacktide.reproduce.sponge.goals import fit_goals, goals_of
+from slacktide.reproduce.sponge.goals import CoresRow, fit_goals, goals_of, rows_of
 from slacktide.reproduce.sponge.play import Played, play
-from slacktide.reproduce.sponge.rows import CoresRow, rows_of
+from slacktide.reproduce.sponge.setting import bandwidths, measured_points
 from slacktide.reproduce.sponge.show import Figures, goals_title, sections, tables
 
-_CODE = ("bandwidths.py", "clairvoyant.py", "play.py", "setting.py")
+_CODE = ("clairvoyant.py", "play.py", "setting.py")
 
 
 def _recorded(scope: SpongeScope, folder: Path, experiments: Sequence[str]) -> SpongeScope:

@@ -30,7 +30,6 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.profiles import CorrectedTimes
-from slacktide.reproduce.sponge.bandwidths import bandwidths
 from slacktide.reproduce.sponge.clairvoyant import clairvoyant
 from slacktide.reproduce.sponge.experiments import CLAIRVOYANT, SpongeCell, SpongeContender
 from slacktide.reproduce.sponge.setting import (
@@ -40,6 +39,7 @@ from slacktide.reproduce.sponge.setting import (
     SLO,
     Requests,
     Setting,
+    bandwidths,
     draw,
     table,
     unavoidable,

@@ -13,8 +13,8 @@ from slacktide.reports import Curve, curves, html_table
 from slacktide.reproduce.harness.run import Reproduction, Table
 from slacktide.reproduce.sponge.experiments import SpongeScope
 from slacktide.reproduce.sponge.figures import Budgets, Choice, Instance
+from slacktide.reproduce.sponge.goals import CoresRow
 from slacktide.reproduce.sponge.play import Played
-from slacktide.reproduce.sponge.rows import CoresRow
 from slacktide.reproduce.sponge.setting import DURATION, SETTINGS
 
 DRAWN = ("vertical", "joint", "fa2", "static-16", "static-8", "clairvoyant")

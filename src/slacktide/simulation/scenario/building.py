@@ -24,7 +24,6 @@ from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.oracle_slack import OracleSlackOptions
-from slacktide.simulation.scenario.journeys import Way
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
     Profile,
@@ -36,7 +35,7 @@ from slacktide.simulation.scenario.profiles import (
 )
 from slacktide.simulation.scenario.reading import Cell
 from slacktide.simulation.scenario.sections import Application, SimulatedModel
-from slacktide.simulation.scenario.traffic import Traffic
+from slacktide.simulation.scenario.traffic import Traffic, Way
 from slacktide.simulation.scenario.world import ServedModel, World
 from slacktide.workloads import (
     Arrivals,

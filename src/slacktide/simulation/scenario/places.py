@@ -8,7 +8,7 @@ from typing import Any
 
 from slacktide.models.repository.complaints import Complaint, Path, dotted
 from slacktide.models.repository.yaml_text import Lines
-from slacktide.simulation.errors import SimulationError
+from slacktide.simulation.items import SimulationError
 
 
 class ScenarioError(SimulationError):
