@@ -48,7 +48,7 @@ def test_requests_of_batches_run_again_alone(zoo: Any, serve: Callable[..., Any]
         else:
             house.until(lambda app: counts_of(app).run >= 3, "samples run")
             page = house.ask(house.server.metrics_port, "GET", "/metrics").body.decode()
-            assert 'slacktide_samples_total{model="spin",version="1"} ' in page
+            assert 'slacktide_profiling_runs_total{model="spin",version="1"} ' in page
         assert house.counts("spin") == {"on_time": 30, "disconnected": 10}
         house.good()
 

@@ -109,7 +109,7 @@ def test_a_tight_deadline_grows_the_lane_and_idleness_gives_the_core_back(
         assert len(os.sched_getaffinity(house.worker("matmul"))) == 1
         assert metric(house, "slacktide_resizes_total", outcome="confirmed") >= 2
         assert metric(house, "slacktide_resizes_total", outcome="refused") == 0
-        assert metric(house, "slacktide_wished_cores", model="matmul") == 1
+        assert metric(house, "slacktide_target_cores", model="matmul") == 1
         assert metric(house, "slacktide_plan_reason", model="matmul", reason="deadlines") == 1
         assert metric(house, "slacktide_lane_core_seconds_total", lane="matmul") > 0
         threads = [
@@ -221,7 +221,7 @@ def test_replicas_come_and_go_and_survive_a_reload(zoo: Any, serve: Any) -> None
     zoo.matmul(settings=two)
     with serve(zoo) as house:
         house.until(_replicas(2), "the second replica is up")
-        assert metric(house, "slacktide_wished_replicas", model="matmul") == 2
+        assert metric(house, "slacktide_target_replicas", model="matmul") == 2
         zoo.matmul(scale=2.0, settings=two)
         house.server.load("matmul")
         assert house.infer("matmul", house.matmul_call()).status == 200

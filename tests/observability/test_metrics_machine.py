@@ -10,9 +10,14 @@ import pytest
 from prometheus_client import ProcessCollector
 
 from slacktide.observability.metrics.exposition import Family, plain, write
-from slacktide.observability.metrics.machine import Machine, Memory
 from slacktide.observability.metrics.nvml import Gpu, Nvml
-from slacktide.observability.metrics.processes import WorkerUsage, process_families, usage_of
+from slacktide.observability.metrics.usage import (
+    Machine,
+    Memory,
+    WorkerUsage,
+    process_families,
+    usage_of,
+)
 
 
 class Host:

@@ -43,6 +43,7 @@ from slacktide.models.resizing import Resizing
 from slacktide.models.tally import BUDGET_BOUNDS, LATENCY_BOUNDS, Tally
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
+from slacktide.observability.metrics.families import OLD_NAMES
 from slacktide.observability.metrics.nvml import Gpu
 from slacktide.observability.metrics.scaling import CONDITIONS
 from slacktide.observability.metrics.triton import FAILURES, failure_of
@@ -157,7 +158,11 @@ def documented(manual: str) -> dict[str, str]:
 
 def test_every_family_is_in_the_manual_with_its_kind_and_no_other(world: World) -> None:
     world.load("mlp")
-    assert families(world.metrics.render().decode()) == documented(MANUAL.read_text())
+    found, manual = families(world.metrics.render().decode()), MANUAL.read_text()
+    for now, before in OLD_NAMES.items():
+        assert found.pop(before) == found[now]
+        assert f"| `{now}` | `{before}` |" in manual
+    assert found == documented(manual)
 
 
 def test_the_manual_names_every_outcome_and_state(world: World) -> None:
@@ -185,12 +190,12 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
     loaded.pool.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
     loaded.pool.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)
     found = world.samples()
-    assert found["slacktide_samples_total"] == {(): 5}
-    assert found["slacktide_singled_out_requests_total"] == {(): 4}
-    assert found["slacktide_sample_seconds_total"] == {(): 0.25}
-    assert found["slacktide_sample_delayed_requests_total"] == {(): 2}
-    assert found["slacktide_sample_delay_seconds_total"] == {(): 0.03}
-    assert found["slacktide_held_samples"] == {(): 0}
+    assert found["slacktide_profiling_runs_total"] == {(): 5}
+    assert found["slacktide_isolated_requests_total"] == {(): 4}
+    assert found["slacktide_profiling_seconds_total"] == {(): 0.25}
+    assert found["slacktide_profiling_delayed_requests_total"] == {(): 2}
+    assert found["slacktide_profiling_delay_seconds_total"] == {(): 0.03}
+    assert found["slacktide_profiling_backlog"] == {(): 0}
     assert found["slacktide_unknown_run_keys"] == {(): 2}
     loaded.pool.times.train({"long": [4.0] * 30})
     found = world.samples()
@@ -373,8 +378,8 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 1}
     assert found["slacktide_lane_target_cores"] == {("mlp",): 2}
-    assert found["slacktide_wished_cores"] == {("mlp",): 2}
-    assert found["slacktide_wished_replicas"] == {("mlp",): 1}
+    assert found["slacktide_target_cores"] == {("mlp",): 2}
+    assert found["slacktide_target_replicas"] == {("mlp",): 1}
     assert found["slacktide_planned_batch_rows"] == {("mlp",): 4}
     assert found["slacktide_predicted_late_requests"] == {("mlp",): 0}
     assert found["slacktide_plan_reason"] == {("mlp", "static"): 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from slacktide.cluster import PodAllocator
@@ -11,17 +12,17 @@ from slacktide.frontends.http import Route
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resizing import Resizing
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.exposition import write
-from slacktide.observability.metrics.machine import Machine
+from slacktide.observability.metrics.exposition import Family, write
+from slacktide.observability.metrics.families import OLD_NAMES
 from slacktide.observability.metrics.nvml import Nvml, open_nvml
 from slacktide.observability.metrics.own import (
     recording_families,
     server_families,
     version_families,
 )
-from slacktide.observability.metrics.processes import Workers, process_families, usage_of
 from slacktide.observability.metrics.scaling import pod_families, scaling_families, session_families
 from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
+from slacktide.observability.metrics.usage import Machine, Workers, process_families, usage_of
 from slacktide.observability.metrics.view import look
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.recording import Recorder
@@ -64,20 +65,27 @@ class Metrics:
         snapshot = self._runtime.engine.snapshot(now=time.monotonic())
         views = look(self._catalog, snapshot)
         gpus = () if self._nvml is None else gpu_families(self._nvml.gpus())
-        return write(
-            chain(
-                model_families(views),
-                machine_families(self._machine.cpu_utilization(), self._machine.memory()),
-                gpus,
-                version_families(views, self._catalog),
-                session_families(views),
-                scaling_families(snapshot, self._runtime, self._scaling, self._resizing),
-                () if self._pod is None else pod_families(self._pod),
-                server_families(snapshot, self._budget, usage_of(self._workers)),
-                recording_families(self._recorder),
-                process_families(),
-            )
+        families = chain(
+            model_families(views),
+            machine_families(self._machine.cpu_utilization(), self._machine.memory()),
+            gpus,
+            version_families(views, self._catalog),
+            session_families(views),
+            scaling_families(snapshot, self._runtime, self._scaling, self._resizing),
+            () if self._pod is None else pod_families(self._pod),
+            server_families(snapshot, self._budget, usage_of(self._workers)),
+            recording_families(self._recorder),
+            process_families(),
         )
+        return write(_with_old_names(families))
+
+
+def _with_old_names(families: Iterable[Family]) -> Iterator[Family]:
+    for family in families:
+        yield family
+        old = OLD_NAMES.get(family.name)
+        if old is not None:
+            yield Family(old, family.kind, f"Old name of {family.name}", family.samples)
 
 
 def metrics_routes(metrics: Metrics) -> tuple[Route, ...]:

@@ -14,6 +14,7 @@ from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.memory import Memory
 from slacktide.models.tally import Tally
 from slacktide.observability.metrics.exposition import Family
+from slacktide.observability.metrics.families import per_version
 from slacktide.observability.metrics.nvml import Gpu
 from slacktide.observability.metrics.view import VersionView
 
@@ -36,7 +37,7 @@ def failure_of(reason: Reason) -> str | None:
     return "OTHER" if reason in _CLIENTS_FAULT else _OF_KIND.get(reason.kind)
 
 
-_COUNTERS: Sequence[tuple[str, str, Callable[[Tally], int]]] = (
+_COUNTERS: Sequence[tuple[str, str, Callable[[Tally], float]]] = (
     ("request_success", "Requests answered with a result", lambda tally: tally.success.count),
     ("count", "Rows inferred", lambda tally: tally.rows_served),
     ("exec_count", "Batches executed", lambda tally: tally.executions),
@@ -52,23 +53,17 @@ _DURATIONS: Sequence[tuple[str, str, Callable[[Tally], float]]] = (
 
 def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
     """What is known of each version."""
-    for name, help, read in _COUNTERS:
-        yield _counter(name, help, read, views)
-    yield _failures(views)
-    pending = Family(
-        "nv_inference_pending_request_count", "gauge", "Requests that wait to run, per model"
-    )
-    for view in views:
-        pending.add(view.waiting, model=view.model, version=view.version)
-    yield pending
+    for name, help, count in _COUNTERS:
+        yield _counter(name, help, views, count)
     for name, help, seconds in _DURATIONS:
         help = f"{help}, microseconds in all over requests with a result"
-        yield _counter(f"{name}_duration_us", help, _microseconds(seconds), views)
+        yield _counter(f"{name}_duration_us", help, views, _microseconds(seconds))
+    yield _failures(views)
+    name, help = "nv_inference_pending_request_count", "Requests that wait to run, per model"
+    yield per_version(Family(name, "gauge", help), views, lambda view: view.waiting)
     yield _first_response(views)
     load = Family("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
-    for view in views:
-        load.add(view.tally.load_s, model=view.model, version=view.version)
-    yield load
+    yield per_version(load, views, lambda view: view.tally.load_s)
 
 
 def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]:
@@ -98,12 +93,10 @@ def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
 
 
 def _counter(
-    name: str, help: str, read: Callable[[Tally], int], views: Sequence[VersionView]
+    name: str, help: str, views: Sequence[VersionView], count: Callable[[Tally], float]
 ) -> Family:
-    family = Family(f"nv_inference_{name}", "counter", help)
-    for view in views:
-        family.add(read(view.tally), model=view.model, version=view.version)
-    return family
+    counter = Family(f"nv_inference_{name}", "counter", help)
+    return per_version(counter, views, lambda view: count(view.tally))
 
 
 def _microseconds(seconds: Callable[[Tally], float]) -> Callable[[Tally], int]:
@@ -119,7 +112,7 @@ def _failures(views: Sequence[VersionView]) -> Family:
             if failure is not None:
                 counts[failure] += count
         for failure, count in counts.items():
-            family.add(count, model=view.model, version=view.version, reason=failure)
+            family.add(count, **view.labels, reason=failure)
     return family
 
 
@@ -135,7 +128,6 @@ def _first_response(views: Sequence[VersionView]) -> Family:
             [bound * 1e3 for bound in end_to_end.bounds],
             end_to_end.counts,
             end_to_end.total * 1e3,
-            model=view.model,
-            version=view.version,
+            **view.labels,
         )
     return family

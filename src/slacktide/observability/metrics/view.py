@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slacktide.domain import Circuit
@@ -37,6 +37,11 @@ class VersionView:
     """Requests that the engine knows, by where they are."""
     replicas: Counter[ReplicaState] = field(default_factory=Counter)
     circuit: Circuit = Circuit.CLOSED
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Those of its samples."""
+        return {"model": self.model, "version": self.version}
 
     @property
     def waiting(self) -> int:

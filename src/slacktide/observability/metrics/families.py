@@ -1,0 +1,115 @@
+"""Our own families: what each is called, its kind, and its help.
+
+By the rules of OpenMetrics: base units in the name, counters end in `_total`. docs/metrics.md says
+more of each. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from slacktide.observability.metrics.exposition import Family, Sample
+from slacktide.observability.metrics.view import VersionView
+
+# Name without `slacktide_`, kind, help.
+_TABLE = """
+build_info                       gauge    Always 1
+model_ready                      gauge    1 if it serves, else 0
+outcomes_total                   counter  How requests ended, and why
+crashes_total                    counter  Replicas lost
+out_of_memory_total              counter  Of these, those that took more than limits.worker_memory
+circuit_openings_total           counter  How often crashes made it unavailable, failed tries too
+circuit                          gauge    1 for the state of its circuit, else 0
+replicas                         gauge    Replicas by state
+payload_bytes                    gauge    Shared memory that payloads take, bytes
+payload_in_use_bytes             gauge    Shared memory that payloads of all models take, bytes
+payload_limit_bytes              gauge    Most that slacktide_payload_in_use_bytes may become
+announced_requests               gauge    Requests whose body is on its way
+queue_requests                   gauge    Requests that wait to run
+running_requests                 gauge    Requests in a running batch
+in_flight_requests               gauge    Calls that have no answer yet
+profiling_backlog                gauge    Answered requests kept for a profiling run
+profiling_runs_total             counter  Answered requests run again alone, to learn their times
+isolated_requests_total          counter  Requests run alone although a batch was ready, likewise
+profiling_seconds_total          counter  Lane time spent on profiling runs, seconds
+profiling_delayed_requests_total counter  Requests delayed by a profiling run
+profiling_delay_seconds_total    counter  Total delay of requests by profiling runs, seconds
+unknown_run_keys                 gauge    Applications and hint bins with few samples, taken at p99
+prediction_error_ratio           gauge    Mean of |observed − predicted| ÷ predicted, lately
+drift_ratio                      gauge    Observed batch times ÷ those of the profile
+run_class_seconds                gauge    Mean time alone of a run class, seconds; absent with one
+run_class_share                  gauge    Its part of the arrivals, 0 to 1
+queue_seconds                    histogram From arrival to the start of the batch, with a result
+compute_seconds                  histogram From the start of the batch to the answer, with a result
+request_seconds                  histogram From arrival to the answer, with a result
+budget_at_completion_seconds     histogram Left until the deadline; negative: too late
+batch_rows                       histogram Rows in each batch that ran
+session_bytes                    gauge    Memory of one replica's session, by its threads, bytes
+lane_busy                        gauge    1 while a batch runs on it
+lane_cores                       gauge    Cores it has, as read back
+lane_target_cores                gauge    Cores it is to have
+lane_core_seconds_total          counter  Cores it had × time, busy or not, seconds
+target_cores                     gauge    Cores that each replica should have
+target_replicas                  gauge    Replicas that there should be
+required_replicas                gauge    Replicas that the forecast requires, allowed or not
+planned_batch_rows               gauge    Most rows in a batch, as planned
+predicted_late_requests          gauge    Requests that would be late even with what is aimed at
+plan_reason                      gauge    1 for the reason of the target in force
+expected_rows_per_second         gauge    Arrivals that are planned for
+expected_budget_seconds          gauge    Left to arrivals that are planned for
+plan_condition                   gauge    1 if this keeps the model from its target
+plans_total                      counter  Plans made while models served, but for loads and unloads
+planning_seconds_total           counter  Time that planning took of the server's loop, seconds
+resizes_total                    counter  Resizes of lanes, by how they ended
+resize_seconds                   histogram From the decision until all replicas confirm it, seconds
+pod_cpu_limit_cores              gauge    CPU limit in force
+pod_cpu_required_cores           gauge    CPU that models and the server's loop require together
+pod_condition                    gauge    1 for what keeps the pod from its target
+worker_processes                 gauge    Worker processes that live
+worker_cpu_seconds_total         counter  CPU time of all workers, seconds
+worker_memory_bytes              gauge    Private memory of all workers, bytes
+recording                        gauge    1 while the engine's events are recorded
+recording_bytes_total            counter  Recorded so far, bytes
+recording_stopped                gauge    1 if recording has stopped because it could not be written
+"""
+_FAMILIES: Mapping[str, tuple[str, str]] = {
+    name: (kind, help)
+    for name, kind, help in (line.split(maxsplit=2) for line in _TABLE.strip().splitlines())
+}
+
+OLD_NAMES: Mapping[str, str] = {
+    "slacktide_profiling_backlog": "slacktide_held_samples",
+    "slacktide_profiling_runs_total": "slacktide_samples_total",
+    "slacktide_isolated_requests_total": "slacktide_singled_out_requests_total",
+    "slacktide_profiling_seconds_total": "slacktide_sample_seconds_total",
+    "slacktide_profiling_delayed_requests_total": "slacktide_sample_delayed_requests_total",
+    "slacktide_profiling_delay_seconds_total": "slacktide_sample_delay_seconds_total",
+    "slacktide_target_cores": "slacktide_wished_cores",
+    "slacktide_target_replicas": "slacktide_wished_replicas",
+    "slacktide_required_replicas": "slacktide_needed_replicas",
+    "slacktide_pod_cpu_required_cores": "slacktide_pod_cpu_needed_cores",
+}
+"""Names of the last release by those of now, beside which they are shown for one release."""
+
+
+def family(name: str) -> Family:
+    """The family of this name (without `slacktide_`), empty. Raises KeyError if there is none."""
+    return Family(f"slacktide_{name}", *_FAMILIES[name])
+
+
+def single(name: str, value: float, **labels: str) -> Family:
+    """The same with one sample."""
+    made = family(name)
+    made.samples.append(Sample(labels, value))
+    return made
+
+
+def per_version(
+    made: Family, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
+) -> Family:
+    """`made` with a sample for each version, but for those of which `read` knows nothing."""
+    for view in views:
+        value = read(view)
+        if value is not None:
+            made.add(value, **view.labels)
+    return made
