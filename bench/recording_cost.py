@@ -24,7 +24,7 @@ from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import Expected, Simulation
+from slacktide.simulation import AsExpected, Simulation
 
 REQUEST_GOAL_US = 5.0
 RECIPE = PoolRecipe("edf")
@@ -77,7 +77,7 @@ def _life(count: int) -> list[Called]:
     simulation = Simulation(
         Engine(parts),
         PLAN,
-        Expected(CorrectedTimes(TABLE)),
+        AsExpected(CorrectedTimes(TABLE)),
         watch=lambda events, now, commands: calls.append((events, now, commands)),
     )
     simulation.run(

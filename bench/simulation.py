@@ -38,10 +38,10 @@ from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes
 from slacktide.reproduce.orloj.setting import SETTINGS, sample
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import (
+    AsExpected,
     ByLength,
     DrawnRequest,
     Execution,
-    Expected,
     Scorer,
     Simulation,
     stream,
@@ -93,7 +93,7 @@ def run_edf(count: int, marks: dict[int, float] | None = None) -> tuple[float, f
     longest = FIXED + PER_ROW * MAX_BATCH
     rate = LOAD * MAX_BATCH / longest
     scorer = Scorer(duration_s=1.2 * count / rate)
-    simulation = simulated("edf", CorrectedTimes(table), Expected(CorrectedTimes(table)), scorer)
+    simulation = simulated("edf", CorrectedTimes(table), AsExpected(CorrectedTimes(table)), scorer)
     requests = poisson(count, rate, BATCHES_LEFT * longest, marks or {})
     return measured(simulation, requests, count)
 

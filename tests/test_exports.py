@@ -69,7 +69,7 @@ EXPORTS = {
         RecordingError Replayed Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        SCHEMA Bar Comparison Curve Ending Entry Percentiles Provenance Report
+        SCHEMA Bar ComparedRun Comparison Curve Ending Percentiles Provenance Report
         ReportError StreamReport StreamScore Timeline Window bars comparison_page curves
         html_document html_list html_table page percentiles profile_page render
         render_comparison render_sweep summary sweep_page
@@ -108,16 +108,16 @@ EXPORTS = {
         Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
     """,
     "slacktide.simulation": """
-        KIND_OF Answered ByLength ByModel ByProfile DrawnRequest Execution Expected
-        Failure Happening Item Kind Prediction Scorer Simulation SimulationError Upload
-        length_of predict stream
+        ORDER_OF Answered AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder
+        Execution ExternalEvent Failure Item Prediction Scorer SimulatedUpload
+        Simulation SimulationError length_of predict stream
     """,
     "slacktide.wire": """
         BadField Buffer CallContext CallOptions InferCall InferReply InputTensor
         OutputValue Parameter WireError WireStatus parse_parameters status_of
     """,
     "slacktide.simulation.scenario": """
-        FIGURES Cell Mean Row Scenario ScenarioError Sweep World build collected
+        FIGURES Cell Mean Scenario ScenarioError Sweep SweepRow World build collected
         done_in_processes lines parse_scenario read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
@@ -125,8 +125,8 @@ EXPORTS = {
         Empirical Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff
         Poisson RateTrace Replay SharedLink Times Trace TraceLink Uniform WindowCounts
         WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
-        parse_bandwidths parse_deadlines parse_lengths parse_link parse_number parse_seconds
-        parse_trace
+        parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
+        parse_seconds parse_trace
     """,
     "slacktide.netem": """
         LinkError LinkProcess TimerQueue

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.load import LoadSpecError, RandomPayload, Stream
-from slacktide.load.tensors import ServedModel, file_tensors, random_tensors
+from slacktide.load.tensors import RemoteModel, file_tensors, random_tensors
 from slacktide.wire.raw_tensors import check_raw, split_strings
 from slacktide.workloads import Constant
 
-TEXT = ServedModel(
+TEXT = RemoteModel(
     "text",
     (
         TensorSpec("ids", Datatype.INT64, (-1, -1)),
@@ -25,14 +25,14 @@ TEXT = ServedModel(
     ),
     batches=True,
 )
-PLAIN = ServedModel("plain", (TensorSpec("x", Datatype.FP32, (2, -1)),), batches=False)
+PLAIN = RemoteModel("plain", (TensorSpec("x", Datatype.FP32, (2, -1)),), batches=False)
 
 
 def stream(**fields: Any) -> Stream:
     return Stream("text", Constant(1.0), **fields)
 
 
-def draw(one: Stream, model: ServedModel = TEXT, seed: int = 0, **fields: Any) -> list[Any]:
+def draw(one: Stream, model: RemoteModel = TEXT, seed: int = 0, **fields: Any) -> list[Any]:
     return random_tensors(one, model, RandomPayload(**fields), np.random.default_rng(seed))
 
 
@@ -54,7 +54,7 @@ def test_shapes_with_as_many_choices_are_drawn_together() -> None:
 def test_every_datatype_is_laid_out_as_the_wire_wants_it(
     datatype: Datatype, seed: int, integers: int
 ) -> None:
-    model = ServedModel("any", (TensorSpec("x", datatype, (-1, 3)),), batches=True)
+    model = RemoteModel("any", (TensorSpec("x", datatype, (-1, 3)),), batches=True)
     for made in draw(stream(rows=(2,)), model, seed, variety=2, integers=integers):
         (tensor,) = made.inputs
         check_raw(tensor.data, datatype, tensor.shape, "x")
@@ -63,7 +63,7 @@ def test_every_datatype_is_laid_out_as_the_wire_wants_it(
 def test_integers_stay_below_their_limit_and_bytes_are_letters() -> None:
     (made,) = draw(stream(shapes={"ids": ((500,),)}), integers=3, variety=1)
     assert set(np.frombuffer(made.inputs[0].data, "<i8").tolist()) == {0, 1, 2}
-    words = ServedModel("w", (TensorSpec("w", Datatype.BYTES, (-1,)),), batches=True)
+    words = RemoteModel("w", (TensorSpec("w", Datatype.BYTES, (-1,)),), batches=True)
     (made,) = draw(stream(rows=(4,)), words, variety=1)
     assert all(word.isalpha() for word in split_strings(made.inputs[0].data, 4))
 
@@ -77,7 +77,7 @@ def test_the_seed_decides_the_contents() -> None:
 
 def test_big_payloads_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slacktide.load.tensors._MEMORY", 2500)
-    big = ServedModel("big", (TensorSpec("x", Datatype.UINT8, (-1, 1000)),), batches=True)
+    big = RemoteModel("big", (TensorSpec("x", Datatype.UINT8, (-1, 1000)),), batches=True)
     assert len(draw(stream(), big, variety=8)) == 2
 
 
@@ -91,7 +91,7 @@ def test_big_payloads_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_what_does_not_fit_is_refused(
-    fields: dict[str, Any], model: ServedModel, flag: str, complaint: str
+    fields: dict[str, Any], model: RemoteModel, flag: str, complaint: str
 ) -> None:
     with pytest.raises(LoadSpecError) as caught:
         draw(stream(**fields), model)

@@ -31,7 +31,14 @@ from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.profiles import ClassedTimes, CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import ByProfile, Failure, Happening, Item, Simulation, Upload
+from slacktide.simulation import (
+    ByProfile,
+    ExternalEvent,
+    Failure,
+    Item,
+    SimulatedUpload,
+    Simulation,
+)
 
 MIB = 1 << 20
 A, B, AGAIN = PoolId("a", "1"), PoolId("b", "1"), PoolId("a", "1", generation=1)
@@ -143,19 +150,21 @@ def make_happenings(
             items.append(request)
         if trouble and chance.random() < 0.1:
             later = now + chance.choice((0.0, 0.004, 0.02))
-            items.append(Happening(later, Cancelled(id, Reason.DISCONNECTED)))
+            items.append(ExternalEvent(later, Cancelled(id, Reason.DISCONNECTED)))
         if trouble and chance.random() < 0.02:
-            items.append(Happening(now, Refused(10**6 + id, "a", Reason.BAD_INPUT, detail="no")))
+            items.append(
+                ExternalEvent(now, Refused(10**6 + id, "a", Reason.BAD_INPUT, detail="no"))
+            )
     if trouble:
         items.append(Failure(0.3, "lane", detail="killed"))
         items.append(Failure(0.31, "lane", "b", detail="killed"))
-        items.append(Happening(0.5, PlanChanged(plan(A, AGAIN, B))))
-        items.append(Happening(0.7, PlanChanged(plan(AGAIN, B))))
+        items.append(ExternalEvent(0.5, PlanChanged(plan(A, AGAIN, B))))
+        items.append(ExternalEvent(0.7, PlanChanged(plan(AGAIN, B))))
     items.sort(key=lambda item: item.arrival)
     return items
 
 
-def announced(request: Request, takes: float) -> Upload:
+def announced(request: Request, takes: float) -> SimulatedUpload:
     """`request` with a notice; its body takes `takes` seconds, or never comes if that is 0."""
     notice = Notice(
         request.id,
@@ -167,4 +176,4 @@ def announced(request: Request, takes: float) -> Upload:
         penalty=request.penalty,
     )
     body = replace(request, best_effort=False) if takes > 0.0 else None
-    return Upload(notice, body, request.arrival + takes)
+    return SimulatedUpload(notice, body, request.arrival + takes)

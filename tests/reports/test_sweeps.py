@@ -9,7 +9,7 @@ from rich.console import Console
 from slacktide.load.report import Provenance, Report
 from slacktide.reports import render_sweep, sweep_page
 from slacktide.simulation.results import Scorer
-from slacktide.simulation.scenario import Row, Sweep
+from slacktide.simulation.scenario import Sweep, SweepRow
 
 
 def report(goodput: float, applications: tuple[str, ...] = ("a", "b")) -> Report:
@@ -34,7 +34,7 @@ def text(sweep: Sweep) -> str:
 
 def sweep(key: str, *values: str) -> Sweep:
     rows = tuple(
-        Row({key: value, "s": "edf"}, (report(0.5 + 0.1 * number), report(0.6 + 0.1 * number)))
+        SweepRow({key: value, "s": "edf"}, (report(0.5 + 0.1 * number), report(0.6 + 0.1 * number)))
         for number, value in enumerate(values)
     )
     return Sweep("A sweep", rows)
@@ -51,7 +51,7 @@ def test_a_line_for_each_cell_with_error_and_streams() -> None:
 
 def test_a_yardstick_that_is_beaten_is_said_to_be_no_bound() -> None:
     rows = tuple(
-        Row({"load": load, "scheduler": scheduler}, (report(goodput),))
+        SweepRow({"load": load, "scheduler": scheduler}, (report(goodput),))
         for load, scheduler, goodput in (
             ("1", "oracle_slack", 0.8),
             ("1", "slack", 0.9),
@@ -69,7 +69,7 @@ def test_a_yardstick_that_is_beaten_is_said_to_be_no_bound() -> None:
 
 
 def test_names_are_short_only_where_that_tells_them_apart() -> None:
-    rows = (Row({"models.m.share": "1", "models.n.share": "2"}, (report(0.5, ("a",)),)),)
+    rows = (SweepRow({"models.m.share": "1", "models.n.share": "2"}, (report(0.5, ("a",)),)),)
     shown = text(Sweep("t", rows))
     assert "models.m.share" in shown
     assert " a " not in shown  # a single stream is the total

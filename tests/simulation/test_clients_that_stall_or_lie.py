@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from slacktide.domain import Notice, Reason, Request
-from slacktide.simulation import Item, Upload
+from slacktide.simulation import Item, SimulatedUpload
 
 SLO = 0.024
 FIXED, PER_ROW = 0.010, 0.001
@@ -24,7 +24,7 @@ LENGTH = 4.0
 AWAY = 100_000
 """Ids of the one who does not keep its word start here."""
 
-Body = Callable[[Notice, np.random.Generator], Upload]
+Body = Callable[[Notice, np.random.Generator], SimulatedUpload]
 
 
 def arrivals(rate: float, seed: int) -> list[float]:
@@ -38,7 +38,9 @@ def honest(announced: bool) -> list[Item]:
     for id, at in enumerate(arrivals(RATE, 1)):
         request = Request(id, "m", at, at + SLO, client=f"good{id % 5}")
         if announced and id % 2:
-            items.append(Upload(notice(id, at, 0.004, request.client), request, at + 0.004))
+            items.append(
+                SimulatedUpload(notice(id, at, 0.004, request.client), request, at + 0.004)
+            )
         else:
             items.append(request)
     return items
@@ -48,26 +50,26 @@ def notice(id: int, at: float, takes: float, client: str) -> Notice:
     return Notice(id, "m", at, at + SLO, 1000, complete_at=at + takes, client=client)
 
 
-def stalls(told: Notice, rng: np.random.Generator) -> Upload:
+def stalls(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Nothing comes after the headers; complete any moment now, it says."""
-    return Upload(told, None, told.arrival)
+    return SimulatedUpload(told, None, told.arrival)
 
 
-def trickles(told: Notice, rng: np.random.Generator) -> Upload:
+def trickles(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Byte by byte: complete long after the deadline."""
-    return Upload(told, request_of(told), told.arrival + 10 * SLO)
+    return SimulatedUpload(told, request_of(told), told.arrival + 10 * SLO)
 
 
-def dawdles(told: Notice, rng: np.random.Generator) -> Upload:
+def dawdles(told: Notice, rng: np.random.Generator) -> SimulatedUpload:
     """Up to three times as long as it says, some of them too late."""
-    return Upload(told, request_of(told), told.arrival + float(rng.uniform(0.006, 0.014)))
+    return SimulatedUpload(told, request_of(told), told.arrival + float(rng.uniform(0.006, 0.014)))
 
 
 def request_of(told: Notice) -> Request:
     return Request(told.id, "m", told.arrival, told.deadline, client=told.client)
 
 
-def liar(body: Body, rate: float, clients: int = 1) -> Iterator[Upload]:
+def liar(body: Body, rate: float, clients: int = 1) -> Iterator[SimulatedUpload]:
     rng = np.random.default_rng(3)
     for number, at in enumerate(arrivals(rate, 2)):
         yield body(notice(AWAY + number, at, 0.004, f"bad{number % clients}"), rng)

@@ -10,11 +10,11 @@ import pytest
 from slacktide.domain import Batch, PoolId, Replica, Request
 from slacktide.profiles import BatchLatency, CorrectedTimes, LatencyTable
 from slacktide.simulation import (
+    AsExpected,
     ByLength,
     ByModel,
     ByProfile,
     DrawnRequest,
-    Expected,
     SimulationError,
     stream,
 )
@@ -58,8 +58,8 @@ def test_times_drawn_from_a_profile_have_its_median_and_its_p99():
 
 
 def test_each_model_has_its_own_hardware():
-    slow = Expected(CorrectedTimes(LatencyTable.linear(0.1, 0.1, 8)))
-    fast = Expected(CorrectedTimes(LatencyTable.linear(0.001, 0.001, 8)))
+    slow = AsExpected(CorrectedTimes(LatencyTable.linear(0.1, 0.1, 8)))
+    fast = AsExpected(CorrectedTimes(LatencyTable.linear(0.001, 0.001, 8)))
     execution = ByModel({"slow": slow, "fast": fast})
     one = Request(1, "m", 0.0, 1.0)
     assert execution.seconds(batch(one, model="slow"), 1) == pytest.approx(0.2)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from slacktide.domain import Cancelled, Reason
-from slacktide.simulation import Failure, Happening, Upload
+from slacktide.simulation import ExternalEvent, Failure, SimulatedUpload
 
 
 def test_a_replica_is_up_after_its_start_time(make):
@@ -54,21 +54,21 @@ def test_a_batch_that_hangs_has_its_replica_killed(make):
 
 def test_a_batch_that_nobody_waits_for_is_aborted_at_once(make):
     world = make.world().run(
-        make.request(1, 0.0), Happening(0.25, Cancelled(1)), make.request(2, 0.5)
+        make.request(1, 0.0), ExternalEvent(0.25, Cancelled(1)), make.request(2, 0.5)
     )
     assert world.batches == [(0.0, (1,)), (0.5, (2,))]
     assert world.simulation.hardware.busy_s == 0.25 + 1.0
 
 
 def test_an_upload_is_announced_at_its_first_byte_and_submitted_when_complete(make):
-    world = make.world().run(Upload(make.notice(1, 0.5, 1.0), make.request(1, 0.5), 2.0))
+    world = make.world().run(SimulatedUpload(make.notice(1, 0.5, 1.0), make.request(1, 0.5), 2.0))
     assert world.events[2:4] == [(0.5, "Announced"), (2.0, "Submitted")]
     assert world.subjects[1] == make.request(1, 0.5)
 
 
 def test_the_body_of_a_request_that_has_ended_is_not_sent(make):
     world = make.world().run(
-        Upload(make.notice(1, 0.0, 1.0, slo=1.5), make.request(1, 0.0, slo=1.5), 2.0)
+        SimulatedUpload(make.notice(1, 0.0, 1.0, slo=1.5), make.request(1, 0.0, slo=1.5), 2.0)
     )
     assert world.reasons == {1: Reason.EXPIRED}
     assert world.outcomes[1].at == 1.5
@@ -76,13 +76,13 @@ def test_the_body_of_a_request_that_has_ended_is_not_sent(make):
 
 
 def test_a_body_that_never_comes_ends_at_the_deadline_of_its_notice(make):
-    world = make.world().run(Upload(make.notice(1, 0.0, 1.0, slo=3.0), None, 1.0))
+    world = make.world().run(SimulatedUpload(make.notice(1, 0.0, 1.0, slo=3.0), None, 1.0))
     assert world.outcomes[1].at == 3.0
     assert world.subjects[1] == make.notice(1, 0.0, 1.0, slo=3.0)
 
 
 def test_uploads_that_cannot_be_are_refused(make):
     with pytest.raises(ValueError, match="notice 1 announces request 2"):
-        Upload(make.notice(1, 0.0, 1.0), make.request(2, 0.0), 1.0)
+        SimulatedUpload(make.notice(1, 0.0, 1.0), make.request(2, 0.0), 1.0)
     with pytest.raises(ValueError, match="complete before it begins"):
-        Upload(make.notice(1, 1.0, 1.0), make.request(1, 1.0), 0.5)
+        SimulatedUpload(make.notice(1, 1.0, 1.0), make.request(1, 1.0), 0.5)

@@ -1,4 +1,4 @@
-"""Ties are decided as `Kind` (simulation/driver.py) says, everything happens when it is due."""
+"""Ties are decided as `EventOrder` (simulation/driver.py) says, all happens when it is due."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ from slacktide.domain import (
     ReplicaLost,
     Submitted,
 )
-from slacktide.simulation import KIND_OF, Failure, Happening, Kind, SimulationError, Upload
+from slacktide.simulation import (
+    ORDER_OF,
+    EventOrder,
+    ExternalEvent,
+    Failure,
+    SimulatedUpload,
+    SimulationError,
+)
 
 
 def test_every_event_has_its_kind():
-    assert set(KIND_OF) == set(Event.__args__)
-    assert list(Kind) == sorted(Kind)
+    assert set(ORDER_OF) == set(Event.__args__)
+    assert list(EventOrder) == sorted(EventOrder)
 
 
 def test_a_batch_that_ends_frees_the_lane_for_who_comes_at_that_instant(make):
@@ -78,11 +85,11 @@ def test_at_one_instant_batches_end_replicas_change_requests_come_and_go(make):
     world = make.world(fixed=1.0, per_row=0.0, lanes=2)
     items = [
         make.request(0, 0.0),
-        Happening(1.0, Cancelled(9)),
+        ExternalEvent(1.0, Cancelled(9)),
         make.request(9, 1.0),
-        Upload(make.notice(8, 1.0, 1.5), make.request(8, 1.0), 1.5),
+        SimulatedUpload(make.notice(8, 1.0, 1.5), make.request(8, 1.0), 1.5),
         Failure(1.0, "lane1"),
-        Happening(1.0, LaneResized("lane0", (0,))),
+        ExternalEvent(1.0, LaneResized("lane0", (0,))),
     ]
     world.run(*items)
     at_one = [name for now, name in world.events if now == 1.0]
@@ -100,8 +107,8 @@ def test_at_one_instant_batches_end_replicas_change_requests_come_and_go(make):
 def test_a_body_that_comes_with_its_notice_waits_for_the_answer_to_it(make):
     world = make.world(fixed=1.0, per_row=0.0)
     world.run(
-        Upload(make.notice(1, 1.0, 1.0), make.request(1, 1.0), 1.0),
-        Upload(make.notice(2, 1.0, 1.0, slo=0.0), make.request(2, 1.0), 1.0),  # refused
+        SimulatedUpload(make.notice(1, 1.0, 1.0), make.request(1, 1.0), 1.0),
+        SimulatedUpload(make.notice(2, 1.0, 1.0, slo=0.0), make.request(2, 1.0), 1.0),  # refused
         make.request(3, 1.0),
     )
     at_one = [name for now, name in world.events if now == 1.0]
@@ -117,19 +124,21 @@ def test_items_out_of_order_are_refused(make):
 
 def test_an_event_that_cannot_be_is_the_engines_error(make):
     with pytest.raises(ValueError, match="already in use"):
-        make.world().run(make.request(1, 0.0), Happening(0.5, Submitted(make.request(1, 0.5))))
+        make.world().run(make.request(1, 0.0), ExternalEvent(0.5, Submitted(make.request(1, 0.5))))
 
 
 def test_plans_change_while_it_runs(make):
     world = make.world().run(
-        make.request(1, 0.0), Happening(0.5, PlanChanged(make.plan(lanes=2))), make.request(2, 0.75)
+        make.request(1, 0.0),
+        ExternalEvent(0.5, PlanChanged(make.plan(lanes=2))),
+        make.request(2, 0.75),
     )
     assert world.batches == [(0.0, (1,)), (0.75, (2,))]
 
 
 def test_a_loss_of_a_replica_that_is_gone_is_passed_over(make):
     world = make.world().run(
-        Happening(1.0, ReplicaLost(0, "first")), Happening(1.0, ReplicaLost(0, "again"))
+        ExternalEvent(1.0, ReplicaLost(0, "first")), ExternalEvent(1.0, ReplicaLost(0, "again"))
     )
     assert [name for now, name in world.events if now == 1.0] == ["ReplicaLost"]
 

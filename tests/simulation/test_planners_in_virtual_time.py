@@ -15,8 +15,8 @@ from slacktide.load.report import Provenance
 from slacktide.planning.scaling import PLANNERS, ScalingPlanner
 from slacktide.profiles import CorrectedTimes, PointTime
 from slacktide.recording import Recorder, Recording, export_times, replay
-from slacktide.simulation import Happening, Simulation, predict
-from slacktide.simulation.recorded import outside
+from slacktide.simulation import ExternalEvent, Simulation, predict
+from slacktide.simulation.recorded_inputs import recorded_inputs
 from slacktide.simulation.scenario import ScenarioError, build, parse_scenario, run_cell
 from slacktide.simulation.scenario.profiles import TableProfile
 from slacktide.simulation.scenario.world import World
@@ -80,7 +80,7 @@ class TestPlansThatResize:
         return world
 
     def test_what_is_left_of_a_batch_takes_less_time_on_more_cores(self, make: Any) -> None:
-        world = self.world(make).run(make.request(1, 0.0), Happening(0.25, sized(make, 2)))
+        world = self.world(make).run(make.request(1, 0.0), ExternalEvent(0.25, sized(make, 2)))
         # Half a second on one core, a quarter on two.
         assert world.outcomes[1].at == pytest.approx(0.75)
         assert world.simulation.hardware.busy_s == pytest.approx(0.5 + 0.5)
@@ -88,9 +88,9 @@ class TestPlansThatResize:
     def test_and_more_time_on_fewer(self, make: Any) -> None:
         world = self.world(make)
         world.run(
-            Happening(0.0, sized(make, 2)),
+            ExternalEvent(0.0, sized(make, 2)),
             make.request(1, 1.0),
-            Happening(1.0, sized(make, 1)),
+            ExternalEvent(1.0, sized(make, 1)),
             make.request(2, 10.0),
         )
         assert world.outcomes[1].at == pytest.approx(1.0 + 0.25 + 0.5)
@@ -99,7 +99,9 @@ class TestPlansThatResize:
     def test_what_is_superseded_never_comes_to_pass(self, make: Any) -> None:
         world = self.world(make)
         world.run(
-            Happening(1.0, sized(make, 3)), Happening(1.125, sized(make, 2)), make.request(1, 9.0)
+            ExternalEvent(1.0, sized(make, 3)),
+            ExternalEvent(1.125, sized(make, 2)),
+            make.request(1, 9.0),
         )
         resized = [now for now, names in world.events if names == "LaneResized"]
         assert resized == [1.375]
@@ -107,7 +109,9 @@ class TestPlansThatResize:
 
     def test_cores_count_from_their_confirmation_busy_or_not(self, make: Any) -> None:
         world = self.world(make).run(
-            Happening(1.0, sized(make, 3)), Happening(2.0, sized(make, 1)), make.request(1, 9.0)
+            ExternalEvent(1.0, sized(make, 3)),
+            ExternalEvent(2.0, sized(make, 1)),
+            make.request(1, 9.0),
         )
         allocated = world.simulation.hardware.allocated
         assert allocated.seconds(0.0, 1.25) == 1.25
@@ -257,7 +261,7 @@ class TestRecordings:
         assert len(resizes) > 5
 
     def test_a_prediction_follows_the_recorded_plans(self, recording: Recording) -> None:
-        found = outside(line.record for line in recording.lines())
+        found = recorded_inputs(line.record for line in recording.lines())
         assert found.resize_s == pytest.approx(0.002)
         prediction = predict(recording, seeds=(1, 2), provenance=Provenance("", {}, ""))
         assert abs(prediction.difference) < 0.05

@@ -39,17 +39,17 @@ from slacktide.reports.twin import prediction_document, render_prediction
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import (
     ByProfile,
+    ExternalEvent,
     Failure,
-    Happening,
     Item,
     Prediction,
+    SimulatedUpload,
     Simulation,
     SimulationError,
-    Upload,
     predict,
 )
-from slacktide.simulation.recorded import outside
-from slacktide.simulation.taught import ENOUGH, LATEST, Lessons, Taught
+from slacktide.simulation.recorded_inputs import recorded_inputs
+from slacktide.simulation.trained import ENOUGH, LATEST, Observations, TrainedTimes
 
 POOL = PoolId("m", "1")
 PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))
@@ -149,23 +149,23 @@ def test_everything_from_outside_comes_again(path: Path) -> None:
     request = Request(1000, "m", 0.3, 0.9)
     notice = Notice(1000, "m", 0.3, 0.9, 10, 0.301)
     items += [
-        Upload(notice, request, 0.31),
-        Upload(Notice(1001, "m", 0.4, 0.41, 10, 0.405), None, 0.4),
-        Happening(0.5, Refused(1002, "m", Reason.BAD_INPUT)),
-        Happening(0.301, Cancelled(1000, Reason.DISCONNECTED)),
+        SimulatedUpload(notice, request, 0.31),
+        SimulatedUpload(Notice(1001, "m", 0.4, 0.41, 10, 0.405), None, 0.4),
+        ExternalEvent(0.5, Refused(1002, "m", Reason.BAD_INPUT)),
+        ExternalEvent(0.301, Cancelled(1000, Reason.DISCONNECTED)),
         Failure(0.6, "lane", detail="killed"),
-        Happening(0.7, PlanChanged(PLAN)),
+        ExternalEvent(0.7, PlanChanged(PLAN)),
     ]
     items.sort(key=lambda item: item.arrival)
     recording = record(path, items, TABLE)
-    found = outside(line.record for line in recording.lines())
+    found = recorded_inputs(line.record for line in recording.lines())
     assert found.plan == PLAN
     assert found.plan_at == 0.0
     assert found.start_s == pytest.approx(0.01)
     assert found.turned_away == 1
     assert len(found.scored) == 302
-    kinds = [type(item.event if isinstance(item, Happening) else item) for item in found.items]
-    assert {Submitted, Upload, Refused, Cancelled, Failure, PlanChanged} == set(kinds)
+    kinds = [type(item.event if isinstance(item, ExternalEvent) else item) for item in found.items]
+    assert {Submitted, SimulatedUpload, Refused, Cancelled, Failure, PlanChanged} == set(kinds)
     whole = predicted(recording)
     assert whole.notes == ("1 requests that the server itself refused are not scored",)
     assert whole.predicted[0].total.submitted == 302
@@ -183,13 +183,13 @@ def test_a_body_that_was_never_read_is_made_up_only_if_nobody_wanted_it() -> Non
             return [first, Call(1.02, (Announced(notice),), (refused,))]
         return [first, Call(1.02, (Announced(notice),)), Call(1.5, (), (expired,))]
 
-    (_, upload) = outside(calls()).items
-    assert isinstance(upload, Upload)
+    (_, upload) = recorded_inputs(calls()).items
+    assert isinstance(upload, SimulatedUpload)
     assert upload.request is not None
     assert (upload.request.id, upload.request.signature) == (1, ((3,),))
     assert (upload.arrival, upload.complete_at) == (1.02, 1.1)
-    (_, upload) = outside(calls([])).items
-    assert isinstance(upload, Upload)
+    (_, upload) = recorded_inputs(calls([])).items
+    assert isinstance(upload, SimulatedUpload)
     assert upload.request is None
 
 
@@ -239,19 +239,19 @@ def batch_of(id: int, rows: int, application: str = "", hint: float | None = Non
     return Batch(id, Replica(0, POOL, "lane", (0,), 8), (member,), rows, float(id), 1e9)
 
 
-def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> Taught:
+def taught_by(batches: list[tuple[Batch, float]], *, steady: bool = True) -> TrainedTimes:
     """An execution that has seen these batches take so many times what is expected of them."""
     times = CorrectedTimes(TABLE)
-    lessons = Lessons()
+    lessons = Observations()
     for batch, ratio in batches:
         ends = batch.started + ratio * times.of(batch.rows, 1).expected
         running = {batch.id: SimpleNamespace(batch=batch, cores=1, steady=steady)}
         engine = SimpleNamespace(snapshot=partial(SimpleNamespace, running=running.get))
         lessons.before(Call(ends, (BatchFinished(batch.id),)), engine)  # type: ignore[arg-type]
-    return Taught({POOL: times}, lessons, np.random.default_rng(0))
+    return TrainedTimes({POOL: times}, lessons, np.random.default_rng(0))
 
 
-def ratios(taught: Taught, batch: Batch) -> set[float]:
+def ratios(taught: TrainedTimes, batch: Batch) -> set[float]:
     expected = CorrectedTimes(TABLE).of(batch.rows, 1).expected
     return {round(taught.seconds(batch, 1) / expected, 6) for _ in range(100)}
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Cancelled, OutcomeKind
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.simulation import ByProfile, Failure, Happening, Upload, stream
+from slacktide.simulation import ByProfile, ExternalEvent, Failure, SimulatedUpload, stream
 
 POLICIES = ["fifo", "edf", "slack"]
 
@@ -51,7 +51,7 @@ def test_the_same_seed_gives_the_same_log(make, policy):
 def test_the_engine_says_the_same_if_its_events_are_fed_by_hand(make, policy):
     world = noisy_world(make, policy, 5, start_s=0.01)
     items = arrivals(make, 200, rate=900.0, slo=0.03)
-    items[50] = Upload(
+    items[50] = SimulatedUpload(
         make.notice(50, items[50].arrival, items[50].arrival + 0.01, slo=0.03),
         replace(items[50]),
         items[50].arrival + 0.005,
@@ -105,11 +105,11 @@ def test_everybody_gets_exactly_one_outcome_whatever_happens(make, drawn, policy
         if kind == "request":
             items.append(request)
         elif kind == "upload":
-            items.append(Upload(notice, request, now + rows / 8))
+            items.append(SimulatedUpload(notice, request, now + rows / 8))
         elif kind == "stalled":
-            items.append(Upload(notice, None, now))
+            items.append(SimulatedUpload(notice, None, now))
         elif kind == "withdrawn":
-            items += [request, Happening(now, Cancelled(id))]
+            items += [request, ExternalEvent(now, Cancelled(id))]
         else:
             items.append(Failure(now, "lane0"))
     world.run_all(items)  # invariants are checked after every event

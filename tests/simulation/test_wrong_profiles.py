@@ -21,7 +21,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts
 from slacktide.profiles import BatchLatency, FixedTimes, RunClasses, classes_of_samples
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import ByLength, DrawnRequest, Item, Simulation, Upload
+from slacktide.simulation import ByLength, DrawnRequest, Item, SimulatedUpload, Simulation
 
 POOL = PoolId("m", "1")
 LATENCY = BatchLatency(1.0, 1.0, (1, 2, 4, 8, 16))
@@ -147,6 +147,6 @@ def test_nobody_is_lost_when_classes_change_all_the_time() -> None:
             client=f"c{request.id % 4}",
         )
         stalls = request.id % 12 == 0
-        items.append(Upload(told, None if stalls else request, request.arrival + 0.3))
+        items.append(SimulatedUpload(told, None if stalls else request, request.arrival + 0.3))
     restless = finished("slack", Restless(minds), items, check=True)
     assert restless > 0.4

@@ -19,9 +19,9 @@ class Canvas:
         self._light = np.zeros((3, size, size), np.float32)
         self._glow = np.zeros((size, size), np.float32)
 
-    def at(self, x: float, ground: float, scale: float, heading: int) -> Place:
+    def at(self, x: float, ground: float, scale: float, heading: int) -> VehicleSpot:
         """A place to draw a thing in its own units, standing at (x, ground)."""
-        return Place(self, x, ground, scale, heading)
+        return VehicleSpot(self, x, ground, scale, heading)
 
     def rectangle(
         self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, glows: bool = False
@@ -74,7 +74,7 @@ class Canvas:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VehicleSpot:
     """Draws on a canvas in a thing's own units: x ahead of its middle, y up from the ground."""
 
     canvas: Canvas

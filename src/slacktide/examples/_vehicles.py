@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from slacktide.examples._canvas import Colour, Place
+from slacktide.examples._canvas import Colour, VehicleSpot
 
 _TYRE = (0.06, 0.06, 0.07)
 _RIM = (0.6, 0.6, 0.62)
@@ -15,18 +15,18 @@ _SKIN = (0.8, 0.6, 0.48)
 _DARK = (0.12, 0.12, 0.15)
 
 
-def _wheels(place: Place, *at: float, radius: float = 4.5) -> None:
+def _wheels(place: VehicleSpot, *at: float, radius: float = 4.5) -> None:
     for x in at:
         place.disc(x, radius, radius, _TYRE)
         place.disc(x, radius, radius * 0.45, _RIM)
 
 
-def _lamps(place: Place, front: float, rear: float, height: float) -> None:
+def _lamps(place: VehicleSpot, front: float, rear: float, height: float) -> None:
     place.box(front - 2.5, height, front, height + 2.5, _LAMP, glows=True)
     place.box(rear, height, rear + 2, height + 2.5, _TAIL, glows=True)
 
 
-def _car(place: Place, paint: Colour) -> None:
+def _car(place: VehicleSpot, paint: Colour) -> None:
     place.box(-20, 4, 20, 11, paint)
     place.box(-13, 11, 9, 18, paint)
     place.box(-11, 12, -3, 16.5, _GLASS)
@@ -35,7 +35,7 @@ def _car(place: Place, paint: Colour) -> None:
     _lamps(place, 20, -20, 8)
 
 
-def _taxi(place: Place, paint: Colour) -> None:
+def _taxi(place: VehicleSpot, paint: Colour) -> None:
     """A car with a lit sign and a chequered stripe, cream or yellow."""
     _car(place, (0.95, 0.75 + 0.15 * paint[1], 0.1 + 0.6 * paint[2]))
     place.box(-6, 18, 3, 22, _LAMP, glows=True)
@@ -43,7 +43,7 @@ def _taxi(place: Place, paint: Colour) -> None:
         place.box(x, 8, x + 3, 10, _DARK)
 
 
-def _van(place: Place, paint: Colour) -> None:
+def _van(place: VehicleSpot, paint: Colour) -> None:
     place.box(-22, 4, 16, 26, paint)
     place.box(16, 4, 22, 14, paint)
     place.box(9, 15, 16, 23, _GLASS)
@@ -51,7 +51,7 @@ def _van(place: Place, paint: Colour) -> None:
     _lamps(place, 22, -22, 8)
 
 
-def _pickup(place: Place, paint: Colour) -> None:
+def _pickup(place: VehicleSpot, paint: Colour) -> None:
     place.box(-23, 5, 22, 12, paint)
     place.box(-2, 12, 12, 21, paint)
     place.box(1, 14, 9, 19.5, _GLASS)
@@ -60,7 +60,7 @@ def _pickup(place: Place, paint: Colour) -> None:
     _lamps(place, 22, -23, 8)
 
 
-def _truck(place: Place, paint: Colour) -> None:
+def _truck(place: VehicleSpot, paint: Colour) -> None:
     """A box body of its own pale colour behind a cab with a gap between them."""
     pale = tuple(0.6 + 0.35 * c for c in reversed(paint))
     place.box(-32, 8, 15, 36, pale)
@@ -71,7 +71,7 @@ def _truck(place: Place, paint: Colour) -> None:
     _lamps(place, 28, -32, 8)
 
 
-def _bus(place: Place, paint: Colour) -> None:
+def _bus(place: VehicleSpot, paint: Colour) -> None:
     """Windows from end to end."""
     place.box(-34, 5, 34, 32, paint)
     for x in range(-31, 31, 9):
@@ -81,14 +81,14 @@ def _bus(place: Place, paint: Colour) -> None:
     _lamps(place, 34, -34, 8)
 
 
-def _rider(place: Place, coat: Colour, saddle: float) -> None:
+def _rider(place: VehicleSpot, coat: Colour, saddle: float) -> None:
     place.line(-2, saddle, 2, saddle + 10, 4, coat)
     place.line(2, saddle + 8, 8, saddle + 4, 2, coat)
     place.line(-2, saddle, 3, saddle - 9, 2.5, _DARK)
     place.disc(3.5, saddle + 14, 3, _SKIN)
 
 
-def _motorcycle(place: Place, paint: Colour) -> None:
+def _motorcycle(place: VehicleSpot, paint: Colour) -> None:
     _wheels(place, -10, 10, radius=5)
     place.box(-8, 6, 7, 11, paint)
     place.line(10, 5, 7, 16, 2, _DARK)
@@ -97,7 +97,7 @@ def _motorcycle(place: Place, paint: Colour) -> None:
     _lamps(place, 12, -12, 11)
 
 
-def _bicycle(place: Place, paint: Colour) -> None:
+def _bicycle(place: VehicleSpot, paint: Colour) -> None:
     """Thin wheels one can see through, and no headlight."""
     for x in (-9, 9):
         place.disc(x, 6, 6, _TYRE, hole=4.4)
@@ -108,7 +108,7 @@ def _bicycle(place: Place, paint: Colour) -> None:
     _rider(place, tuple(0.3 + 0.6 * c for c in reversed(paint)), 15)
 
 
-def _pedestrian(place: Place, paint: Colour) -> None:
+def _pedestrian(place: VehicleSpot, paint: Colour) -> None:
     place.line(0, 12, -4, 0, 2.5, _DARK)
     place.line(0, 12, 4, 0, 2.5, _DARK)
     place.box(-3.5, 12, 3.5, 24, paint)
@@ -116,7 +116,7 @@ def _pedestrian(place: Place, paint: Colour) -> None:
     place.disc(0, 28, 3.2, _SKIN)
 
 
-DRAW: dict[str, Callable[[Place, Colour], None]] = {
+DRAW: dict[str, Callable[[VehicleSpot, Colour], None]] = {
     "car": _car,
     "taxi": _taxi,
     "van": _van,

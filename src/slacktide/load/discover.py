@@ -13,7 +13,7 @@ from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.load.errors import TargetError
 from slacktide.load.http_connection import fetch
 from slacktide.load.spec import Target, Transport
-from slacktide.load.tensors import ServedModel
+from slacktide.load.tensors import RemoteModel
 from slacktide.wire.raw_tensors import BY_NAME
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TIMEOUT = 10.0
 
 
-async def discover(target: Target, model: str, version: str | None) -> ServedModel:
+async def discover(target: Target, model: str, version: str | None) -> RemoteModel:
     """The inputs of `model` as its server describes them.
 
     Raises TargetError if the server cannot be reached, does not know the model, or describes it
@@ -42,7 +42,7 @@ async def server_metadata(target: Target) -> Mapping[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-async def _ask_http(target: Target, model: str, version: str | None) -> ServedModel:
+async def _ask_http(target: Target, model: str, version: str | None) -> RemoteModel:
     path = f"/v2/models/{quote(model, safe='')}"
     if version is not None:
         path += f"/versions/{quote(version, safe='')}"
@@ -60,7 +60,7 @@ async def _ask_http(target: Target, model: str, version: str | None) -> ServedMo
         raise TargetError(f"model {model!r}: metadata cannot be used: {error!r}") from None
 
 
-async def _ask_grpc(target: Target, model: str, version: str | None) -> ServedModel:
+async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteModel:
     import grpc
     import grpc.aio
 
@@ -102,11 +102,11 @@ async def _ask_grpc(target: Target, model: str, version: str | None) -> ServedMo
 
 def _served(
     model: str, inputs: list[tuple[str, str, list[int]]], max_batch: int | None
-) -> ServedModel:
+) -> RemoteModel:
     """`max_batch` None (not said): a model batches if the first axis of every input is free."""
     specs = tuple(TensorSpec(name, _datatype(model, kind), tuple(s)) for name, kind, s in inputs)
     free = bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
-    return ServedModel(model, specs, free if max_batch is None else max_batch > 0)
+    return RemoteModel(model, specs, free if max_batch is None else max_batch > 0)
 
 
 def _datatype(model: str, name: str) -> Datatype:

@@ -34,7 +34,7 @@ from slacktide.load.spec import (
     Target,
     Transport,
 )
-from slacktide.load.tensors import ServedModel, Tensors, file_tensors, random_tensors
+from slacktide.load.tensors import RemoteModel, Tensors, file_tensors, random_tensors
 from slacktide.netem import LinkError, LinkProcess
 
 Request = HttpRequest | GrpcRequest
@@ -55,7 +55,7 @@ async def prepare(spec: LoadSpec) -> Prepared:
 
     Raises LoadError.
     """
-    served: dict[tuple[str, str | None], ServedModel] = {}
+    served: dict[tuple[str, str | None], RemoteModel] = {}
     requests: list[Request] = []
     counts = []
     for number, stream in enumerate(spec.streams):
@@ -74,7 +74,7 @@ async def prepare(spec: LoadSpec) -> Prepared:
     return Prepared(spec, schedule, tuple(requests))
 
 
-def _encode(spec: LoadSpec, stream: Stream, number: int, model: ServedModel) -> list[Request]:
+def _encode(spec: LoadSpec, stream: Stream, number: int, model: RemoteModel) -> list[Request]:
     http = spec.target.transport is Transport.HTTP
 
     def encode(tensors: Tensors) -> Request:

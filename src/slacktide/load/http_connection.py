@@ -17,24 +17,24 @@ from slacktide.load.spec import Target
 _MAX_DETAIL = 512
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """Who hears of what happens on a connection. Calls come on the event loop."""
 
     def answered(
-        self, connection: Connection, index: int, status: int, detail: bytes, reusable: bool
+        self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
     ) -> None:
         """A complete answer came. The connection is free again if `reusable`."""
         ...
 
-    def broken(self, connection: Connection, index: int | None, reason: str) -> None:
+    def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
         """The connection is gone; `index` is the request that was on it, if any. Comes once."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """The parser calls back into this object; bodies of good answers are counted, not kept."""
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         self._owner = owner
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None

@@ -21,7 +21,7 @@ from functools import partial
 import orjson
 
 from slacktide.load.encode import HttpRequest
-from slacktide.load.http_connection import Connection, tls_context
+from slacktide.load.http_connection import ClientConnection, tls_context
 from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target
@@ -54,11 +54,11 @@ class HttpSender:
         self._over_link = over_link
         self._upload = upload
         self._delayed_bodies = TimerQueue() if upload > 0.0 else None
-        self._idle: list[Connection] = []
-        self._busy: dict[int, Connection] = {}
+        self._idle: list[ClientConnection] = []
+        self._busy: dict[int, ClientConnection] = {}
         self._line: deque[int] = deque()
         self._opening: set[asyncio.Task[None]] = set()
-        self._all: set[Connection] = set()
+        self._all: set[ClientConnection] = set()
         self._waited = 0
         self._closed = False
 
@@ -99,7 +99,7 @@ class HttpSender:
     # What connections report.
 
     def answered(
-        self, connection: Connection, index: int, status: int, detail: bytes, reusable: bool
+        self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
     ) -> None:
         now = self._clock()
         self._busy.pop(index, None)
@@ -111,21 +111,21 @@ class HttpSender:
         else:
             connection.abort()
 
-    def broken(self, connection: Connection, index: int | None, reason: str) -> None:
+    def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
         self._all.discard(connection)
         if index is not None:
             self._busy.pop(index, None)
             self._fail(index, reason)
         self._open_more()
 
-    def _free(self, connection: Connection) -> None:
+    def _free(self, connection: ClientConnection) -> None:
         index = self._next_in_line()
         if index is None:
             self._idle.append(connection)
         else:
             self._send(connection, index)
 
-    def _send(self, connection: Connection, index: int) -> None:
+    def _send(self, connection: ClientConnection, index: int) -> None:
         self._busy[index] = connection
         timeout_us = self._log.departed(index, now=self._clock())
         request = self._requests[self._log.payload[index]]
@@ -168,7 +168,7 @@ class HttpSender:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self),
+                    lambda: ClientConnection(self),
                     *self._target.address,
                     ssl=self._tls,
                     server_hostname=self._target.host if self._tls else None,

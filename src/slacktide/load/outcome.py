@@ -67,7 +67,7 @@ def make_report(
         timeline=total.timeline(),
         interrupted=end.interrupted,
         warnings=(*_lateness_warning(spec, lateness), *warnings),
-        errors=log.complaints(),
+        errors=log.errors(),
     )
 
 

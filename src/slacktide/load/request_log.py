@@ -57,7 +57,7 @@ class LinkModel:
         return LinkDelay(journey.network_time + back, journey.complete_at - now + back)
 
 
-_MAX_COMPLAINTS = 20
+_MAX_ERRORS = 20
 _MAX_DETAIL = 200
 
 
@@ -82,7 +82,7 @@ class RequestLog:
         self._departed: list[float | None] = [None] * count
         self._ended: list[float] = [0.0] * count
         self._result: list[Result | None] = [None] * count
-        self._complaints: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
 
     def __len__(self) -> int:
         return len(self.due)
@@ -122,7 +122,7 @@ class RequestLog:
         if result is Result.ANSWERED:
             self.on_time += now <= self.due[index] + self.allowance[index]
         elif detail:
-            self._complain(f"{result.value}: {detail[:_MAX_DETAIL]}")
+            self._note_error(f"{result.value}: {detail[:_MAX_DETAIL]}")
         return True
 
     def overdue(self, patience: float, *, now: float) -> list[int]:
@@ -135,9 +135,9 @@ class RequestLog:
             and (allowance[index] == unlimited or due[index] + allowance[index] + patience <= now)
         ]
 
-    def complaints(self) -> Mapping[str, int]:
+    def errors(self) -> Mapping[str, int]:
         """Details of whatever was not answered, and how often; the commonest first."""
-        return dict(self._complaints.most_common())
+        return dict(self._errors.most_common())
 
     def lateness(self) -> NDArray[np.float64]:
         """Actual minus intended send of every submitted request (which never left: its end)."""
@@ -171,8 +171,8 @@ class RequestLog:
                 found[index] = ENDING_OF[result]
         return found
 
-    def _complain(self, text: str) -> None:
-        if text in self._complaints or len(self._complaints) < _MAX_COMPLAINTS:
-            self._complaints[text] += 1
+    def _note_error(self, text: str) -> None:
+        if text in self._errors or len(self._errors) < _MAX_ERRORS:
+            self._errors[text] += 1
         else:
-            self._complaints["others"] += 1
+            self._errors["others"] += 1

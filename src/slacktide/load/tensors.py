@@ -27,7 +27,7 @@ _Array = NDArray[np.generic]
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class RemoteModel:
     """What a server says of a model that it serves."""
 
     name: str
@@ -45,7 +45,7 @@ class Tensors:
 
 
 def random_tensors(
-    stream: Stream, model: ServedModel, payload: RandomPayload, rng: np.random.Generator
+    stream: Stream, model: RemoteModel, payload: RandomPayload, rng: np.random.Generator
 ) -> list[Tensors]:
     """`payload.variety` payloads for each combination of the stream's rows and shapes.
 
@@ -65,7 +65,7 @@ def random_tensors(
     return made
 
 
-def file_tensors(path: Path, model: ServedModel) -> Tensors:
+def file_tensors(path: Path, model: RemoteModel) -> Tensors:
     """The inputs in a `.npy` or `.npz` file. Raises LoadSpecError naming the file and the input."""
     arrays = _load(path, model)
     rows: int | None = None
@@ -89,21 +89,21 @@ def file_tensors(path: Path, model: ServedModel) -> Tensors:
     return Tensors(rows or 1, tuple(inputs))
 
 
-def _check_names(shapes: Mapping[str, object], model: ServedModel) -> None:
+def _check_names(shapes: Mapping[str, object], model: RemoteModel) -> None:
     names = [spec.name for spec in model.inputs]
     for name in shapes:
         if name not in names:
             raise LoadSpecError("shape", f"{model.name!r} has no input {name!r} (one of {names})")
 
 
-def _shape_choices(stream: Stream, model: ServedModel) -> Iterator[Sequence[Shape]]:
+def _shape_choices(stream: Stream, model: RemoteModel) -> Iterator[Sequence[Shape]]:
     """The shapes of all inputs, without the batch axis; once for each choice."""
     choices = max((len(shapes) for shapes in stream.shapes.values()), default=1)
     for choice in range(choices):
         yield [_tail(spec, stream.shapes.get(spec.name), choice, model) for spec in model.inputs]
 
 
-def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: ServedModel) -> Shape:
+def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: RemoteModel) -> Shape:
     declared = spec.shape[1:] if m.batches else spec.shape
     if given is None:
         return tuple(1 if axis < 0 else axis for axis in declared)
@@ -118,7 +118,7 @@ def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: Ser
 
 
 def _draw(
-    model: ServedModel,
+    model: RemoteModel,
     rows: int,
     shapes: Sequence[Shape],
     integers: int,
@@ -154,7 +154,7 @@ def _floats(values: NDArray[np.float32], datatype: Datatype) -> bytes:
     return values.astype(datatype.dtype).tobytes()
 
 
-def _load(path: Path, model: ServedModel) -> dict[str, _Array]:
+def _load(path: Path, model: RemoteModel) -> dict[str, _Array]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if isinstance(loaded, np.ndarray):

@@ -15,8 +15,8 @@ from slacktide.load.report import StreamScore as StreamScore
 from slacktide.load.report import Timeline as Timeline
 from slacktide.load.report import Window as Window
 from slacktide.load.report import percentiles as percentiles
+from slacktide.reports.comparison import ComparedRun as ComparedRun
 from slacktide.reports.comparison import Comparison as Comparison
-from slacktide.reports.comparison import Entry as Entry
 from slacktide.reports.html import comparison_page as comparison_page
 from slacktide.reports.html import html_document as html_document
 from slacktide.reports.html import html_list as html_list

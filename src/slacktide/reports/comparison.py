@@ -16,7 +16,7 @@ from slacktide.load.report.document import SCHEMA, Report, ReportError
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ComparedRun:
     """One run: what was tried (`policy`) under which `load`."""
 
     policy: str
@@ -29,7 +29,7 @@ class Comparison:
     """Entries in the order they came; at most one for each (policy, load)."""
 
     title: str
-    entries: tuple[Entry, ...]
+    entries: tuple[ComparedRun, ...]
 
     def __post_init__(self) -> None:
         seen = set()
@@ -42,7 +42,7 @@ class Comparison:
     @classmethod
     def of(cls, title: str, entries: Iterable[tuple[str, str, Report]]) -> Comparison:
         """From (policy, load, report) triples."""
-        return cls(title, tuple(Entry(*entry) for entry in entries))
+        return cls(title, tuple(ComparedRun(*entry) for entry in entries))
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -66,13 +66,13 @@ class Comparison:
         """The policy with the highest goodput at `load`; the first of equals."""
         return max(self._at(load), key=lambda entry: entry.report.goodput).policy
 
-    def _at(self, load: str) -> list[Entry]:
+    def _at(self, load: str) -> list[ComparedRun]:
         found = [entry for entry in self.entries if entry.load == load]
         if not found:
             raise ReportError(f"no report at load {load!r}")
         return found
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[ComparedRun]:
         return iter(self.entries)
 
     def to_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rich.text import Text
 from slacktide.reports import plots
 from slacktide.reports.html import html_document, html_list, html_table, origin
 from slacktide.reports.table import percent
-from slacktide.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Row, Sweep, lines
+from slacktide.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Sweep, SweepRow, lines
 
 _TITLES: Mapping[str, str] = {
     "submitted": "submitted",
@@ -124,7 +124,7 @@ def _plots(sweep: Sweep) -> list[str]:
 
 def _curves(sweep: Sweep, key: str) -> str:
     """Goodput along `key`, a line for each choice of the other keys."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[SweepRow]] = {}
     for row in sweep.rows:
         others = [label for other, label in row.labels.items() if other != key]
         groups.setdefault(", ".join(others) or TOTAL, []).append(row)
@@ -152,7 +152,7 @@ def _numbers(sweep: Sweep, key: str) -> bool:
         return False
 
 
-def _figures(row: Row, stream: str) -> list[str]:
+def _figures(row: SweepRow, stream: str) -> list[str]:
     return [_shown(figure.name, row.figure(figure, stream)) for figure in FIGURES]
 
 

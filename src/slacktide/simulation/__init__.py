@@ -4,22 +4,22 @@ Not a model of the server: the engine, its schedulers and its profiles are the s
 Only the clock, the clients and the hardware are made up here.
 """
 
-from slacktide.simulation.driver import KIND_OF as KIND_OF
+from slacktide.simulation.driver import ORDER_OF as ORDER_OF
 from slacktide.simulation.driver import Answered as Answered
-from slacktide.simulation.driver import Kind as Kind
+from slacktide.simulation.driver import EventOrder as EventOrder
 from slacktide.simulation.driver import Simulation as Simulation
+from slacktide.simulation.execution import AsExpected as AsExpected
 from slacktide.simulation.execution import ByLength as ByLength
 from slacktide.simulation.execution import ByModel as ByModel
 from slacktide.simulation.execution import ByProfile as ByProfile
 from slacktide.simulation.execution import Execution as Execution
-from slacktide.simulation.execution import Expected as Expected
 from slacktide.simulation.execution import length_of as length_of
 from slacktide.simulation.items import DrawnRequest as DrawnRequest
+from slacktide.simulation.items import ExternalEvent as ExternalEvent
 from slacktide.simulation.items import Failure as Failure
-from slacktide.simulation.items import Happening as Happening
 from slacktide.simulation.items import Item as Item
+from slacktide.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.simulation.items import SimulationError as SimulationError
-from slacktide.simulation.items import Upload as Upload
 from slacktide.simulation.prediction import Prediction as Prediction
 from slacktide.simulation.prediction import predict as predict
 from slacktide.simulation.results import Scorer as Scorer

@@ -4,7 +4,7 @@ Theory of operation. A heap holds what will happen: ends of batches, replicas th
 of announced requests. What comes from outside is an iterator of which only the next instant is
 looked at, so memory does not grow with the length of a run. The engine's own timer is not on the
 heap: `next_wakeup` is asked after every event, and the earliest of the three comes next
-(`Kind` decides ties). Requests and notices of one instant
+(`EventOrder` decides ties). Requests and notices of one instant
 are handed over together, as those of one turn of the event loop are in the server; everything else
 by itself.
 
@@ -46,10 +46,16 @@ from slacktide.planning import JobDone, Planner, Stated
 from slacktide.runtime import Runtime, Watch
 from slacktide.simulation.execution import Execution
 from slacktide.simulation.hardware import Hardware, Report
-from slacktide.simulation.items import Failure, Happening, Item, SimulationError, Upload
+from slacktide.simulation.items import (
+    ExternalEvent,
+    Failure,
+    Item,
+    SimulatedUpload,
+    SimulationError,
+)
 
 
-class Kind(IntEnum):
+class EventOrder(IntEnum):
     """Order of events of one instant, first to last; two of one kind come in the order in which
     they were put down. So a run repeats exactly, and what a tie means is written here."""
 
@@ -68,30 +74,30 @@ class Kind(IntEnum):
     """Last: whatever ends, comes or goes at this instant has changed what is due."""
 
 
-KIND_OF: Mapping[type[Event], Kind] = {
-    BatchFinished: Kind.BATCH,
-    BatchFailed: Kind.BATCH,
-    BatchAborted: Kind.BATCH,
-    RowsReleased: Kind.BATCH,
-    ReplicaUp: Kind.REPLICA,
-    ReplicaLost: Kind.REPLICA,
-    LaneResized: Kind.REPLICA,
-    PlanChanged: Kind.REPLICA,
-    MemoryShort: Kind.REPLICA,
-    Announced: Kind.NOTICE,
-    Submitted: Kind.REQUEST,
-    Cancelled: Kind.WITHDRAWAL,
-    Refused: Kind.WITHDRAWAL,
-    TimerFired: Kind.TIMER,
+ORDER_OF: Mapping[type[Event], EventOrder] = {
+    BatchFinished: EventOrder.BATCH,
+    BatchFailed: EventOrder.BATCH,
+    BatchAborted: EventOrder.BATCH,
+    RowsReleased: EventOrder.BATCH,
+    ReplicaUp: EventOrder.REPLICA,
+    ReplicaLost: EventOrder.REPLICA,
+    LaneResized: EventOrder.REPLICA,
+    PlanChanged: EventOrder.REPLICA,
+    MemoryShort: EventOrder.REPLICA,
+    Announced: EventOrder.NOTICE,
+    Submitted: EventOrder.REQUEST,
+    Cancelled: EventOrder.WITHDRAWAL,
+    Refused: EventOrder.WITHDRAWAL,
+    TimerFired: EventOrder.TIMER,
 }
 
 
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""
 
-_Happens: TypeAlias = Event | JobDone | Failure | Upload
-_Entry: TypeAlias = tuple[float, Kind, int, _Happens]
-_TOGETHER = (Kind.NOTICE, Kind.REQUEST)
+_Happens: TypeAlias = Event | JobDone | Failure | SimulatedUpload
+_Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
+_TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _TURNS_MOST = 10_000
 """Timer calls at one instant after which the engine is taken to go round in circles."""
 
@@ -138,7 +144,7 @@ class Simulation:
         """Known to the engine and without an outcome."""
         self._turns = 0
         plan = self.runtime.rebase(plan, stated or {}, now=begin)
-        self._put(begin, Kind.REPLICA, PlanChanged(plan))
+        self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
 
     @property
     def in_flight(self) -> int:
@@ -188,27 +194,27 @@ class Simulation:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────
 
-    def _put(self, at: float, kind: Kind, event: _Happens) -> None:
+    def _put(self, at: float, kind: EventOrder, event: _Happens) -> None:
         """Have `event` happen at `at`; an upload is complete then."""
         heappush(self._heap, (at, kind, self._put_down, event))
         self._put_down += 1
 
     def _put_report(self, at: float, report: Report) -> None:
-        self._put(at, KIND_OF[type(report)], report)
+        self._put(at, ORDER_OF[type(report)], report)
 
     def _take_in(self, item: Item) -> None:
         """The instant of an item from outside has come."""
         if isinstance(item, Request):
-            self._put(item.arrival, Kind.REQUEST, Submitted(item))
-        elif isinstance(item, Upload):
+            self._put(item.arrival, EventOrder.REQUEST, Submitted(item))
+        elif isinstance(item, SimulatedUpload):
             self._open[item.notice.id] = item.request or item.notice
-            self._put(item.arrival, Kind.NOTICE, Announced(item.notice))
+            self._put(item.arrival, EventOrder.NOTICE, Announced(item.notice))
             if item.request is not None:
-                self._put(item.complete_at, Kind.REQUEST, item)
-        elif isinstance(item, Happening):
-            self._put(item.arrival, KIND_OF[type(item.event)], item.event)
+                self._put(item.complete_at, EventOrder.REQUEST, item)
+        elif isinstance(item, ExternalEvent):
+            self._put(item.arrival, ORDER_OF[type(item.event)], item.event)
         else:
-            self._put(item.arrival, Kind.REPLICA, item)
+            self._put(item.arrival, EventOrder.REPLICA, item)
 
     def _fire(self, at: float) -> None:
         """Deliver the engine's timer."""
@@ -240,7 +246,7 @@ class Simulation:
         """What the engine is told; None if it has come to nothing meanwhile."""
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
-        elif isinstance(what, Upload):
+        elif isinstance(what, SimulatedUpload):
             if what.request is None or what.request.id not in self._open:
                 return None  # its sender has been told of the outcome and sends no more
             return Submitted(what.request)
@@ -256,7 +262,7 @@ class Simulation:
         if self._check:
             check_invariants(self.engine)
         for job in self.runtime.take_jobs():
-            self._put(at + self._job_s, Kind.REPLICA, job.run())
+            self._put(at + self._job_s, EventOrder.REPLICA, job.run())
         for command in commands:
             if type(command) is Answer:
                 self._answer(command)
@@ -271,6 +277,6 @@ class Simulation:
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:
     """Whether `what` is the body of a request that one of `events` announces."""
-    return isinstance(what, Upload) and any(
+    return isinstance(what, SimulatedUpload) and any(
         isinstance(event, Announced) and event.notice.id == what.notice.id for event in events
     )

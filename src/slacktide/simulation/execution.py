@@ -24,7 +24,7 @@ class Execution(Protocol):
         ...
 
 
-class Expected:
+class AsExpected:
     """Every batch takes just what its profile expects."""
 
     def __init__(self, times: BatchTimes) -> None:

@@ -32,7 +32,7 @@ class DrawnRequest(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class SimulatedUpload:
     """A request whose body takes time: announced at its first byte, submitted once complete.
 
     `notice.complete_at` is what the server believes, `complete_at` the truth. Raises ValueError if
@@ -57,7 +57,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class ExternalEvent:
     """Any other event: a client withdraws, a plan changes, a lane is resized."""
 
     arrival: float
@@ -77,4 +77,4 @@ class Failure:
     """Starting again does not help."""
 
 
-Item: TypeAlias = Request | Upload | Happening | Failure
+Item: TypeAlias = Request | SimulatedUpload | ExternalEvent | Failure

@@ -1,9 +1,9 @@
 """Predict: the outside of a recording, and an inside that is drawn from what was known before.
 
-The engine and the schedulers are the server's; who comes, when and by when, is recorded; how long a
-batch takes is drawn (`Taught`). Nothing is fitted to what is predicted: what the header states is
-all that is known, or, with `after`, that and what the batches of the recording's beginning taught,
-which is replayed and not scored.
+The engine and the schedulers are the server's; arrivals and deadlines are recorded; how long a
+batch takes is drawn (`TrainedTimes`). Nothing is fitted to what is predicted: all that is known is
+what the header states or, with `after`, that and what the batches of the recording's beginning
+taught, which is replayed and not scored.
 
 A batch's time, as the engine sees it, runs from its start to the moment the engine is told that it
 has ended, and the next one starts in that same moment. So what a live server pays between batches
@@ -23,10 +23,10 @@ from slacktide.load.report import Provenance, Report
 from slacktide.recording import Pools, Recording, RecordingError, replay
 from slacktide.simulation.driver import Simulation
 from slacktide.simulation.items import SimulationError
-from slacktide.simulation.recorded import Outside, outside
+from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.streams import stream
-from slacktide.simulation.taught import Lessons, Taught
+from slacktide.simulation.trained import Observations, TrainedTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,13 @@ def predict(
     With `after` > 0 the part before it is replayed, and teaches. Raises RecordingError for a
     recording that is not what it says, SimulationError if nothing is left to predict.
     """
-    found = outside(
+    found = recorded_inputs(
         (line.record for line in recording.lines()), after=after, plan=recording.header.plan
     )
     if found.plan is None or not found.scored:
         raise SimulationError(f"{recording.path}: no request to predict after {after:g} s")
-    taught = Lessons()
-    learnt = _learnt(recording, found.start, taught) if after > 0.0 else {}
+    observed = Observations()
+    learnt = _learnt(recording, found.start, observed) if after > 0.0 else {}
     scores = _Scores(found)
     for id in found.scored:
         scores.ended(id, found.ended[id])
@@ -72,15 +72,17 @@ def predict(
     predicted = []
     for seed in seeds:
         scores = _Scores(found)
-        _run(found, learnt, taught, recording.header.settings, seed, scores)
+        _run(found, learnt, observed, recording.header.settings, seed, scores)
         predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
     notes = [*recording.warnings, *_notes(found, after)]
     return Prediction(recorded, tuple(predicted), tuple(notes))
 
 
-def _learnt(recording: Recording, until: float, lessons: Lessons) -> Mapping[PoolId, BatchTimes]:
-    """Predictions as they were at `until`; the batches that had run by then go to `lessons`."""
-    replayed = replay(recording, lessons, until=until)
+def _learnt(
+    recording: Recording, until: float, observed: Observations
+) -> Mapping[PoolId, BatchTimes]:
+    """Predictions as they were at `until`; the batches that had run by then go to `observed`."""
+    replayed = replay(recording, observed, until=until)
     if replayed.difference is not None:
         raise RecordingError(
             f"{replayed.difference.line.place}: the replay differs, so nothing can be learnt of it"
@@ -89,9 +91,9 @@ def _learnt(recording: Recording, until: float, lessons: Lessons) -> Mapping[Poo
 
 
 def _run(
-    found: Outside,
+    found: RecordedInputs,
     learnt: Mapping[PoolId, BatchTimes],
-    lessons: Lessons,
+    observed: Observations,
     settings: EngineSettings,
     seed: int,
     scores: _Scores,
@@ -105,7 +107,7 @@ def _run(
     simulation = Simulation(
         Engine(pools.parts, settings),
         found.plan,
-        Taught(truth, lessons, stream(seed, "batch times")),
+        TrainedTimes(truth, observed, stream(seed, "batch times")),
         answered=lambda request, outcome: scores.ended(request.id, outcome),
         # A plan that was in force already has its replicas up by the time requests come.
         begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
@@ -118,7 +120,7 @@ def _run(
 class _Scores:
     """Scores the same requests, whatever world they ended in."""
 
-    def __init__(self, found: Outside) -> None:
+    def __init__(self, found: RecordedInputs) -> None:
         self._requests = found.scored
         arrivals = [request.arrival for request in found.scored.values()]
         self._first = min(arrivals)
@@ -139,7 +141,7 @@ class _Scores:
         return replace(report, warmup_s=0.0)
 
 
-def _notes(found: Outside, after: float) -> Iterator[str]:
+def _notes(found: RecordedInputs, after: float) -> Iterator[str]:
     if after > 0.0:
         yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
     if found.turned_away:

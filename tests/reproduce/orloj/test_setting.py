@@ -8,7 +8,7 @@ import pytest
 from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.orloj.cases import GAIN_CASES, SYNTHETIC, lengths_of, workload_of
 from slacktide.reproduce.orloj.published import TASKS, cases
-from slacktide.reproduce.orloj.setting import ALONE_MS, SETTINGS, sample
+from slacktide.reproduce.orloj.setting import ALONE_MS, SETTINGS, draw_requests
 
 P = SETTINGS["P"]
 
@@ -69,18 +69,20 @@ def test_a_real_task_has_the_mean_and_the_p99_of_table_1(setting, case):
 
 
 def test_cases_share_their_arrivals_and_seeds_do_not():
-    one = sample(P, "one-modal", seed=1, requests=300)
-    other = sample(P, "std-2/0.5", seed=1, requests=300)
-    again = sample(P, "one-modal", seed=1, requests=300)
+    one = draw_requests(P, "one-modal", seed=1, requests=300)
+    other = draw_requests(P, "std-2/0.5", seed=1, requests=300)
+    again = draw_requests(P, "one-modal", seed=1, requests=300)
     assert np.array_equal(one.arrivals, other.arrivals)
     assert np.array_equal(one.lengths, again.lengths)
-    assert not np.array_equal(one.arrivals, sample(P, "one-modal", seed=2, requests=300).arrivals)
+    assert not np.array_equal(
+        one.arrivals, draw_requests(P, "one-modal", seed=2, requests=300).arrivals
+    )
     assert one.arrivals.size == one.lengths.size == len(one.applications) == 300
     assert np.all(np.diff(one.arrivals) >= 0.0)
 
 
 def test_a_sample_says_what_was_seen_before_and_how_long_p99_is():
-    two = sample(P, "std-2/0.5", seed=1, requests=2_000)
+    two = draw_requests(P, "std-2/0.5", seed=1, requests=2_000)
     assert {name: values.size for name, values in two.training.items()} == {
         "short": 4_000,
         "long": 4_000,
@@ -92,8 +94,8 @@ def test_a_sample_says_what_was_seen_before_and_how_long_p99_is():
 
 
 def test_times_scale_with_a_p99_that_is_given():
-    plain = sample(P, "three-modal", seed=1, requests=300)
-    short = sample(P, "three-modal", seed=1, requests=300, p99_ms=20.0)
+    plain = draw_requests(P, "three-modal", seed=1, requests=300)
+    short = draw_requests(P, "three-modal", seed=1, requests=300, p99_ms=20.0)
     assert short.p99_alone == pytest.approx(0.02)
     scale = 0.02 / plain.p99_alone
     assert short.arrivals == pytest.approx(plain.arrivals * scale)
@@ -103,7 +105,7 @@ def test_times_scale_with_a_p99_that_is_given():
 
 def test_arrivals_follow_a_trace_at_the_load_of_the_setting():
     trace = (0.0, 1.0, 4.0, 3.0)
-    requests = sample(P, "one-modal", seed=1, requests=5_200, trace=trace)
+    requests = draw_requests(P, "one-modal", seed=1, requests=5_200, trace=trace)
     windows = (requests.arrivals // (100.0 * requests.alone)).astype(int)
     counts = np.bincount(windows)[:36].reshape(-1, 4)  # nine rounds, the last may be cut off
     silent = int(np.argmin(counts.sum(axis=0)))

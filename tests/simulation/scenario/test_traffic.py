@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.simulation import DrawnRequest, Upload
+from slacktide.simulation import DrawnRequest, SimulatedUpload
 from slacktide.simulation.scenario import Cell, build
 from slacktide.workloads import Constant
 
@@ -22,8 +22,8 @@ def drawn(cell: Cell, seed: int = 1) -> list[DrawnRequest]:
     return [item for item in build(cell).items(seed) if isinstance(item, DrawnRequest)]
 
 
-def uploads(cell: Cell, seed: int = 1) -> list[Upload]:
-    return [item for item in build(cell).items(seed) if isinstance(item, Upload)]
+def uploads(cell: Cell, seed: int = 1) -> list[SimulatedUpload]:
+    return [item for item in build(cell).items(seed) if isinstance(item, SimulatedUpload)]
 
 
 def test_requests_come_in_order_with_ids_of_their_own(read: Read) -> None:
@@ -190,7 +190,7 @@ def test_together_they_are_those_of_each_application_by_itself(read: Read, tmp_p
         return [*build(read("applications={}", "duration=8s", *stated)[0]).items(3)]
 
     def request(item: Any) -> DrawnRequest:
-        made: DrawnRequest = item.request if isinstance(item, Upload) else item
+        made: DrawnRequest = item.request if isinstance(item, SimulatedUpload) else item
         return made
 
     together = items(*apps)
@@ -203,7 +203,7 @@ def test_together_they_are_those_of_each_application_by_itself(read: Read, tmp_p
         mine = [item for item in together if request(item).client == name]
         for one, other in zip(alone, mine, strict=True):
             assert replace(request(one), id=0) == replace(request(other), id=0)
-            if isinstance(one, Upload):
+            if isinstance(one, SimulatedUpload):
                 assert one.complete_at == other.complete_at
                 assert replace(one.notice, id=0) == replace(other.notice, id=0)
 

@@ -20,7 +20,7 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ExperimentCell:
     """One run: a contender in one setting, with one seed. Plain data, sent to other processes.
 
     Fields that are not compared (a label, a folder) make no difference to the result.
@@ -43,7 +43,7 @@ def identity(one: Any) -> dict[str, Any]:
     }
 
 
-SomeCell = TypeVar("SomeCell", bound=Cell)
+SomeCell = TypeVar("SomeCell", bound=ExperimentCell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Experiment(Generic[SomeScope, SomeCell]):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ResultRow:
     """One line of the results; a paper adds its columns."""
 
     experiment: str

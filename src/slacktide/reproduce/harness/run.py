@@ -17,7 +17,7 @@ from slacktide.reproduce.harness.experiments import (
     Experiment,
     Goal,
     Point,
-    Row,
+    ResultRow,
     SomeCell,
     SomeScope,
     identity,
@@ -30,7 +30,7 @@ SIMULATED = ("domain", "workloads", "profiles", "engine", "scheduling", "simulat
 
 Outcome = TypeVar("Outcome")
 """What comes of a cell: a dataclass of plain data."""
-SomeRow = TypeVar("SomeRow", bound=Row)
+SomeRow = TypeVar("SomeRow", bound=ResultRow)
 Extras = TypeVar("Extras")
 """What a paper shows beside its rows."""
 

@@ -22,7 +22,7 @@ class ReproduceError(ValueError):
     """A bad argument or file; the text names it and says what was expected."""
 
 
-def found_below(folder: Path, pattern: str) -> Path:
+def find_data_file(folder: Path, pattern: str) -> Path:
     """The first file below the folder of `--data` that matches. Raises ReproduceError."""
     if not folder.is_dir():
         raise ReproduceError(f"--data: no such folder: {folder}")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from slacktide.reproduce.orloj.cases import TASK_SHORT, TASK_SIGMA
 from slacktide.reproduce.orloj.experiments import OVERHEAD_MS, OrlojScope
-from slacktide.reproduce.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, Setting
+from slacktide.reproduce.orloj.setting import ALONE_MS, SAMPLES, SETTINGS, OrlojSetting
 
 _ALWAYS = (
     "Batch time: c0 + c1 · k · (longest member), as in §4.2; k is the next of the sizes "
@@ -71,7 +71,7 @@ def assumptions(experiments: Iterable[str], scope: OrlojScope) -> list[str]:
     return found + [_OF_EXPERIMENT[name] for name in experiments]
 
 
-def _setting(setting: Setting) -> str:
+def _setting(setting: OrlojSetting) -> str:
     why = {
         "P": "calibrated on Tables 2 and 3, one setting for all rows",
         "Q": "padding dominates, closer to a small text encoder on a CPU and to Table 1",

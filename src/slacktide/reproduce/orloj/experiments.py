@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from slacktide.reproduce.harness.experiments import Cell, Contender, Experiment, Point
+from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
 from slacktide.reproduce.orloj.cases import EXPONENTIAL, workload_of
 from slacktide.reproduce.orloj.published import DELAY_RATES_PER_MS, SLOS, cases
 
@@ -28,7 +28,7 @@ class OrlojContender(Contender):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrlojCell(Cell):
+class OrlojCell(ExperimentCell):
     """One contender on one case, at one SLO, with one seed."""
 
     contender: OrlojContender

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from statistics import fmean, stdev
 
-from slacktide.reproduce.harness.experiments import Contender, Goal, Point, Row
+from slacktide.reproduce.harness.experiments import Contender, Goal, Point, ResultRow
 from slacktide.reproduce.orloj.cases import GAIN_CASES
 from slacktide.reproduce.orloj.experiments import (
     FAIR,
@@ -30,7 +30,7 @@ from slacktide.reproduce.orloj.published import SLOS, printed_finish
 
 
 @dataclass(frozen=True, slots=True)
-class FinishRow(Row):
+class FinishRow(ResultRow):
     """The finish rate of one scheduler in one case at one SLO: a mean over seeds."""
 
     case: str

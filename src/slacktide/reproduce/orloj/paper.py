@@ -9,7 +9,7 @@ from pathlib import Path
 from slacktide.load.traces import read_trace
 from slacktide.reproduce.harness.experiments import Goal, Point
 from slacktide.reproduce.harness.run import SIMULATED, Publication
-from slacktide.reproduce.harness.state import ReproduceError, found_below
+from slacktide.reproduce.harness.state import ReproduceError, find_data_file
 from slacktide.reproduce.orloj.assumptions import assumptions
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, OrlojCell, OrlojScope
 from slacktide.reproduce.orloj.goals import FinishRow, goals_of, row_of
@@ -27,7 +27,7 @@ def azure_counts(folder: Path) -> tuple[float, ...]:
 
     Raises ReproduceError if there is none, or if it cannot be read.
     """
-    path = found_below(folder, PATTERN)
+    path = find_data_file(folder, PATTERN)
     try:
         arrivals = read_trace(str(path))
     except WorkloadError as error:

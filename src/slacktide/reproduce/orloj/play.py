@@ -27,9 +27,16 @@ from slacktide.domain import (
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.profiles import MOST_CLASSES, FixedTimes, classes_of_samples
 from slacktide.reproduce.orloj.experiments import YARDSTICK, OrlojCell
-from slacktide.reproduce.orloj.setting import SETTINGS, Sample, sample
+from slacktide.reproduce.orloj.setting import SETTINGS, OrlojRequests, draw_requests
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import ByLength, DrawnRequest, Execution, Item, Simulation, Upload
+from slacktide.simulation import (
+    ByLength,
+    DrawnRequest,
+    Execution,
+    Item,
+    SimulatedUpload,
+    Simulation,
+)
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 
 _MODEL = "model"
@@ -67,7 +74,7 @@ class _Slower:
 
 def play(cell: OrlojCell) -> Finish:
     """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
-    requests = sample(
+    requests = draw_requests(
         SETTINGS[cell.setting],
         cell.case,
         seed=cell.seed,
@@ -79,7 +86,7 @@ def play(cell: OrlojCell) -> Finish:
     return max((_played(cell, requests, kappa) for kappa in kappas), key=lambda one: one.rate)
 
 
-def _played(cell: OrlojCell, requests: Sample, kappa: float) -> Finish:
+def _played(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Finish:
     submitted = Counter(requests.applications)
     on_time: Counter[str] = Counter(dict.fromkeys(submitted, 0))
 
@@ -96,7 +103,7 @@ def _played(cell: OrlojCell, requests: Sample, kappa: float) -> Finish:
     return Finish(dict(submitted), dict(on_time))
 
 
-def _engine(cell: OrlojCell, requests: Sample, kappa: float) -> Engine:
+def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
     contender = cell.contender
     classes = classes_of_samples(
         requests.training,
@@ -127,12 +134,12 @@ def _engine(cell: OrlojCell, requests: Sample, kappa: float) -> Engine:
     return Engine(parts)
 
 
-def _hardware(cell: OrlojCell, requests: Sample) -> Execution:
+def _hardware(cell: OrlojCell, requests: OrlojRequests) -> Execution:
     exact = ByLength(requests.latency)
     return _Slower(exact, cell.overhead_ms / 1e3) if cell.overhead_ms else exact
 
 
-def _items(cell: OrlojCell, requests: Sample) -> Iterator[Item]:
+def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
     """The requests as they come; with notice, each an upload that ends when it would have come.
 
     The deadline counts from the completed arrival, with and without notice.
@@ -163,4 +170,4 @@ def _items(cell: OrlojCell, requests: Sample) -> Iterator[Item]:
             complete_at=at + notice,
             application=application,
         )
-        yield Upload(announced, request, at + notice)
+        yield SimulatedUpload(announced, request, at + notice)

@@ -16,7 +16,7 @@ from slacktide.domain import PoolId, Replica, Request
 from slacktide.profiles import FixedTimes, classes_of_samples
 from slacktide.reproduce.orloj.experiments import SWEEP_CASE
 from slacktide.reproduce.orloj.published import QUEUE_LENGTHS
-from slacktide.reproduce.orloj.setting import SETTINGS, sample
+from slacktide.reproduce.orloj.setting import SETTINGS, draw_requests
 from slacktide.scheduling import make_scheduler
 
 POLICIES = ("orloj", "slack")
@@ -53,7 +53,7 @@ def queue_times(lengths: tuple[int, ...] = QUEUE_LENGTHS) -> tuple[QueueTime, ..
 
 
 def _timed(policy: str, pending: int) -> QueueTime:
-    requests = sample(SETTINGS["P"], SWEEP_CASE, seed=1, requests=pending + REPEATS)
+    requests = draw_requests(SETTINGS["P"], SWEEP_CASE, seed=1, requests=pending + REPEATS)
     classes = classes_of_samples(requests.training, requests.latency, shares=requests.shares)
     most = requests.latency.sizes[-1]
     times, view = FixedTimes(classes), _FreeLane()

@@ -32,7 +32,7 @@ _LONGEST = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class OrlojSetting:
     """What holds for every case. The unit of time is c1 × the reference length."""
 
     name: str
@@ -61,10 +61,10 @@ class Setting:
         return GammaWindows(self.load / alone_s, self.window * alone_s, self.cv)
 
 
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
+SETTINGS: Mapping[str, OrlojSetting] = MappingProxyType(
     {
-        "P": Setting("P", fixed=5.0, load=1.3),
-        "Q": Setting("Q", fixed=1.0, load=1.0),
+        "P": OrlojSetting("P", fixed=5.0, load=1.3),
+        "Q": OrlojSetting("Q", fixed=1.0, load=1.0),
     }
 )
 
@@ -73,7 +73,7 @@ ALONE_MS = TASKS["bart-cnn"].mean_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sample:
+class OrlojRequests:
     """The requests of one run, in order. Arrays have shape (n,)."""
 
     latency: BatchLatency
@@ -92,15 +92,15 @@ class Sample:
     """Lengths seen before the run, by application."""
 
 
-def sample(
-    setting: Setting,
+def draw_requests(
+    setting: OrlojSetting,
     case: str,
     *,
     seed: int,
     requests: int,
     p99_ms: float | None = None,
     trace: Sequence[float] = (),
-) -> Sample:
+) -> OrlojRequests:
     """What `requests` requests of `case` are; the same for every scheduler and every SLO.
 
     `p99_ms` scales all times so that the P99 of the time alone is this. `trace` are rates, in any
@@ -120,7 +120,7 @@ def sample(
     times = _first(process, requests, about, seed)
     names = _names(source)
     weights = [mode.weight for mode in source.modes] if isinstance(source, Modes) else [1.0]
-    return Sample(
+    return OrlojRequests(
         latency=setting.latency(alone),
         alone=alone,
         p99_alone=alone * (setting.fixed + long) / units,
@@ -150,7 +150,7 @@ def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np
 
 
 def _following(
-    trace: Sequence[float], setting: Setting, alone: float, about: float, seed: int
+    trace: Sequence[float], setting: OrlojSetting, alone: float, about: float, seed: int
 ) -> RateTrace:
     """Windows whose rates are those of `trace`, from a place chosen by chance, scaled to the load.
 

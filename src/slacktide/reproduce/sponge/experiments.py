@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from slacktide.profiles.amdahl import Timed
-from slacktide.reproduce.harness.experiments import Cell, Contender, Experiment, Point
+from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
 from slacktide.reproduce.sponge.setting import (
     CORES,
     DURATION,
@@ -17,7 +17,7 @@ from slacktide.reproduce.sponge.setting import (
     HARDER,
     SETTINGS,
     VARIED,
-    Setting,
+    SpongeSetting,
 )
 
 
@@ -34,7 +34,7 @@ class SpongeContender(Contender):
 
 
 @dataclass(frozen=True, slots=True)
-class SpongeCell(Cell):
+class SpongeCell(ExperimentCell):
     """One contender in one setting, with one seed."""
 
     contender: SpongeContender
@@ -69,18 +69,18 @@ def static(cores: int) -> SpongeContender:
     return SpongeContender(f"static-{cores}", "static", cores=(cores, cores))
 
 
-def statics(setting: Setting) -> tuple[SpongeContender, ...]:
+def statics(setting: SpongeSetting) -> tuple[SpongeContender, ...]:
     """Every size that one instance of each model can have on the machine."""
     most = min(CORES, setting.machine // len(setting.models))
     return tuple(static(cores) for cores in range(1, most + 1))
 
 
-def whole(setting: Setting) -> SpongeContender:
+def whole(setting: SpongeSetting) -> SpongeContender:
     """What planners are compared with: all cores for good, divided among the models."""
     return statics(setting)[-1]
 
 
-def contenders(setting: Setting, *, quick: bool) -> tuple[SpongeContender, ...]:
+def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
     """Who takes part."""
     if setting.outgrows:
         return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
@@ -118,7 +118,7 @@ class SpongeScope:
             "quick": self.quick,
         }
 
-    def seeds_of(self, setting: Setting) -> range:
+    def seeds_of(self, setting: SpongeSetting) -> range:
         return range(1, (self.seeds if setting.random else 1) + 1)
 
 

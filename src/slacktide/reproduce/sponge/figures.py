@@ -74,7 +74,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PlannerChoice:
     """What a planner chooses for that load when the network takes so much of the SLO."""
 
     delay_ms: float
@@ -107,7 +107,7 @@ def instances() -> tuple[Instance, ...]:
     return tuple(found)
 
 
-def choices() -> tuple[Choice, ...]:
+def choices() -> tuple[PlannerChoice, ...]:
     """What `fa2` and `vertical` make of it, for each delay of the text."""
     found = []
     for delay in DELAYS:
@@ -127,7 +127,9 @@ def choices() -> tuple[Choice, ...]:
             )
             wish = make_planner(planner, {}).decide(view, now=0.0)
             holds = wish.late == 0 and wish.reason != "none suffices"
-            found.append(Choice(1e3 * delay, planner, wish.replicas, wish.cores, wish.batch, holds))
+            found.append(
+                PlannerChoice(1e3 * delay, planner, wish.replicas, wish.cores, wish.batch, holds)
+            )
     return tuple(found)
 
 

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import TypeAlias
 
 from slacktide.profiles.amdahl import AmdahlFit
-from slacktide.reproduce.harness.experiments import Goal, Point, Row
+from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow
 from slacktide.reproduce.sponge.experiments import (
     CLAIRVOYANT,
     FA2,
@@ -23,11 +23,11 @@ from slacktide.reproduce.sponge.experiments import (
 )
 from slacktide.reproduce.sponge.play import Played
 from slacktide.reproduce.sponge.published import FIGURE_4, FIGURE_4_CORES
-from slacktide.reproduce.sponge.setting import CORES, SETTINGS, Setting
+from slacktide.reproduce.sponge.setting import CORES, SETTINGS, SpongeSetting
 
 
 @dataclass(frozen=True, slots=True)
-class CoresRow(Row):
+class CoresRow(ResultRow):
     """One contender in one setting: means over seeds. Rates are shares of the requests."""
 
     policy: str
@@ -131,7 +131,7 @@ def goals_of(rows: Iterable[CoresRow]) -> list[Goal]:
     ]
 
 
-def _of(setting: Setting, rows: Mapping[str, CoresRow]) -> Iterator[_Judged]:
+def _of(setting: SpongeSetting, rows: Mapping[str, CoresRow]) -> Iterator[_Judged]:
     ours, joint = rows.get(VERTICAL.label), rows.get(JOINT.label)
     if setting.outgrows:
         if joint is not None:
@@ -185,7 +185,7 @@ def _below_fa2(ours: CoresRow, fa2: CoresRow) -> _Judged:
     return what, shown, f"≥ {BELOW_FA2:g} ×", times >= BELOW_FA2
 
 
-def _settled(setting: Setting, joint: CoresRow) -> Iterator[_Judged]:
+def _settled(setting: SpongeSetting, joint: CoresRow) -> Iterator[_Judged]:
     late = _points(joint.violation_rate)
     what = f"joint after {setting.settles_s:g} s, {joint.mean_cores:.1f} cores: violations"
     yield what, f"{late:.2f} %", f"≤ {SETTLED:g} %", _at_most(late, SETTLED)

@@ -37,15 +37,15 @@ from slacktide.reproduce.sponge.setting import (
     CORES,
     SETTINGS,
     SLO,
-    Requests,
-    Setting,
+    SpongeRequests,
+    SpongeSetting,
     bandwidths,
     draw,
     table,
     unavoidable,
 )
 from slacktide.scheduling import make_scheduler
-from slacktide.simulation import Expected, Item, Simulation, Upload
+from slacktide.simulation import AsExpected, Item, SimulatedUpload, Simulation
 
 WARM_S = 30.0
 """Seconds of traffic before time 0, from which on everything counts."""
@@ -102,7 +102,9 @@ def play(cell: SpongeCell) -> Played:
     return _Run(cell, setting, requests).played()
 
 
-def _foreseen(cell: SpongeCell, setting: Setting, requests: dict[str, Requests]) -> Played:
+def _foreseen(
+    cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]
+) -> Played:
     """Each model by itself: with several, a bound that they may not all reach on one machine."""
     cores = np.zeros(cell.duration)
     least, most = cell.contender.cores or (1, CORES)
@@ -143,7 +145,9 @@ def _kept(cores: Sequence[float]) -> tuple[float, ...]:
 class _Run:
     """One simulation, and what is noted of it."""
 
-    def __init__(self, cell: SpongeCell, setting: Setting, requests: dict[str, Requests]) -> None:
+    def __init__(
+        self, cell: SpongeCell, setting: SpongeSetting, requests: dict[str, SpongeRequests]
+    ) -> None:
         self._cell = cell
         self._setting = setting
         self._requests = requests
@@ -156,7 +160,7 @@ class _Run:
         self._simulation = Simulation(
             Engine(self._parts),
             _base(setting, cell.contender),
-            Expected(CorrectedTimes(table(setting))),
+            AsExpected(CorrectedTimes(table(setting))),
             answered=self._answered,
             watch=self._watch,
             begin=-WARM_S,
@@ -215,7 +219,7 @@ class _Run:
         ]
         return merge(*streams, key=lambda item: item.arrival)
 
-    def _of(self, model: str, requests: Requests, number: int) -> Iterator[Item]:
+    def _of(self, model: str, requests: SpongeRequests, number: int) -> Iterator[Item]:
         """The requests of one model: announced uploads, or there once they are complete."""
         step = len(self._requests)
         columns = zip(
@@ -244,7 +248,7 @@ class _Run:
                 payload_bytes=0,
                 complete_at=believed,
             )
-            yield Upload(notice, request, ready)
+            yield SimulatedUpload(notice, request, ready)
 
     def _answered(self, request: Request | Notice, outcome: Outcome) -> None:
         sent = request.deadline - SLO
@@ -269,7 +273,7 @@ class _Run:
                     self._needed = max([self._needed, *needed])
 
 
-def _replicas(setting: Setting, contender: SpongeContender) -> int:
+def _replicas(setting: SpongeSetting, contender: SpongeContender) -> int:
     """The most instances of one model."""
     if not contender.replicas:
         return 1
@@ -278,7 +282,7 @@ def _replicas(setting: Setting, contender: SpongeContender) -> int:
     return share if most == 1 else min(setting.replicas, share // least)
 
 
-def _base(setting: Setting, contender: SpongeContender) -> Plan:
+def _base(setting: SpongeSetting, contender: SpongeContender) -> Plan:
     """Where it begins: one instance of the most cores, or with one-core instances all of them."""
     _, most = contender.cores or (1, CORES)
     share = min(CORES, setting.machine // len(setting.models))

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from slacktide.load.traces import read_bandwidths
 from slacktide.profiles import LatencyTable
 from slacktide.profiles.amdahl import AmdahlModel, Timed
-from slacktide.reproduce.harness.state import ReproduceError, found_below
+from slacktide.reproduce.harness.state import ReproduceError, find_data_file
 from slacktide.simulation import stream
-from slacktide.simulation.scenario.traffic import Way
+from slacktide.simulation.scenario.traffic import ClientLink
 from slacktide.workloads import (
     Arrivals,
     BandwidthTrace,
@@ -77,7 +77,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
             draw_4g(LENGTH, np.random.default_rng(SEED)),
             draw_5g(LENGTH, np.random.default_rng(SEED)),
         )
-    four_g, five_g = found_below(folder, GHENT), found_below(folder, IRISH)
+    four_g, five_g = find_data_file(folder, GHENT), find_data_file(folder, IRISH)
     try:
         return Bandwidths(
             read_bandwidths(str(four_g), None, None),
@@ -90,7 +90,7 @@ def bandwidths(folder: Path | None) -> Bandwidths:
 
 def measured_points(folder: Path) -> tuple[Timed, ...]:
     """The measured latencies below `folder`: columns batch, cores, latency_ms. Raises as above."""
-    path = found_below(folder, POINTS)
+    path = find_data_file(folder, POINTS)
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return tuple(
@@ -115,7 +115,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SpongeSetting:
     """One comparison."""
 
     name: str
@@ -165,31 +165,35 @@ class Setting:
 
 
 _TIGHT = 0.1
-SETTINGS: Mapping[str, Setting] = MappingProxyType(
+SETTINGS: Mapping[str, SpongeSetting] = MappingProxyType(
     {
         setting.name: setting
         for setting in (
-            Setting("figure-4", "Figure 4: 20/s, 500 KB, 4G", margin=_TIGHT),
-            Setting("figure-4-poisson", "the same, Poisson", Poisson(20.0), margin=_TIGHT),
-            Setting("x4", "times × 4", factor=4.0, margin=_TIGHT),
-            Setting("x4-poisson", "times × 4, Poisson", Poisson(20.0), 4.0, margin=_TIGHT),
-            Setting("x3", "times × 3", factor=3.0, margin=_TIGHT),
-            Setting("x3-poisson", "times × 3, Poisson", Poisson(20.0), 3.0, margin=_TIGHT),
-            Setting("200kb", "200 KB", payload_kb=200, margin=_TIGHT),
-            Setting("200kb-poisson", "200 KB, Poisson", Poisson(20.0), 6.0, 200, margin=_TIGHT),
-            Setting("800kb", "800 KB", payload_kb=800),
-            Setting("x7", "times × 7", factor=7.0),
-            Setting("100-per-second", "100/s, Poisson, times × 1", Poisson(100.0), 1.0),
-            Setting("bursts", "50/s for 2 s, 10/s for 6 s, × 3", OnOff(50.0, 10.0, 2.0, 6.0), 3.0),
-            Setting("5g", "5G, Poisson, times × 4", Poisson(20.0), 4.0, link="5g"),
-            Setting(
+            SpongeSetting("figure-4", "Figure 4: 20/s, 500 KB, 4G", margin=_TIGHT),
+            SpongeSetting("figure-4-poisson", "the same, Poisson", Poisson(20.0), margin=_TIGHT),
+            SpongeSetting("x4", "times × 4", factor=4.0, margin=_TIGHT),
+            SpongeSetting("x4-poisson", "times × 4, Poisson", Poisson(20.0), 4.0, margin=_TIGHT),
+            SpongeSetting("x3", "times × 3", factor=3.0, margin=_TIGHT),
+            SpongeSetting("x3-poisson", "times × 3, Poisson", Poisson(20.0), 3.0, margin=_TIGHT),
+            SpongeSetting("200kb", "200 KB", payload_kb=200, margin=_TIGHT),
+            SpongeSetting(
+                "200kb-poisson", "200 KB, Poisson", Poisson(20.0), 6.0, 200, margin=_TIGHT
+            ),
+            SpongeSetting("800kb", "800 KB", payload_kb=800),
+            SpongeSetting("x7", "times × 7", factor=7.0),
+            SpongeSetting("100-per-second", "100/s, Poisson, times × 1", Poisson(100.0), 1.0),
+            SpongeSetting(
+                "bursts", "50/s for 2 s, 10/s for 6 s, × 3", OnOff(50.0, 10.0, 2.0, 6.0), 3.0
+            ),
+            SpongeSetting("5g", "5G, Poisson, times × 4", Poisson(20.0), 4.0, link="5g"),
+            SpongeSetting(
                 "two-models",
                 "two models on 16 cores, Poisson, × 4",
                 Poisson(20.0),
                 4.0,
                 models=("one", "other"),
             ),
-            Setting(
+            SpongeSetting(
                 "4x-load",
                 "80/s, Poisson, up to 64 cores",
                 Poisson(80.0),
@@ -207,7 +211,7 @@ HARDER = ("800kb", "x7", "100-per-second", "bursts", "5g", "two-models", "4x-loa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Requests:
+class SpongeRequests:
     """Those of one model, in the order of sending; seconds, each of shape (n,)."""
 
     sent: Floats
@@ -223,8 +227,8 @@ class Requests:
 
 
 def draw(
-    setting: Setting, model: str, seed: int, begin: float, end: float, data: Bandwidths
-) -> Requests:
+    setting: SpongeSetting, model: str, seed: int, begin: float, end: float, data: Bandwidths
+) -> SpongeRequests:
     """The requests of `model` sent from `begin` to `end`; the same for equal arguments.
 
     Each has the link to itself, as in the paper's own workload: at 20/s several clients ride along.
@@ -232,20 +236,20 @@ def draw(
     trace, start = data.of(setting.link)
     generator = stream(seed, f"arrivals of {model}")
     sent = begin + setting.arrivals.times(end - begin, generator)
-    way = Way(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
-    journeys = way.journeys()(sent)
+    way = ClientLink(TraceLink(trace, offset=start), setting.payload_kb * KILOBYTE)
+    delays = way.delays()(sent)
     # An outage ends for many at once: only rounding could put them in another order.
-    ready = np.maximum.accumulate(journeys.complete)
-    return Requests(sent, ready, np.maximum(journeys.believed, sent))
+    ready = np.maximum.accumulate(delays.complete)
+    return SpongeRequests(sent, ready, np.maximum(delays.believed, sent))
 
 
-def unavoidable(setting: Setting, requests: Requests) -> NDArray[np.bool_]:
+def unavoidable(setting: SpongeSetting, requests: SpongeRequests) -> NDArray[np.bool_]:
     """Which could not be on time on all cores, alone: link time + l(1, 16) > SLO."""
     late = requests.ready + setting.seconds(1, CORES) > requests.deadlines
     return np.asarray(late, dtype=np.bool_)
 
 
-def table(setting: Setting) -> LatencyTable:
+def table(setting: SpongeSetting) -> LatencyTable:
     """The profile of the setting's models, exact at every batch size and number of cores."""
     sizes = tuple(range(1, BATCH + 1))
     cores = tuple(range(1, CORES + 1))

@@ -12,7 +12,7 @@ from slacktide.profiles.amdahl import AmdahlFit
 from slacktide.reports import Curve, curves, html_table
 from slacktide.reproduce.harness.run import Reproduction, Table
 from slacktide.reproduce.sponge.experiments import SpongeScope
-from slacktide.reproduce.sponge.figures import Budgets, Choice, Instance
+from slacktide.reproduce.sponge.figures import Budgets, Instance, PlannerChoice
 from slacktide.reproduce.sponge.goals import CoresRow
 from slacktide.reproduce.sponge.play import Played
 from slacktide.reproduce.sponge.setting import DURATION, SETTINGS
@@ -35,7 +35,7 @@ class Figures:
     """Figure 1: bandwidth by second."""
     budgets: tuple[Budgets, ...]
     instances: tuple[Instance, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[PlannerChoice, ...]
     fit: AmdahlFit | None
     """Figure 3; None without recorded points."""
 
@@ -134,7 +134,7 @@ def _instances(instances: Iterable[Instance]) -> Grid:
     ]
 
 
-def _choices(choices: Iterable[Choice]) -> Grid:
+def _choices(choices: Iterable[PlannerChoice]) -> Grid:
     """What planners choose, by network delay."""
     return ["network", "planner", "instances", "cores of each", "batch", ""], [
         (

@@ -5,7 +5,6 @@ Reads YAML, profiles and traces; makes the engine, the hardware and the requests
 """
 
 from slacktide.simulation.scenario.building import build as build
-from slacktide.simulation.scenario.places import ScenarioError as ScenarioError
 from slacktide.simulation.scenario.reading import Cell as Cell
 from slacktide.simulation.scenario.reading import parse_scenario as parse_scenario
 from slacktide.simulation.scenario.reading import read_scenario as read_scenario
@@ -15,9 +14,10 @@ from slacktide.simulation.scenario.running import task_of as task_of
 from slacktide.simulation.scenario.sections import Scenario as Scenario
 from slacktide.simulation.scenario.sweep import FIGURES as FIGURES
 from slacktide.simulation.scenario.sweep import Mean as Mean
-from slacktide.simulation.scenario.sweep import Row as Row
 from slacktide.simulation.scenario.sweep import Sweep as Sweep
+from slacktide.simulation.scenario.sweep import SweepRow as SweepRow
 from slacktide.simulation.scenario.sweep import collected as collected
 from slacktide.simulation.scenario.sweep import lines as lines
 from slacktide.simulation.scenario.workers import done_in_processes as done_in_processes
 from slacktide.simulation.scenario.world import World as World
+from slacktide.simulation.scenario.yaml_positions import ScenarioError as ScenarioError

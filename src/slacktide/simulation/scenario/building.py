@@ -35,7 +35,7 @@ from slacktide.simulation.scenario.profiles import (
 )
 from slacktide.simulation.scenario.reading import Cell
 from slacktide.simulation.scenario.sections import Application, SimulatedModel
-from slacktide.simulation.scenario.traffic import Traffic, Way
+from slacktide.simulation.scenario.traffic import ClientLink, Traffic
 from slacktide.simulation.scenario.world import ServedModel, World
 from slacktide.workloads import (
     Arrivals,
@@ -165,7 +165,7 @@ class _Builder:
         except ValidationError as error:
             found = complaints(error, ModelSettings)
             told = (Complaint(("models", name, *each.path), each.message) for each in found)
-            raise self._cell.places.error(*told) from None
+            raise self._cell.positions.error(*told) from None
         folder = definition.settings if definition is not None else None
         changes: dict[str, object] = {
             "device": "cpu",
@@ -265,7 +265,7 @@ class _Builder:
             notice=application.notice,
         )
 
-    def _link(self, name: str, application: Application) -> Way | None:
+    def _link(self, name: str, application: Application) -> ClientLink | None:
         section = application.link
         if section is None:
             return None
@@ -273,13 +273,13 @@ class _Builder:
         if section.trace is None:
             assert section.bandwidth is not None
             link = ConstantLink(section.bandwidth, section.rtt)
-            return Way(link, section.payload, section.shared)
+            return ClientLink(link, section.payload, section.shared)
         with self._named((*place, "trace")):
             trace, offset = parse_bandwidth_trace(section.trace, self._bandwidths)
         if not trace.mean:
             why = "nothing would ever arrive: all of it is an outage"
             raise self._refuse((*place, "trace"), why)
-        return Way(TraceLink(trace, section.rtt, offset), section.payload, section.shared)
+        return ClientLink(TraceLink(trace, section.rtt, offset), section.payload, section.shared)
 
     def _bandwidths(self, path: str, only: str | None, column: str | None) -> BandwidthTrace:
         return read_bandwidths(str(self._path(path)), only, column)
@@ -331,7 +331,7 @@ class _Builder:
             raise self._refuse(place, f"cannot be read: {error.strerror}") from None
 
     def _refuse(self, place: Place, message: str) -> Exception:
-        return self._cell.places.refuse(place, message)
+        return self._cell.positions.refuse(place, message)
 
     def _path(self, text: str) -> Path:
         return (self._cell.folder / text).resolve()

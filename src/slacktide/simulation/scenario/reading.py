@@ -18,8 +18,13 @@ from pydantic import ValidationError
 from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.complaints import Complaint, complaints
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
-from slacktide.simulation.scenario.places import Places, ScenarioError, find, replaced
 from slacktide.simulation.scenario.sections import Scenario
+from slacktide.simulation.scenario.yaml_positions import (
+    ScenarioError,
+    YamlPositions,
+    find,
+    replaced,
+)
 
 MAX_BYTES = 1 << 20
 MOST_CELLS = 10_000
@@ -35,7 +40,7 @@ class Cell:
     """Plain data, without its grid."""
     labels: Mapping[str, str]
     """Dotted key → the value chosen, as text; empty without a grid."""
-    places: Places
+    positions: YamlPositions
     folder: FilePath
     """Where the file is: paths in it start here."""
     imports: bool = False
@@ -79,22 +84,24 @@ def parse_scenario(
         raise ScenarioError([f"{name}: {error}"]) from None
     if not isinstance(document, dict):
         raise ScenarioError([f"{name}: expected keys and values, got {shown(document)}"])
-    places = Places(name, lines)
+    positions = YamlPositions(name, lines)
     document.setdefault("title", FilePath(name).stem)
     for setting in settings:
-        document, places = _overridden(document, places, setting)
-    whole = checked(document, places, imports=imports)
+        document, positions = _overridden(document, positions, setting)
+    whole = checked(document, positions, imports=imports)
     plain = {key: value for key, value in document.items() if key != "grid"}
-    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, places, folder, imports)
+    bare = Cell(whole.model_copy(update={"grid": {}}), plain, {}, positions, folder, imports)
     return _cells(bare, whole.grid)
 
 
-def checked(document: Mapping[str, Any], places: Places, *, imports: bool = False) -> Scenario:
+def checked(
+    document: Mapping[str, Any], positions: YamlPositions, *, imports: bool = False
+) -> Scenario:
     """The scenario that a document states. Raises ScenarioError with every problem in it."""
     try:
         scenario = Scenario.model_validate(document, context={"imports": imports})
     except ValidationError as error:
-        raise places.error(*complaints(error, Scenario)) from None
+        raise positions.error(*complaints(error, Scenario)) from None
     problems = []
     for name, application in scenario.applications.items():
         if application.model not in scenario.models:
@@ -102,13 +109,13 @@ def checked(document: Mapping[str, Any], places: Places, *, imports: bool = Fals
             path = ("applications", name, "model")
             problems.append(Complaint(path, f"no model {application.model!r}; {hint}"))
     if problems:
-        raise places.error(*problems)
+        raise positions.error(*problems)
     return scenario
 
 
 def _overridden(
-    document: Mapping[str, Any], places: Places, setting: str
-) -> tuple[dict[str, Any], Places]:
+    document: Mapping[str, Any], positions: YamlPositions, setting: str
+) -> tuple[dict[str, Any], YamlPositions]:
     """What `--set KEY=VALUE` makes of a document."""
     key, equals, value = setting.partition("=")
     words = f"--set {key}"
@@ -116,7 +123,7 @@ def _overridden(
         raise ScenarioError([f"--set: expected KEY=VALUE, got {shown(setting)}"])
     try:
         path = find(document, key)
-        return replaced(document, path, parse_yaml(value)), places.moved(path, words)
+        return replaced(document, path, parse_yaml(value)), positions.moved(path, words)
     except (YamlError, ValueError) as error:
         raise ScenarioError([f"{words}: {error}"]) from None
 
@@ -126,10 +133,12 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
     count = 1
     for key, values in grid.items():
         if key.partition(".")[0] in _NOT_IN_A_GRID:
-            raise bare.places.refuse(("grid", key), f"{key.partition('.')[0]!r} cannot be varied")
+            raise bare.positions.refuse(
+                ("grid", key), f"{key.partition('.')[0]!r} cannot be varied"
+            )
         count *= len(values)
     if count > MOST_CELLS:
-        raise bare.places.refuse(("grid",), f"{count} combinations; the limit is {MOST_CELLS}")
+        raise bare.positions.refuse(("grid",), f"{count} combinations; the limit is {MOST_CELLS}")
     cells: list[Cell] = []
     problems: list[str] = []
     for choice in itertools.product(*(range(len(values)) for values in grid.values())):
@@ -138,7 +147,7 @@ def _cells(bare: Cell, grid: Mapping[str, Sequence[Any]]) -> tuple[Cell, ...]:
             for (key, values), index in zip(grid.items(), choice, strict=True):
                 cell = _chosen(cell, key, index, values[index])
             cells.append(
-                replace(cell, scenario=checked(cell.document, cell.places, imports=cell.imports))
+                replace(cell, scenario=checked(cell.document, cell.positions, imports=cell.imports))
             )
         except ScenarioError as error:
             problems += error.problems
@@ -151,16 +160,16 @@ def _chosen(cell: Cell, key: str, index: int, value: object) -> Cell:
     """`cell` with one value of the grid."""
     path = find(cell.document, key)
     own = ("grid", key)
-    words = cell.places.of((*own, index))
+    words = cell.positions.of((*own, index))
     try:
         document = replaced(cell.document, path, value)
     except ValueError as error:
-        raise cell.places.refuse(own, str(error)) from None
+        raise cell.positions.refuse(own, str(error)) from None
     return replace(
         cell,
         document=document,
         labels={**cell.labels, key: _label(value)},
-        places=cell.places.moved(path, f"{words} (grid)"),
+        positions=cell.positions.moved(path, f"{words} (grid)"),
     )
 
 

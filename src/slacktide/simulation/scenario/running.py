@@ -13,9 +13,9 @@ from slacktide.load.report.provenance import gather
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.places import Places
 from slacktide.simulation.scenario.reading import Cell, checked
 from slacktide.simulation.scenario.world import World
+from slacktide.simulation.scenario.yaml_positions import YamlPositions
 
 _TOLD_EVERY = 2_000
 """Requests between two words on progress."""
@@ -81,7 +81,7 @@ def task_of(cell: Cell, seed: int) -> dict[str, Any]:
     return {
         "document": dict(cell.document),
         "labels": dict(cell.labels),
-        "file": cell.places.file,
+        "file": cell.positions.file,
         "folder": str(cell.folder),
         "imports": cell.imports,
         "seed": seed,
@@ -90,12 +90,12 @@ def task_of(cell: Cell, seed: int) -> dict[str, Any]:
 
 def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
     """`run_cell` from and to plain data."""
-    places = Places(task["file"], {})
+    positions = YamlPositions(task["file"], {})
     cell = Cell(
-        scenario=checked(task["document"], places, imports=task["imports"]),
+        scenario=checked(task["document"], positions, imports=task["imports"]),
         document=task["document"],
         labels=task["labels"],
-        places=places,
+        positions=positions,
         folder=Path(task["folder"]),
         imports=task["imports"],
     )

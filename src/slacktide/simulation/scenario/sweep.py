@@ -54,7 +54,7 @@ submitted, the percentiles those of the answers; cores are those allocated, by a
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SweepRow:
     """One cell."""
 
     labels: Mapping[str, str]
@@ -90,7 +90,7 @@ class Sweep:
     """All cells that were run, in the order of the grid."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     interrupted: bool = False
     """Some cells, or some of their seeds, are missing."""
 
@@ -158,11 +158,11 @@ def collected(
     for number, labels in enumerate(cells):
         own = sorted(seed for cell, seed in reports if cell == number)
         if own:
-            rows.append(Row(labels, tuple(reports[number, seed] for seed in own)))
+            rows.append(SweepRow(labels, tuple(reports[number, seed] for seed in own)))
     return Sweep(title, tuple(rows))
 
 
-def _figures(row: Row, stream: str) -> dict[str, dict[str, float | None] | None]:
+def _figures(row: SweepRow, stream: str) -> dict[str, dict[str, float | None] | None]:
     found = {figure.name: row.figure(figure, stream) for figure in FIGURES}
     return {
         name: None if one is None else {"mean": one.mean, "se": one.se}
@@ -180,7 +180,7 @@ def _share(stream: StreamReport, count: int) -> float:
     return count / stream.submitted if stream.submitted else 0.0
 
 
-def lines(sweep: Sweep) -> Iterator[tuple[Row, str]]:
+def lines(sweep: Sweep) -> Iterator[tuple[SweepRow, str]]:
     """(cell, stream) of every line of a table of this sweep; single streams are not repeated as
     their total."""
     for row in sweep.rows:

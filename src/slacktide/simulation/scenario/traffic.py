@@ -2,8 +2,7 @@
 
 Each application has its own random numbers for each purpose, so that another scheduler, another
 deadline or another application leaves the rest as it was: cells of a grid are paired wherever they
-say the same. Over a link (`Way`), the server hears of a request at its first byte and has it at its
-last.
+say the same. Over a link, the server hears of a request at its first byte and has it at its last.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 from slacktide.domain import Notice
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.server.bandwidth import Bandwidth
-from slacktide.simulation.items import DrawnRequest, Item, Upload
-from slacktide.simulation.scenario.places import ScenarioError
+from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.sections import Hint
+from slacktide.simulation.scenario.yaml_positions import ScenarioError
 from slacktide.simulation.streams import stream
 from slacktide.workloads import (
     Arrivals,
@@ -38,7 +37,7 @@ Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Journeys:
+class LinkDelays:
     """Requests of an application, in the order of sending; absolute seconds, shape (n,)."""
 
     arrival: Column
@@ -50,7 +49,7 @@ class Journeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ClientLink:
     """What an application's requests travel over, and how large they are."""
 
     link: ConstantLink | TraceLink
@@ -58,7 +57,7 @@ class Way:
     shared: bool = False
     """Whether they queue for the link."""
 
-    def journeys(self) -> Callable[[Column], Journeys]:
+    def delays(self) -> Callable[[Column], LinkDelays]:
         """Asked for the next requests at each call: the instants at which they are sent (seconds,
         rising, shape (n,))."""
         size, client = self.payload_bytes, ""
@@ -69,7 +68,7 @@ class Way:
         bandwidth = Bandwidth()
         under_way: list[tuple[float, float]] = []
 
-        def of(sent: Column) -> Journeys:
+        def of(sent: Column) -> LinkDelays:
             each = [link.deliver(size, sent=at) for at in sent.tolist()]
             believed = []
             for journey in each:
@@ -81,7 +80,7 @@ class Way:
                 believed.append(first + bandwidth.transfer_time(client, size))
             arrival = np.array([journey.arrival for journey in each])
             complete = np.array([journey.complete_at for journey in each])
-            return Journeys(arrival, complete, np.array(believed) if secret else complete)
+            return LinkDelays(arrival, complete, np.array(believed) if secret else complete)
 
         return of
 
@@ -106,7 +105,7 @@ class Traffic:
     """Seconds after its arrival by which a best-effort request is ordered."""
     penalty: float = 1.0
     hint: Hint | None = None
-    link: Way | None = None
+    link: ClientLink | None = None
     notice: float | None = None
 
     def owner(self, mode: int) -> str:
@@ -183,7 +182,7 @@ def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Dr
         for purpose in ("rows", "hints", "deadlines", "lengths")
     )
     draw_lengths = one.lengths.drawer(lengths) if one.lengths is not None else None
-    journeys_of = one.link.journeys() if one.link is not None else None
+    delays_of = one.link.delays() if one.link is not None else None
     way_back = one.link.link.way_back if one.link is not None else 0.0
     chunks = one.arrivals.chunks(duration, stream(seed, f"arrivals of {one.name}"))
     try:
@@ -198,10 +197,10 @@ def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Dr
             else:
                 allowance = one.deadlines.draw(count, deadlines)
             begins = arrival = complete = believed = sent
-            if journeys_of is not None:
-                journeys = journeys_of(sent)
-                begins = arrival = journeys.arrival
-                complete, believed = journeys.complete, journeys.believed
+            if delays_of is not None:
+                delays = delays_of(sent)
+                begins = arrival = delays.arrival
+                complete, believed = delays.complete, delays.believed
                 network = arrival - sent
             elif one.notice is not None:
                 begins = np.maximum(sent - one.notice, 0.0)
@@ -259,7 +258,7 @@ class _Sender:
             return made
         body = (repeat(self._payload), believed, penalty)
         notices = map(Notice, ids, model, begins, deadline, *body, *whose)
-        return map(Upload, notices, made, complete)
+        return map(SimulatedUpload, notices, made, complete)
 
 
 def by_model(streams: Sequence[Traffic]) -> Mapping[str, tuple[Traffic, ...]]:

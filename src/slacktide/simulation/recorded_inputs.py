@@ -33,7 +33,7 @@ from slacktide.domain import (
 )
 from slacktide.recording import Call, PoolOpened, Record
 from slacktide.recording.records import answers, of_type, started
-from slacktide.simulation.items import Failure, Happening, Item, Upload
+from slacktide.simulation.items import ExternalEvent, Failure, Item, SimulatedUpload
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Known:
 
 
 @dataclass(slots=True)
-class Outside:
+class RecordedInputs:
     """Everything that came from outside after `start`, and how requests ended."""
 
     start: float
@@ -73,7 +73,9 @@ class Outside:
     """What lanes took to be resized, the median in seconds; 0 if none was."""
 
 
-def outside(records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None) -> Outside:
+def recorded_inputs(
+    records: Iterable[Record], *, after: float = 0.0, plan: Plan | None = None
+) -> RecordedInputs:
     """Read `records`; what comes within `after` seconds of the first call is left out.
 
     `plan` is in force before the first of them.
@@ -91,7 +93,7 @@ class _Reader:
     """Goes through the calls once."""
 
     def __init__(self, after: float, plan: Plan | None) -> None:
-        self.found = Outside(float("-inf"), plan)
+        self.found = RecordedInputs(float("-inf"), plan)
         self._after = after
         self._known: dict[int, _Known] = {}
         self._refused: set[int] = set()
@@ -135,13 +137,13 @@ class _Reader:
             case Refused():
                 self._refused.add(event.id)
                 found.turned_away += 1
-                found.items.append(Happening(now, event))
+                found.items.append(ExternalEvent(now, event))
             case Cancelled() if event.id in self._known:
-                found.items.append(Happening(now, event))
+                found.items.append(ExternalEvent(now, event))
             case PlanChanged() if found.plan is None:
                 found.plan, found.plan_at = event.plan, now
             case PlanChanged():
-                found.items.append(Happening(now, event))
+                found.items.append(ExternalEvent(now, event))
             case ReplicaLost() if event.replica in self._starting:
                 _, replica = self._starting[event.replica]
                 found.items.append(
@@ -150,7 +152,7 @@ class _Reader:
             case _:
                 pass  # ends of batches, timers and what replicas report: to be predicted
 
-    def finish(self) -> Outside:
+    def finish(self) -> RecordedInputs:
         found = self.found
         found.start_s = self._took or 0.0
         found.resize_s = median(self._resizes) if self._resizes else 0.0
@@ -165,7 +167,7 @@ class _Reader:
                 at_once = known.request is None and found.ended[id].at == known.announced_at
                 found.items.append(_upload(known, likely.get(notice.model), at_once))
             elif known.request is not None:
-                found.items.append(Happening(known.submitted_at, Submitted(known.request)))
+                found.items.append(ExternalEvent(known.submitted_at, Submitted(known.request)))
             if id not in self._refused:
                 request = known.request or known.notice
                 assert request is not None
@@ -174,7 +176,7 @@ class _Reader:
         return found
 
 
-def _upload(known: _Known, like: Request | None, at_once: bool) -> Upload:
+def _upload(known: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
     """An announced request. If it was turned away `at_once`, before its body was read, nobody knows
     its shape: it is taken to be `like` others of its model, and complete when it was expected.
     """
@@ -182,9 +184,9 @@ def _upload(known: _Known, like: Request | None, at_once: bool) -> Upload:
     assert notice is not None
     told = replace(notice, arrival=known.announced_at)
     if known.request is not None:
-        return Upload(told, known.request, max(known.submitted_at, known.announced_at))
+        return SimulatedUpload(told, known.request, max(known.submitted_at, known.announced_at))
     if like is None or not at_once:  # its body never came, or was refused when it did
-        return Upload(told, None, known.announced_at)
+        return SimulatedUpload(told, None, known.announced_at)
     request = replace(
         like,
         id=notice.id,
@@ -196,4 +198,4 @@ def _upload(known: _Known, like: Request | None, at_once: bool) -> Upload:
         application=notice.application,
         client=notice.client,
     )
-    return Upload(told, request, max(notice.complete_at, known.announced_at))
+    return SimulatedUpload(told, request, max(notice.complete_at, known.announced_at))

@@ -28,7 +28,7 @@ _SHORT_FORMS = {"scheduler": "name", "slo": "within"}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class YamlPositions:
     """From a place in the document to the words a person finds it by."""
 
     file: str
@@ -47,9 +47,9 @@ class Places:
                 return f"{self.file}, line {self.lines[place]}"
         return self.file
 
-    def moved(self, path: Path, words: str) -> Places:
-        """These places, with what stands at `path` written elsewhere."""
-        return Places(self.file, self.lines, {**self.elsewhere, path: words})
+    def moved(self, path: Path, words: str) -> YamlPositions:
+        """These positions, with what stands at `path` written elsewhere."""
+        return YamlPositions(self.file, self.lines, {**self.elsewhere, path: words})
 
     def error(self, *complaints: Complaint) -> ScenarioError:
         """The error that says all of these."""

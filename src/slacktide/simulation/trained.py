@@ -1,4 +1,4 @@
-"""`Taught`: batch times of a machine of which a beginning was seen.
+"""`TrainedTimes`: batch times of a machine of which a beginning was seen.
 
 What is predicted of a batch is a distribution with two measured points, learnt from the latest
 batches. Who has seen hundreds of batches can do better: draw one of the ratios observed ÷ expected
@@ -29,19 +29,19 @@ LATEST = 500
 ENOUGH = 30
 """Batches that are alike whose ratios speak for themselves."""
 
-Lesson: TypeAlias = tuple[Batch, int, float]
+Observation: TypeAlias = tuple[Batch, int, float]
 """(batch, cores, seconds)."""
 Ratios = NDArray[np.float64]
-Kind: TypeAlias = tuple[object, ...]
+Likeness: TypeAlias = tuple[object, ...]
 """Pool, rows, applications and octave of the longest hint, or less of it."""
 
 
-class Lessons(Watcher):
+class Observations(Watcher):
     """The latest batches of a replay that finished on as many cores as they began with: what they
     were, and what they took."""
 
     def __init__(self) -> None:
-        self._batches: dict[PoolId, deque[Lesson]] = {}
+        self._batches: dict[PoolId, deque[Observation]] = {}
 
     def before(self, call: Call, engine: Engine) -> None:
         for event in call.events:
@@ -53,30 +53,30 @@ class Lessons(Watcher):
                 kept = self._batches.setdefault(batch.replica.pool, deque(maxlen=LATEST))
                 kept.append((batch, running.cores, call.now - batch.started))
 
-    def of(self, pool: PoolId) -> Iterable[Lesson]:
+    def of(self, pool: PoolId) -> Iterable[Observation]:
         """Those of one pool, oldest first."""
         return self._batches.get(pool, ())
 
 
-class Taught:
+class TrainedTimes:
     """An `Execution`: expected time × a ratio that was seen."""
 
     def __init__(
         self,
         times: Mapping[PoolId, BatchTimes],
-        lessons: Lessons,
+        observed: Observations,
         generator: np.random.Generator,
     ) -> None:
         """`times` are not to change any more: they are the measure of the ratios."""
         self._times = times
         self._generator = generator
-        seen: dict[Kind, list[float]] = {}
-        for batch, cores, seconds in chain.from_iterable(map(lessons.of, times)):
+        seen: dict[Likeness, list[float]] = {}
+        for batch, cores, seconds in chain.from_iterable(map(observed.of, times)):
             if seconds > 0.0:
                 ratio = seconds / self._forecast(batch, cores).expected
                 for kind in _kinds(batch):
                     seen.setdefault(kind, []).append(ratio)
-        self._ratios: dict[Kind, Ratios] = {
+        self._ratios: dict[Likeness, Ratios] = {
             kind: np.array(ratios) for kind, ratios in seen.items() if len(ratios) >= ENOUGH
         }
 
@@ -94,7 +94,7 @@ class Taught:
         return times.of(batch.rows, cores, batch.members)
 
 
-def _kinds(batch: Batch) -> tuple[Kind, Kind, Kind]:
+def _kinds(batch: Batch) -> tuple[Likeness, Likeness, Likeness]:
     """What `batch` is like, most narrowly first."""
     pool = batch.replica.pool
     applications = frozenset([member.application for member in batch.members])
