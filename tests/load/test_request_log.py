@@ -80,11 +80,11 @@ def test_complaints_are_counted_and_bounded() -> None:
     for number in range(40):
         detail = "busy" if number < 10 else f"busy {number}" + "x" * 1000
         book.ended(book.submit(), Result.OVERLOADED, now=0.1, detail=detail)
-    complaints = book.complaints()
-    assert len(complaints) == 21
-    assert sum(complaints.values()) == 40
-    assert complaints["overloaded: busy"] == 10
-    assert max(map(len, complaints)) < 250
+    errors = book.errors()
+    assert len(errors) == 21
+    assert sum(errors.values()) == 40
+    assert errors["overloaded: busy"] == 10
+    assert max(map(len, errors)) < 250
 
 
 @given(st.lists(st.sampled_from(list(Result)), max_size=30))
