@@ -131,6 +131,7 @@ def test_nothing_outside_the_engine_reads_its_state():
 
 NAMED_TWICE = {
     "Asked",
+    "Choice",
     "Denial",
     "Group",
     "Histogram",
