@@ -55,6 +55,8 @@ class Option:
     panel: str = ""
     """The part of the help in which the flag stands; empty: it has none."""
     metavar: str = ""
+    repeated: bool = False
+    """Whether the flag may be given several times."""
 
     def bounds(self) -> str:
         """What lies within, in words: `0 to 1`, `more than 0`; empty if everything does."""
@@ -172,7 +174,8 @@ def _typed(value: object, hint: Any, unit: Unit | None, bare: bool) -> Any:
         return value
     if hint is float and number:
         return float(value)  # type: ignore[arg-type]  # a number
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    kind = get_origin(hint) or hint
+    if not isinstance(value, kind) or (hint is int and isinstance(value, bool)):
         raise ValueError(f"expected {_WORDS.get(hint, hint.__name__)}, got {shown(value)}")
     return value
 

@@ -85,6 +85,15 @@ def parse_percent(value: object) -> float:
     return float(Fraction(match[1]) / 100)
 
 
+def parse_port(value: object) -> int | None:
+    """A port's number; None for -1, which stands for none. Raises ValueError."""
+    try:
+        port = int(str(value))
+    except ValueError:
+        raise ValueError(f"expected a port's number, or -1, got {shown(value)}") from None
+    return None if port == -1 else port
+
+
 def format_percent(share: float) -> str:
     """The exact percentage: `0.02` is `2%`."""
     return f"{(Decimal(repr(float(share))) * 100).normalize():f}%"
@@ -117,3 +126,4 @@ class Unit:
 SECONDS = Unit("TIME", parse_seconds, format_seconds)
 BYTES = Unit("SIZE", parse_bytes, format_bytes)
 SHARE = Unit("PERCENT", parse_percent, format_percent)
+PORT = Unit("PORT", parse_port, str)

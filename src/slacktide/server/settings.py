@@ -1,14 +1,14 @@
-"""What can be set on a server; the command line and the Python API fill the same dataclass."""
+"""What can be set on a server; the command line and the Python API fill the same class."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from slacktide.domain.options import OptionError
+from slacktide.domain.options import OptionError, Options, option
+from slacktide.domain.units import BYTES, PORT, SECONDS, SHARE
 from slacktide.frontends.security import (
     PortRules,
     TlsFiles,
@@ -17,142 +17,241 @@ from slacktide.frontends.security import (
     is_loopback,
 )
 from slacktide.frontends.sizes import MIB
-from slacktide.models.plugins import admit_name
-from slacktide.scheduling import POLICIES
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
-
-_POSITIVE = re.compile("max_.*|.*memory_limit|(header|body|idle)_timeout_s|profile_budget_s")
+_LISTEN = "Where it listens"
+_MODELS = "How models run"
+_LIMITS = "Limits and timeouts"
+_ACCESS = "Who may do what"
+_SEEN = "What can be seen"
+_PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Everything but the models. Seconds and bytes. Raises ValueError for what cannot be."""
+class ServerSettings(Options):
+    """Everything but the models. Seconds and bytes. Raises OptionError for what cannot be."""
 
-    host: str = "127.0.0.1"
-    """Address to bind: this machine only, unless told otherwise."""
-    http_port: int | None = 8000
-    """0 takes a free port; None: no HTTP."""
-    grpc_port: int | None = 8001
-    metrics_port: int | None = 8002
-    control_port: int | None = None
-    """A port (HTTP) for loading and unloading alone, which needs no token; None: there is none."""
-    control_host: str = "127.0.0.1"
-    """Address that it binds."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names, without port, that requests may have in their Host header beside the loopback ones.
-    Checked where the server is bound to a loopback address, and elsewhere if any are stated."""
-    allowed_origins: tuple[str, ...] = ()
-    """Origins (`https://app.example`) whose web pages may use the server; no others may."""
-    cores: int | None = None
-    """Most cores that models may use; None: all that this process may use."""
-    allow_fewer_cores: bool = False
-    """Whether a model that wishes for more cores than that is served with those; else it is not."""
-    cpu_allocator: CpuAllocatorName = "affinity"
-    """How workers get their cores: by affinity alone, with a control group's quota on top, or by
-    having our own pod resized first."""
-    core_share: float = 1.0
-    """Part of the time of each of its cores that a worker gets under `cgroup`, 0.1 to 1."""
-    pod_overhead: int = 500
-    """Millicores of the pod that are the server's own loop's, under `kubernetes`."""
-    scheduler: str | None = None
-    """One policy for every model, whatever their settings say; None: theirs."""
-    scheduler_options: Mapping[str, object] = field(default_factory=dict)
-    state_dir: Path | None = None
-    """Where profiles and uploads go that cannot lie in the repository."""
-    profile_budget_s: float = 2.0
-    """What measuring a version may take when it is loaded without a stored profile."""
-    memory_limit: int = 2048 * MIB
-    """Payload bytes of requests in flight, all models together; beyond that: 429."""
-    client_memory_limit: int | None = None
-    """The same for one client address; None: half of `memory_limit`."""
-    max_in_flight_per_client: int | None = None
-    """Requests in flight of one client address; None: no limit but memory."""
-    max_connections: int = 4096
-    max_request_bytes: int = 64 * MIB
-    """One request's body, as sent and as inflated; larger: 413."""
-    header_timeout_s: float = 10.0
-    body_timeout_s: float = 30.0
-    idle_timeout_s: float = 75.0
-    drain_delay_s: float = 0.0
-    """From failing readiness to closing the listeners: load balancers learn of it meanwhile."""
-    drain_timeout_s: float = 30.0
-    """Longest that what is in flight may take after that."""
-    allow_control: bool = False
-    """Whether clients may load and unload models on all ports; needs `token_file`, or
-    `control_port` and then holds there alone."""
-    allow_uploads: bool = False
-    """Whether the load call may bring files; needs `allow_control` or `control_port`."""
-    triton_strict: bool = False
-    """Overload and missed deadlines answer as Triton's do: 503, UNAVAILABLE."""
-    token_file: Path | None = None
-    """File whose first line is the bearer token that every call but health must carry."""
+    host: str = option("127.0.0.1", "Address to listen on.", panel=_LISTEN, metavar="ADDRESS")
+    http_port: int | None = option(8000, "0: a free one; -1: no HTTP.", panel=_LISTEN, **_PORT)
+    grpc_port: int | None = option(8001, "0: a free one; -1: no gRPC.", panel=_LISTEN, **_PORT)
+    metrics_port: int | None = option(
+        8002, "0: a free one; -1: no metrics.", panel=_LISTEN, **_PORT
+    )
+    control_port: int | None = option(
+        None,
+        "HTTP for loading and unloading alone, without a token; 0: a free port; default: none.",
+        panel=_ACCESS,
+        **_PORT,
+    )
+    control_host: str = option(
+        "127.0.0.1", "Address of that port.", panel=_ACCESS, metavar="ADDRESS"
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        "Further names, without port, that Host may have, with commas; checked on a loopback "
+        "address, and elsewhere if any are stated.",
+        panel=_ACCESS,
+        metavar="NAMES",
+    )
+    allowed_origins: tuple[str, ...] = option(
+        (), "Origins whose web pages may use it, with commas.", panel=_ACCESS, metavar="ORIGINS"
+    )
+    cores: int | None = option(
+        None,
+        "Most cores that models use; default: all this process may use.",
+        panel=_MODELS,
+        least=1,
+    )
+    allow_fewer_cores: bool = option(
+        False,
+        "If a model asks for more cores than there are, serve it with those, and warn.",
+        panel=_MODELS,
+    )
+    cpu_allocator: CpuAllocatorName = option(
+        "affinity",
+        "How workers get their cores: affinity, cgroup (a quota on top, where writable) or "
+        "kubernetes (our own pod is resized first).",
+        panel=_MODELS,
+        metavar="NAME",
+    )
+    core_share: float = option(
+        1.0,
+        "With --cpu-allocator cgroup: part of the time of each core that a worker gets.",
+        panel=_MODELS,
+        unit=SHARE,
+        least=0.1,
+        most=1.0,
+    )
+    pod_overhead: int = option(
+        500,
+        "With --cpu-allocator kubernetes: CPU of the pod for the server's own loop.",
+        panel=_MODELS,
+        metavar="MILLICORES",
+        least=0,
+    )
+    scheduler: str | None = option(
+        None,
+        "One scheduler for every model, whatever its settings say: a name, or module:Class.",
+        panel=_MODELS,
+        metavar="NAME",
+    )
+    scheduler_options: Mapping[str, object] = option(
+        {},
+        "KEY=VALUE for --scheduler; may be given several times.",
+        panel=_MODELS,
+        flag="scheduler-option",
+        metavar="KEY=VALUE",
+        repeated=True,
+    )
+    state_dir: Path | None = option(
+        None,
+        "Where profiles and uploads go if the repository is read-only.",
+        panel=_MODELS,
+        metavar="DIR",
+    )
+    profile_budget_s: float = option(
+        2.0,
+        "Time to measure a version that has no stored profile.",
+        panel=_MODELS,
+        unit=SECONDS,
+        above=0,
+    )
+    memory_limit: int = option(
+        2048 * MIB,
+        "Payloads of requests in flight, all models together.",
+        panel=_LIMITS,
+        unit=BYTES,
+        above=0,
+    )
+    client_memory_limit: int | None = option(
+        None,
+        "The same for one client address; default: half of it.",
+        panel=_LIMITS,
+        unit=BYTES,
+        above=0,
+    )
+    max_in_flight_per_client: int | None = option(
+        None, "Requests in flight of one client address.", panel=_LIMITS, least=1
+    )
+    max_connections: int = option(4096, "Connections per port.", panel=_LIMITS, least=1)
+    max_request_bytes: int = option(
+        64 * MIB,
+        "Largest body, as sent and as inflated.",
+        panel=_LIMITS,
+        flag="max-request-size",
+        unit=BYTES,
+        above=0,
+    )
+    header_timeout_s: float = option(
+        10.0, "For a request's headers.", panel=_LIMITS, unit=SECONDS, above=0
+    )
+    body_timeout_s: float = option(
+        30.0,
+        "For a request's body, beyond what its size allows.",
+        panel=_LIMITS,
+        unit=SECONDS,
+        above=0,
+    )
+    idle_timeout_s: float = option(
+        75.0, "For a quiet connection.", panel=_LIMITS, unit=SECONDS, above=0
+    )
+    drain_delay_s: float = option(
+        0.0,
+        "On SIGTERM: from failing readiness to closing the ports.",
+        panel=_LIMITS,
+        unit=SECONDS,
+        least=0,
+    )
+    drain_timeout_s: float = option(
+        30.0,
+        "After that: longest wait for what is in flight.",
+        panel=_LIMITS,
+        unit=SECONDS,
+        least=0,
+    )
+    allow_control: bool = option(
+        False,
+        "Let clients load and unload on all ports; needs --token-file, or holds on --control-port "
+        "alone.",
+        panel=_ACCESS,
+    )
+    allow_uploads: bool = option(False, "Let the load call bring model files.", panel=_ACCESS)
+    triton_strict: bool = option(
+        False,
+        "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
+        panel=_MODELS,
+    )
+    token_file: Path | None = option(
+        None, "File with the bearer token that calls must carry.", panel=_ACCESS
+    )
     tls: TlsFiles | None = None
-    access_log: bool = False
-    """A line for every request."""
-    trace_endpoint: str | None = None
-    """OTLP/HTTP endpoint for traces (extra `otel`); None: no traces."""
-    record: Path | None = None
-    """Where the engine's events and commands are recorded; None: nowhere."""
-    record_limit: int = 1024 * MIB
-    """Size at which a part of the recording is set aside; the one before it is deleted."""
+    access_log: bool = option(False, "A line for each request.", panel=_SEEN)
+    trace_endpoint: str | None = option(
+        None, "OTLP/HTTP endpoint for traces (extra 'otel').", panel=_SEEN, metavar="URL"
+    )
+    record: Path | None = option(
+        None,
+        "Record the engine's events and commands, for `slacktide simulate --replay`.",
+        panel=_SEEN,
+    )
+    record_limit: int = option(
+        1024 * MIB,
+        "Size at which FILE becomes FILE.1 and begins anew.",
+        panel=_SEEN,
+        unit=BYTES,
+        least=MIB,
+    )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """What several say together."""
         ports = ("http_port", "grpc_port", "metrics_port", "control_port")
-        for name in ports:
-            port = getattr(self, name)
-            if port is not None and not 0 <= port <= 65535:
-                raise ValueError(f"{name}: expected 0 to 65535, got {port}")
         stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
-            raise ValueError(f"{', '.join(ports[:-1])} and {ports[-1]} must differ")
-        for name in filter(_POSITIVE.fullmatch, self.__slots__):
-            number = getattr(self, name)
-            if number is not None and number <= 0:
-                raise ValueError(f"{name}: expected more than 0, got {number}")
-        for name in ("drain_delay_s", "drain_timeout_s"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: expected 0 or more, got {getattr(self, name)}")
-        if self.scheduler is not None:
-            admit_name(POLICIES, self.scheduler, imports=True)
-            for name, options in (("scheduler", {}), ("scheduler_options", self.scheduler_options)):
-                try:
-                    POLICIES.read(self.scheduler, options)
-                except OptionError as error:
-                    raise ValueError(f"{name}: {error}") from None
-        elif self.scheduler_options:
-            raise ValueError("scheduler_options: needs scheduler")
-        if self.cores is not None and self.cores < 1:
-            raise ValueError(f"cores: expected 1 or more, got {self.cores}")
+            raise OptionError(("", f"{', '.join(ports[:-1])} and {ports[-1]} must differ"))
+        self._check_scheduler()
         if self.cpu_allocator not in get_args(CpuAllocatorName):
             names = " or ".join(get_args(CpuAllocatorName))
-            raise ValueError(f"cpu_allocator: expected {names}, got {self.cpu_allocator!r}")
-        if not 0.1 <= self.core_share <= 1.0:
-            raise ValueError(f"core_share: expected 10% to 100%, got {self.core_share:.0%}")
+            raise OptionError(("cpu_allocator", f"expected {names}, got {self.cpu_allocator!r}"))
         if self.core_share < 1.0 and self.cpu_allocator != "cgroup":
-            raise ValueError("core_share: needs cpu_allocator 'cgroup'")
-        if self.pod_overhead < 0:
-            raise ValueError(f"pod_overhead: expected 0 or more, got {self.pod_overhead}")
-        if self.record_limit < MIB:
-            raise ValueError(f"record_limit: expected 1MiB or more, got {self.record_limit}")
+            raise OptionError(("core_share", "needs cpu_allocator 'cgroup'"))
         if self.allow_control and self.token_file is None and self.control_port is None:
-            raise ValueError(
-                "allow_control: needs a token (--token-file FILE) or a port of its own for "
-                "control (--control-port PORT); by itself it let every web page open on this "
-                "machine load models"
+            told = (
+                "needs a token (--token-file FILE) or a port of its own for control "
+                "(--control-port PORT); by itself it let every web page open on this machine load "
+                "models"
             )
+            raise OptionError(("allow_control", told))
         if self.allow_uploads and not (self.allow_control or self.control_port is not None):
-            raise ValueError("allow_uploads: needs --control-port, or --allow-control with a token")
+            told = "needs --control-port, or --allow-control with a token"
+            raise OptionError(("allow_uploads", told))
         for name in self.allowed_hosts:
             if not host_name(name):
-                raise ValueError(
-                    f"allowed_hosts: expected names such as host.example, got {name!r}"
-                )
+                expected = f"expected names such as host.example, got {name!r}"
+                raise OptionError(("allowed_hosts", expected))
         try:
             list(map(checked_origin, self.allowed_origins))
         except ValueError as error:
-            raise ValueError(f"allowed_origins: {error}") from None
+            raise OptionError(("allowed_origins", str(error))) from None
+
+    def _check_scheduler(self) -> None:
+        if self.scheduler is None:
+            if self.scheduler_options:
+                raise OptionError(("scheduler_options", "needs scheduler"))
+            return
+        # Only here: the flags of a command line are listed without the schedulers.
+        from slacktide.models.plugins import admit_name
+        from slacktide.scheduling import POLICIES
+
+        try:
+            admit_name(POLICIES, self.scheduler, imports=True)
+            POLICIES.find(self.scheduler)
+        except OptionError as error:
+            raise OptionError(("scheduler", error.problems[0][1])) from error
+        try:
+            POLICIES.read(self.scheduler, self.scheduler_options)
+        except OptionError as error:
+            raise OptionError(("scheduler_options", str(error))) from error
 
     @property
     def loopback(self) -> bool:
