@@ -12,11 +12,11 @@ import os
 
 from slacktide.cli.main import main as serve
 from slacktide.domain import Batch, BatchTiming
-from slacktide.models.launching import Launching
+from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.server import app
 
 
-class RecordingLaunching(Launching):
+class RecordingLauncher(ReplicaLauncher):
     """The server's, with a pen."""
 
     _log = open(os.environ["BENCH_BATCH_LOG"], "a", buffering=1)  # noqa: SIM115  (for good)
@@ -29,5 +29,5 @@ class RecordingLaunching(Launching):
 
 def main() -> None:
     """Run the command line with it in the place of the server's."""
-    app.Launching = RecordingLaunching  # the one seam that sees every batch
+    app.ReplicaLauncher = RecordingLauncher  # the one seam that sees every batch
     serve()

@@ -283,7 +283,7 @@ class Run:
             greeting = _greeting(f"after-{attempt}", 10**6 + 3 * attempt)
             asyncio.run(generator.run(greeting))
             answers = {s.model: s.answer for s in generator.stories[-len(greeting) :]}
-            # 422: by chance its input was convicted, as workers died under it twice.
+            # 422: by chance its input was blocked, as workers died under it twice.
             fine = set(answers.values()) <= {"200", "422"}
             if fine:
                 break

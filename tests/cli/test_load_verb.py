@@ -90,4 +90,4 @@ def test_ctrl_c_reports_what_was_done(server: slacktide.Server):
 def _answered(server: slacktide.Server) -> int:
     """Requests with a result since the server started."""
     (version,) = server.app.catalog.all()
-    return version.tally.success.count
+    return version.counters.success.count

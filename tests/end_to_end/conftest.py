@@ -562,7 +562,7 @@ def _nothing_left(app: App) -> None:
         assert version.arena.bytes_in_use == 0, version.name
         assert version.in_flight == 0, version.name
         version.arena.check_invariants()
-    assert app.fleet._budget.bytes_in_use == 0
+    assert app.models._budget.bytes_in_use == 0
 
 
 @contextlib.contextmanager

@@ -232,7 +232,7 @@ def test_poison_counts_for_nothing_while_others_are_served(fragile: Any) -> None
         assert "crashed on this request, twice" in answer.error
         assert [one.result().status for one in honest] == [200] * 3
     assert risen(fragile, "divide", before, Reason.CRASHED) == 6
-    assert fragile.look(lambda app: app.catalog.find("divide", None).tally.circuit_openings) == 0
+    assert fragile.look(lambda app: app.catalog.find("divide", None).counters.circuit_openings) == 0
     answer = fragile.infer("divide", division(fragile, 1, 3))
     assert answer.json["outputs"][0]["data"] == [-(2**62), -(2**61)]
     assert fragile.get("/v2/health/ready").status == 200
@@ -242,11 +242,11 @@ def test_the_same_input_does_not_crash_a_model_again(fragile: Any) -> None:
     calls = [fragile.later("repeated", poison(fragile, 0)) for _ in range(5)]
     statuses = sorted(call.result().status for call in calls)
     assert statuses == [422, 422, 422, 422, 500]
-    crashes = fragile.look(lambda app: app.catalog.find("repeated", None).tally.crashes)
+    crashes = fragile.look(lambda app: app.catalog.find("repeated", None).counters.crashes)
     again = fragile.infer("repeated", poison(fragile, 0))
     assert again.status == 422
     assert "the same input has just crashed the model" in again.error
-    assert crashes == fragile.look(lambda app: app.catalog.find("repeated", None).tally.crashes)
+    assert crashes == fragile.look(lambda app: app.catalog.find("repeated", None).counters.crashes)
     assert fragile.infer("repeated", division(fragile, 0, 0)).status == 200
 
 
@@ -414,7 +414,7 @@ def test_a_slot_is_kept_while_a_running_batch_names_it(fragile: Any) -> None:
     """Both slots: that of the body, and that of the tensors which came as JSON."""
 
     def used() -> int:
-        return int(fragile.look(lambda app: app.fleet._budget.bytes_in_use))
+        return int(fragile.look(lambda app: app.models._budget.bytes_in_use))
 
     long = fragile.spin_call(1, padding="x" * 60_000)  # long enough to be announced
     endless = fragile.spin_call(fragile.FOREVER)
@@ -478,7 +478,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body(fragile: Any) -> None:
         head += b"Content-Length: 9999999\r\n\r\n"
         connection.sendall(head + b"{" * 1000)
         fragile.until(lambda app: app.driver.in_flight == 1, "the body is announced")
-        assert fragile.look(lambda app: app.fleet._budget.bytes_in_use) >= 9999999
+        assert fragile.look(lambda app: app.models._budget.bytes_in_use) >= 9999999
     cancelled(fragile, "matmul", before, Reason.DISCONNECTED)
 
 

@@ -22,7 +22,7 @@ def times_of(app: App) -> Any:
 def counts_of(app: App) -> Any:
     version = app.catalog.find("spin", None)
     assert version is not None
-    return version.tally.samples
+    return version.counters.samples
 
 
 def burst(house: Any, application: str) -> None:

@@ -66,7 +66,7 @@ class Peaks:
             pools = app.engine.state.pools.values()
             self.waiting = max(self.waiting, *(len(pool.scheduler) for pool in pools))
             self.in_flight = max(self.in_flight, app.driver.in_flight)
-            self.nbytes = max(self.nbytes, app.fleet._budget.bytes_in_use)
+            self.nbytes = max(self.nbytes, app.models._budget.bytes_in_use)
             await asyncio.sleep(0.001)
 
 

@@ -24,9 +24,9 @@ from slacktide.domain import PlanChanged
 from slacktide.engine import EngineSettings
 from slacktide.executors import available_cores
 from slacktide.executors.onnx_file import OnnxFile
+from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository import ProfileStore, Repository
-from slacktide.models.resizing import ResizeOutcome
-from slacktide.models.shelf import ProfileShelf
+from slacktide.models.resize_tracker import ResizeOutcome
 from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.recording import Call, Recording, replay
 from slacktide.wire.errors import ControlError
@@ -63,7 +63,7 @@ def state_profile(zoo: Any, name: str = "matmul") -> None:
             "max_batch": interface.max_batch,
         },
     }
-    ProfileStore().save(definition, ProfileShelf._key(definition), document)
+    ProfileStore().save(definition, ProfileCache._key(definition), document)
 
 
 def cores_of(lane: str) -> Callable[[Any], int]:
@@ -77,7 +77,7 @@ def cores_of(lane: str) -> Callable[[Any], int]:
 
 def confirmed(app: Any) -> int:
     """Resizes that ended with what was asked for."""
-    outcomes: Counter[ResizeOutcome] = app.driver.replicas.resizing.outcomes
+    outcomes: Counter[ResizeOutcome] = app.driver.replicas.resizes.outcomes
     return outcomes[ResizeOutcome.CONFIRMED]
 
 
@@ -191,7 +191,7 @@ def test_a_server_that_drains_while_it_resizes_answers_what_is_in_flight(
 
 def _have(app: Any, count: int) -> None:
     """Plan so many cores for every lane."""
-    plan = app.fleet._deployed.plan()
+    plan = app.models._plan_builder.plan()
     lanes = tuple(replace(lane, cores=lane.cores[:count]) for lane in plan.lanes)
     app.driver.post(PlanChanged(replace(plan, lanes=lanes)))
     app.driver.flush()
@@ -274,7 +274,9 @@ def test_a_worker_killed_while_it_grows_is_replaced_with_what_was_planned(
         house.until(lambda app: cores_of("matmul")(app) == BASE, "it has grown")
         pid = house.worker("matmul")
         os.kill(pid, 9)
-        house.until(lambda app: app.catalog.find("matmul", None).tally.crashes == 1, "it is lost")
+        house.until(
+            lambda app: app.catalog.find("matmul", None).counters.crashes == 1, "it is lost"
+        )
         house.until(_replicas(1), "it is replaced")
         house.good()
         assert len(os.sched_getaffinity(house.worker("matmul"))) == BASE

@@ -35,6 +35,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import EngineSettings
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository import (
     ModelDefinition,
     ProfileKey,
@@ -49,7 +50,6 @@ from slacktide.models.repository.settings_file import parse_settings, validate_s
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
-from slacktide.models.shelf import ProfileShelf
 from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
 from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
 from slacktide.recording.records import Call
@@ -207,7 +207,7 @@ def profile_examples() -> list[bytes]:
     return [path.read_bytes()]
 
 
-class Shelf(ProfileShelf):
+class Profiles(ProfileCache):
     """One whose model and machine are always the same."""
 
     @staticmethod
@@ -220,7 +220,7 @@ def run_profiles(data: bytes) -> None:
     for path in definition.folder.glob("profile.*"):
         path.unlink()
     next(ProfileStore()._places(definition, KEY.hardware)).write_bytes(data)
-    known = Shelf(ProfileStore()).find(definition, (1, 2))
+    known = Profiles(ProfileStore()).find(definition, (1, 2))
     if known is not None:
         table = known.record.table
         for rows in (1, 3, 64):

@@ -13,10 +13,10 @@ from slacktide.domain import Deployment, Route
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.models import versions as versions_module
-from slacktide.models.fleet import Fleet, FleetSettings, machine_reason
-from slacktide.models.lanes import Deployed
+from slacktide.models.core_layout import PlanBuilder
+from slacktide.models.model_counters import ModelCounters
+from slacktide.models.model_manager import ModelManager, ModelManagerSettings, machine_reason
 from slacktide.models.repository import ModelSettings
-from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.server.control_plane import ServerControlPlane
@@ -27,7 +27,7 @@ NOTHING: Any = None
 
 def loaded() -> LoadedVersion:
     times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
-    version = LoadedVersion("m", "1", 0, NOTHING, NOTHING, Arena(1 << 20), NOTHING, Tally())
+    version = LoadedVersion("m", "1", 0, NOTHING, NOTHING, Arena(1 << 20), NOTHING, ModelCounters())
     version.add_pool(NOTHING, times)
     return version
 
@@ -47,7 +47,7 @@ def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     assert version.is_up
     version.definition = SimpleNamespace(settings=ModelSettings())
     version.interface = ModelInterface((), (), 4)
-    builder = Deployed((0,))
+    builder = PlanBuilder((0,))
     builder.add([version], builder.layout_with("m", version.definition.settings))
     plan = builder.plan()
     assert plan.deployments == tuple(Deployment(p.id, "shared", 4) for p in version.pools)
@@ -91,7 +91,7 @@ def test_payloads_stay_until_the_last_call_has_left_a_retired_version():
     asyncio.run(main())
 
 
-class Shelf:
+class Unreadable:
     """A repository of one name that nothing can be read of."""
 
     def scan(self) -> tuple[Any, ...]:
@@ -104,26 +104,25 @@ class Shelf:
 def test_an_unforeseen_error_is_one_models_and_readiness_asks_for_those_of_the_start():
     async def main() -> None:
         catalog = Catalog()
-        repository: Any = Shelf()
-        fleet = Fleet(
-            FleetSettings((0,)),
+        repository: Any = Unreadable()
+        manager = ModelManager(
+            ModelManagerSettings((0,)),
             catalog,
             NOTHING,
             {},
             MemoryBudget(1 << 20),
             NOTHING,
             NOTHING,
-            NOTHING,
         )
-        control = ServerControlPlane(catalog, fleet, repository, broken=asyncio.Event())
+        control = ServerControlPlane(catalog, manager, repository, broken=asyncio.Event())
         control.started = True
         cleaned: list[str] = []
         with pytest.raises(ControlError, match="unexpected RuntimeError"):
-            await fleet.load(repository, "later", cleanup=lambda: cleaned.append("later"))
+            await manager.load(repository, "later", cleanup=lambda: cleaned.append("later"))
         assert cleaned == ["later"]
         assert catalog.absence("later", None) is not None
         assert control.ready()
-        await fleet.load_all(repository)
+        await manager.load_all(repository)
         assert catalog.absence("odd", "1") is not None
         assert not control.ready()
 

@@ -39,8 +39,8 @@ from slacktide.engine import Engine, PoolParts
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer
-from slacktide.models.resizing import Resizing
-from slacktide.models.tally import BUDGET_BOUNDS, LATENCY_BOUNDS, Tally
+from slacktide.models.model_counters import BUDGET_BOUNDS, LATENCY_BOUNDS, ModelCounters
+from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
 from slacktide.observability.metrics.families import OLD_NAMES
@@ -72,7 +72,7 @@ class World:
         self._versions: dict[PoolId, LoadedVersion] = {}
         self.scaling = ScalingPlanner((0, 1))
         self.runtime = Runtime(self.engine, (self.scaling,))
-        self.resizing = Resizing(lambda: self.now, lambda event: None)
+        self.resizes = ResizeTracker(lambda: self.now, lambda event: None)
         self.now = 0.0
         workers = SimpleNamespace(fork_server_pid=os.getpid(), worker_pids=(os.getpid(),))
         self.metrics = Metrics(
@@ -80,7 +80,7 @@ class World:
             self.runtime,
             self.budget,
             self.scaling,
-            self.resizing,
+            self.resizes,
             process_executor=workers,
             nvml=FakeGpus(),
             pod=PodAllocator(SimpleNamespace()),
@@ -93,7 +93,12 @@ class World:
         )
 
     def load(
-        self, name: str, version: str = "1", *, generation: int = 0, tally: Tally | None = None
+        self,
+        name: str,
+        version: str = "1",
+        *,
+        generation: int = 0,
+        counters: ModelCounters | None = None,
     ) -> LoadedVersion:
         nothing: Any = None
         loaded = LoadedVersion(
@@ -104,7 +109,7 @@ class World:
             nothing,
             Arena(1 << 16, budget=self.budget),
             nothing,
-            tally or Tally(),
+            counters or ModelCounters(),
             VersionState.READY,
         )
         pool = loaded.add_pool(nothing, ClassedTimes(TABLE))
@@ -183,7 +188,7 @@ def test_no_family_is_declared_twice_and_all_have_help(world: World) -> None:
 
 def test_what_profiling_costs_and_has_found(world: World) -> None:
     loaded = world.load("mlp")
-    counts = loaded.tally.samples
+    counts = loaded.counters.samples
     counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
     counts.singled = 4
     assert "slacktide_run_class_seconds" not in world.samples()
@@ -206,16 +211,16 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
 
 
 def test_counters_equal_the_tallies(world: World) -> None:
-    tally = world.load("mlp").tally
-    tally.load_s = 1.5
-    tally.executed(3, TIMING, 1)
-    tally.answered(Outcome(Reason.ON_TIME, 1.0, 0.002, 0.010, 3, 0.030), 2, TIMING)
-    tally.answered(Outcome(Reason.AFTER_DEADLINE, 1.0, 0.2, 0.010, 3, -0.02), 1, TIMING)
+    counters = world.load("mlp").counters
+    counters.load_s = 1.5
+    counters.executed(3, TIMING, 1)
+    counters.answered(Outcome(Reason.ON_TIME, 1.0, 0.002, 0.010, 3, 0.030), 2, TIMING)
+    counters.answered(Outcome(Reason.AFTER_DEADLINE, 1.0, 0.2, 0.010, 3, -0.02), 1, TIMING)
     for reason in (Reason.HOPELESS, Reason.QUEUE_FULL, Reason.QUEUE_FULL, Reason.BAD_INPUT):
-        tally.answered(Outcome(reason, 1.0), 1, None)
+        counters.answered(Outcome(reason, 1.0), 1, None)
     for reason in (Reason.CRASHED, Reason.DISCONNECTED):
-        tally.answered(Outcome(reason, 1.0), 1, None)
-    tally.crashes = 2
+        counters.answered(Outcome(reason, 1.0), 1, None)
+    counters.crashes = 2
     found = world.samples()
 
     assert found["nv_inference_request_success"] == {(): 2}
@@ -237,16 +242,16 @@ def test_counters_equal_the_tallies(world: World) -> None:
 
     outcomes = found["slacktide_outcomes_total"]
     expected = {(reason.kind.value, reason.label): 0 for reason in Reason}
-    expected.update({(r.kind.value, r.label): n for r, n in tally.by_reason.items()})
+    expected.update({(r.kind.value, r.label): n for r, n in counters.by_reason.items()})
     assert outcomes == expected
     assert sum(outcomes.values()) == 8
 
 
 def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> None:
-    tally = world.load("mlp").tally
+    counters = world.load("mlp").counters
     for queue_s, budget_s in ((0.002, 0.5), (0.3, -0.2), (20.0, -9.0)):
-        tally.answered(Outcome(Reason.ON_TIME, 0.0, queue_s, 0.010, 1, budget_s), 1, None)
-    tally.executed(300, TIMING, 1)
+        counters.answered(Outcome(Reason.ON_TIME, 0.0, queue_s, 0.010, 1, budget_s), 1, None)
+    counters.executed(300, TIMING, 1)
     found = world.samples()
 
     queue = [found["slacktide_queue_seconds_bucket"][(f"{le:g}",)] for le in LATENCY_BOUNDS]
@@ -273,10 +278,10 @@ def test_histograms_are_cumulative_and_agree_with_the_tally(world: World) -> Non
 
 
 def test_numbers_have_no_exponent(world: World) -> None:
-    tally = world.load("mlp").tally
-    tally.success.add(150754.811904)
-    tally.end_to_end_s.add(150754.811904)
-    tally.rows_served = 10**20
+    counters = world.load("mlp").counters
+    counters.success.add(150754.811904)
+    counters.end_to_end_s.add(150754.811904)
+    counters.rows_served = 10**20
     page = world.metrics.render().decode()
     assert 'nv_inference_request_duration_us{model="mlp",version="1"} 150754811904\n' in page
     lines = [line for line in page.splitlines() if not line.startswith("#")]
@@ -374,7 +379,7 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     ]
     for at, events in turns:
         world.runtime.handle(events, now=at)
-    world.resizing.begin("mlp", (0, 1), [0])
+    world.resizes.begin("mlp", (0, 1), [0])
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 1}
     assert found["slacktide_lane_target_cores"] == {("mlp",): 2}
@@ -391,7 +396,7 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
     assert found["slacktide_session_bytes"] == {("2",): 3000, ("1",): 1000}
 
     world.now = 0.03
-    world.resizing.told("mlp", 0, Resized((0, 1)), wanted=(0,))
+    world.resizes.told("mlp", 0, Resized((0, 1)), wanted=(0,))
     world.runtime.handle([LaneResized("mlp", (0, 1))], now=3.0)
     found = world.samples()
     assert found["slacktide_lane_cores"] == {("mlp",): 2}
@@ -404,9 +409,9 @@ def test_what_scaling_wishes_for_has_and_costs(world: World) -> None:
 
 def test_a_version_that_is_loaded_anew_is_one_series_that_goes_on(world: World) -> None:
     old = world.load("mlp")
-    old.tally.answered(Outcome(Reason.ON_TIME, 1.0, 0.0, 0.01, 1, 0.1), 1, None)
+    old.counters.answered(Outcome(Reason.ON_TIME, 1.0, 0.0, 0.01, 1, 0.1), 1, None)
     old.in_flight = 2
-    new = world.load("mlp", generation=1, tally=old.tally)
+    new = world.load("mlp", generation=1, counters=old.counters)
     new.in_flight = 3
     new.pool.times.observe(0.02, (), 1, 1)
     found = world.samples()

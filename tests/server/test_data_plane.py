@@ -13,10 +13,10 @@ import pytest
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.models.inputs import InputCheck
+from slacktide.models.input_check import InputCheck
+from slacktide.models.model_counters import ModelCounters
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.observability.observers import AnsweredRequest, Observers
 from slacktide.profiles import ClassedTimes, LatencyTable
@@ -114,7 +114,9 @@ class Bench:
         self.arena = Arena(1 << 20)
         times = ClassedTimes(LatencyTable.flat(0.01, max_batch=8))
         check = InputCheck(INTERFACE, settings)
-        self.version = LoadedVersion("m", "1", 0, definition, INTERFACE, self.arena, check, Tally())
+        self.version = LoadedVersion(
+            "m", "1", 0, definition, INTERFACE, self.arena, check, ModelCounters()
+        )
         self.version.add_pool(NOTHING, times)
         catalog.serve("m", {"1": self.version})
         self.plane = ServerDataPlane(

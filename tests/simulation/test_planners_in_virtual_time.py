@@ -180,7 +180,7 @@ class TestScenariosWithPlanners:
         simulation.run(world.items(1))
 
     @pytest.mark.parametrize(
-        ("setting", "complaint"),
+        ("setting", "each"),
         [
             ("models.m.cores={min: 3, max: 2}", "models.m.cores: expected min at most max"),
             ("models.m.cores={min: 0, max: 2}", "models.m.cores.min: expected greater than or"),
@@ -202,15 +202,13 @@ class TestScenariosWithPlanners:
             ("models.m.latency.cores=[1, 2, 3]", "models.m.cores: the profile of 'm' "),
         ],
     )
-    def test_what_cannot_be_is_named(
-        self, tmp_path: Path, setting: str, complaint: str | None
-    ) -> None:
-        if complaint is None:
+    def test_what_cannot_be_is_named(self, tmp_path: Path, setting: str, each: str | None) -> None:
+        if each is None:
             build(self.read(tmp_path, setting))
             return
         with pytest.raises(ScenarioError) as caught:
             build(self.read(tmp_path, setting))
-        assert complaint in str(caught.value)
+        assert each in str(caught.value)
 
 
 class TestRecordings:

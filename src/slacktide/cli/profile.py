@@ -59,15 +59,15 @@ def profile(
     """
     from slacktide.executors import ProcessExecutor, available_cores
     from slacktide.executors.timed_replica import MeasuringError
-    from slacktide.models.lanes import lay_out
-    from slacktide.models.launching import source_of
+    from slacktide.models.core_layout import assign_lanes
+    from slacktide.models.profile_cache import ProfileCache, ProfiledModel
+    from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository import (
         ModelDefinition,
         ProfileStore,
         Repository,
         RepositoryError,
     )
-    from slacktide.models.shelf import KnownModel, ProfileShelf
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import ReportError, profile_page
 
@@ -92,21 +92,21 @@ def profile(
         definitions = tuple(d for d in definitions if d.version == version)
         if not definitions:
             fail(f"--version: {version!r} is not served")
-    shelf = ProfileShelf(ProfileStore(state_dir))
+    profiles = ProfileCache(ProfileStore(state_dir))
 
     def threads_of(definition: ModelDefinition) -> tuple[int, ...]:
         """Of its sessions if it were served here alone; none if its cores stay as they are."""
-        layout = lay_out({definition.name: definition.settings}, usable, allow_fewer=True)
+        layout = assign_lanes({definition.name: definition.settings}, usable, allow_fewer=True)
         lane = layout.scaled_lane(definition.name)
         return () if lane is None else lane.threads(definition.settings)
 
-    async def measure_all() -> list[tuple[str, KnownModel]]:
+    async def measure_all() -> list[tuple[str, ProfiledModel]]:
         executor = ProcessExecutor()
         try:
             found = []
             for definition in definitions:
                 with progress_bar(shown=not json) as move:
-                    known = await shelf.measure(
+                    known = await profiles.measure(
                         definition,
                         source_of(definition, threads_of(definition)),
                         executor,

@@ -19,9 +19,9 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.models.fleet import machine_reason
-from slacktide.models.lanes import LaneError, lane_conflicts, lay_out
-from slacktide.models.launching import source_of
+from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
+from slacktide.models.model_manager import machine_reason
+from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     ModelFileError,
@@ -128,7 +128,7 @@ async def try_loading(
                 continue
             try:
                 beside = {**fitting, listed.name: listed.definitions[0].settings}
-                layout = lay_out(beside, cores)
+                layout = assign_lanes(beside, cores)
                 lane = layout.scaled_lane(listed.name)
                 for definition in listed.definitions:
                     threads = () if lane is None else lane.threads(definition.settings)

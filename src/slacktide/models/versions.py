@@ -16,10 +16,10 @@ from slacktide.domain import PoolId
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import ModelSource, SessionSize
-from slacktide.models.convictions import Convictions
-from slacktide.models.inputs import InputCheck
+from slacktide.models.input_blocklist import InputBlocklist
+from slacktide.models.input_check import InputCheck
+from slacktide.models.model_counters import ModelCounters
 from slacktide.models.repository.definition import ModelDefinition
-from slacktide.models.tally import Tally
 from slacktide.profiles import ClassedTimes
 
 log = logging.getLogger("slacktide.models")
@@ -70,7 +70,7 @@ class LoadedVersion:
     interface: ModelInterface
     arena: Arena
     check: InputCheck
-    tally: Tally
+    counters: ModelCounters
     state: VersionState = VersionState.LOADING
     reason: str = ""
     """Why it is unavailable."""
@@ -80,7 +80,7 @@ class LoadedVersion:
     """At least one once it is complete (`add_pool`)."""
     in_flight: int = 0
     """Calls that have not been answered."""
-    convictions: Convictions = field(default_factory=Convictions)
+    blocklist: InputBlocklist = field(default_factory=InputBlocklist)
     cleanup: Callable[[], None] | None = None
     """Deletes files that are here for this load only; blocks. Other versions may share it."""
     _drained: list[asyncio.Future[None]] = field(default_factory=list)

@@ -28,11 +28,11 @@ from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor
 from slacktide.executors.quota import choose_allocator
 from slacktide.frontends.security import Credentials
-from slacktide.models.fleet import Fleet, FleetSettings
-from slacktide.models.launching import Launching
-from slacktide.models.pools import Pools
+from slacktide.models.model_manager import ModelManager, ModelManagerSettings
+from slacktide.models.pool_factory import ModelPoolFactory
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.models.repository import ProfileStore, Repository, Staging
-from slacktide.models.shelf import ProfileShelf
 from slacktide.models.versions import Catalog
 from slacktide.observability.access import AccessLogger
 from slacktide.observability.metrics import Metrics
@@ -94,8 +94,10 @@ class App:
         self.recorder: Recorder | None = None
         if settings.record is not None:
             self.recorder = Recorder(settings.record, engine_settings, limit=settings.record_limit)
-        shelf = ProfileShelf(ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s)
-        pools = Pools(
+        profiles = ProfileCache(
+            ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s
+        )
+        pools = ModelPoolFactory(
             self.catalog,
             scheduler=settings.scheduler,
             options=settings.scheduler_options,
@@ -103,24 +105,24 @@ class App:
         )
         self.engine = Engine(pools.parts, engine_settings)
         self.scaling = ScalingPlanner(found.numbers)
-        launching = Launching(self.catalog, self._executors, self.engine)
+        launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
         self.driver = Driver(
-            self.engine, launching, planners=(self.scaling,), recorder=self.recorder
+            self.engine, launcher, planners=(self.scaling,), recorder=self.recorder
         )
-        self.fleet = Fleet(
-            FleetSettings(
+        self.models = ModelManager(
+            ModelManagerSettings(
                 cores=found.numbers,
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
             ),
             self.catalog,
-            shelf,
+            profiles,
             self._executors,
             budget,
             self.driver,
-            launching,
+            launcher,
         )
-        launching.plan_again = self.fleet.apply
+        launcher.plan_again = self.models.apply
         self.data = ServerDataPlane(
             self.driver,
             self.catalog,
@@ -132,7 +134,7 @@ class App:
         )
         self.control = ServerControlPlane(
             self.catalog,
-            self.fleet,
+            self.models,
             self.repository,
             self.driver.broken,
             staging=self._staging(),
@@ -142,7 +144,7 @@ class App:
             self.driver.runtime,
             budget,
             self.scaling,
-            self.driver.replicas.resizing,
+            self.driver.replicas.resizes,
             process_executor=process,
             pod=found.pod,
             recorder=self.recorder,
@@ -172,7 +174,7 @@ class App:
             )
         try:
             await self.front_ends.start()
-            await self.fleet.load_all(self.repository)
+            await self.models.load_all(self.repository)
         except Exception:
             await self.close()
             raise

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from slacktide.domain import BatchTiming, Cancelled, Outcome, OutcomeKind, Reason, Refused
 from slacktide.executors.arena import Slot
 from slacktide.executors.ports import Payload
-from slacktide.models.convictions import FRESH_S
-from slacktide.models.inputs import CheckedInputs
+from slacktide.models.input_blocklist import BLOCK_S
+from slacktide.models.input_check import CheckedInputs
 from slacktide.models.versions import LoadedVersion
 from slacktide.observability.observers import AnsweredRequest
 from slacktide.server.call_states import (
@@ -128,7 +128,7 @@ class ServerCall:
         try:
             version = self._find()
             options = self._options = parse_parameters(parameters)
-            self._check_convictions(version)
+            self._check_blocklist(version)
             limit = version.definition.settings.limits.payload
             if limit is not None and length > limit + _HEADER_ALLOWANCE:
                 message = f"body: expected at most {limit} bytes, got {length}"
@@ -170,7 +170,7 @@ class ServerCall:
             checked = version.check.check(call.inputs)
             self._wanted = version.check.check_outputs(call.outputs)
             self._rows = checked.rows
-            self._check_convictions(version, checked)
+            self._check_blocklist(version, checked)
             if before is _OPEN:
                 plane.limits.admit(context.client)
                 version.enter()
@@ -200,7 +200,7 @@ class ServerCall:
             assert version is not None
             if driver.cancel(self.id, reason):
                 outcome = Outcome(reason, driver.clock())
-                version.tally.answered(outcome, self._rows, None)
+                version.counters.answered(outcome, self._rows, None)
                 self._observe(version, outcome, has_result=False)
             else:  # a fault came before the engine knew of it
                 self._free()
@@ -215,12 +215,12 @@ class ServerCall:
         """See `RequestOwner.answered`."""
         version = self._version
         assert version is not None
-        version.tally.answered(outcome, self._rows, timing)
+        version.counters.answered(outcome, self._rows, timing)
         self._step(_ANSWER)
         if outcome.reason is Reason.CRASHED and self._payload is not None:
-            self._convict(version)
-        elif version.convictions.inputs and outputs is not None:
-            version.convictions.served(self.context.connection)
+            self._block_inputs(version)
+        elif version.blocklist.inputs and outputs is not None:
+            version.blocklist.forgive(self.context.connection)
         answer = self._answer = self._make_reply(version, outcome, outputs)
         if self._plane.observers:
             self._observe(version, outcome, has_result=answer.outputs is not None)
@@ -259,20 +259,20 @@ class ServerCall:
             raise plane.absence(self.model, self._version_name)
         return version
 
-    def _check_convictions(
+    def _check_blocklist(
         self, version: LoadedVersion, checked: CheckedInputs | None = None
     ) -> None:
         """Raises WireError if its input (where it is known), or several from its connection, have
         crashed `version` lately."""
-        convictions = version.convictions
-        if not convictions.inputs:
+        blocklist = version.blocklist
+        if not blocklist.inputs:
             return
         now = self._plane.driver.clock()
-        if not convictions.fresh(now=now):
+        if not blocklist.is_active(now=now):
             return
-        if checked is not None and convictions.knows([(t.shape, t.data) for t in checked.tensors]):
+        if checked is not None and blocklist.contains([(t.shape, t.data) for t in checked.tensors]):
             raise WireError(Reason.CRASHED_BEFORE, "")
-        if convictions.blocked_for(self.context.connection, now=now):
+        if blocklist.blocked_for(self.context.connection, now=now):
             raise WireError(Reason.CONNECTION_BLOCKED, "")
 
     def _store(self, version: LoadedVersion, checked: CheckedInputs) -> Payload:
@@ -315,20 +315,20 @@ class ServerCall:
 
     # ── its end ──────────────────────────────────────────────────────────────────────────────
 
-    def _convict(self, version: LoadedVersion) -> None:
+    def _block_inputs(self, version: LoadedVersion) -> None:
         """It has crashed `version` twice: refuse its input for a while, also where that waits."""
         driver, context = self._plane.driver, self.context
-        convictions = version.convictions
-        convictions.convict(self._tensors(version), context.connection, now=driver.clock())
+        blocklist = version.blocklist
+        blocklist.add(self._tensors(version), context.connection, now=driver.clock())
         log.warning(
             "%s:%s crashed twice on a request from %s; its input is refused for %g s",
             version.name,
             version.version,
             context.client,
-            FRESH_S,
+            BLOCK_S,
         )
         for other in [owner for owner in driver.waiting() if isinstance(owner, ServerCall)]:
-            if other._version is version and convictions.knows(other._tensors(version)):
+            if other._version is version and blocklist.contains(other._tensors(version)):
                 driver.post(Cancelled(other.id, Reason.CRASHED_BEFORE))
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
@@ -366,7 +366,7 @@ class ServerCall:
                 reply.retry_after_s = version.expected_alone
             elif outcome.reason is Reason.CONNECTION_BLOCKED:
                 at, connection = outcome.at, self.context.connection
-                reply.retry_after_s = version.convictions.blocked_for(connection, now=at)
+                reply.retry_after_s = version.blocklist.blocked_for(connection, now=at)
             return reply
         specs = version.interface.outputs
         reply.outputs = [

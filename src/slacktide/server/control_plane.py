@@ -10,7 +10,8 @@ from typing import Any
 from slacktide._version import __version__
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
-from slacktide.models.fleet import Fleet
+from slacktide.models.model_counters import Duration, ModelCounters
+from slacktide.models.model_manager import ModelManager
 from slacktide.models.repository import (
     Repository,
     RepositoryError,
@@ -20,7 +21,6 @@ from slacktide.models.repository import (
     split_parameters,
 )
 from slacktide.models.repository.triton.translate import PLATFORM
-from slacktide.models.tally import Duration, Tally
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError
@@ -43,7 +43,7 @@ class ServerControlPlane:
     def __init__(
         self,
         catalog: Catalog,
-        fleet: Fleet,
+        manager: ModelManager,
         repository: Repository,
         broken: asyncio.Event,
         *,
@@ -55,7 +55,7 @@ class ServerControlPlane:
         """Whether the models of the start have been loaded, or have failed to."""
         self.draining = False
         self._catalog = catalog
-        self._fleet = fleet
+        self._models = manager
         self._repository = repository
         self._broken = broken
         self._staging = staging
@@ -158,14 +158,14 @@ class ServerControlPlane:
                         "bad_input", "parameter 'config': required where files are uploaded"
                     )
                 staged = await asyncio.to_thread(self._staging.stage, model, files, config)
-                await self._fleet.load(staged.repository(), model, cleanup=staged.discard)
+                await self._models.load(staged.repository(), model, cleanup=staged.discard)
                 return
-            await self._fleet.load(repository, model, config_override=config)
+            await self._models.load(repository, model, config_override=config)
         except RepositoryError as error:
             raise ControlError("bad_input", str(error)) from error
 
     async def unload(self, model: str) -> None:
-        await self._fleet.unload(model)
+        await self._models.unload(model)
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────
 
@@ -197,14 +197,14 @@ def _told(interface: ModelInterface) -> ModelInterface:
 
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:
     """One entry of `model_stats`; every number a plain one, cumulative since the start."""
-    tally = version.tally
+    counters = version.counters
     return {
         "name": version.name,
         "version": version.version,
-        "last_inference": tally.last_at_ms,
-        "inference_count": tally.rows_served,
-        "execution_count": tally.executions,
-        "inference_stats": _inference(tally),
+        "last_inference": counters.last_at_ms,
+        "inference_count": counters.rows_served,
+        "execution_count": counters.executions,
+        "inference_stats": _inference(counters),
         "response_stats": {},
         "batch_stats": [
             {
@@ -213,21 +213,21 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
                 "compute_infer": _stat(batch.infer),
                 "compute_output": _stat(batch.output),
             }
-            for rows, batch in sorted(tally.by_rows.items())
+            for rows, batch in sorted(counters.by_rows.items())
         ],
         "memory_usage": [],
     }
 
 
-def _inference(tally: Tally) -> dict[str, Any]:
+def _inference(counters: ModelCounters) -> dict[str, Any]:
     nothing = {"count": 0, "ns": 0}  # there is no response cache
     return {
-        "success": _stat(tally.success),
-        "fail": _stat(tally.fail),
-        "queue": _stat(tally.queue),
-        "compute_input": _stat(tally.compute_input),
-        "compute_infer": _stat(tally.compute_infer),
-        "compute_output": _stat(tally.compute_output),
+        "success": _stat(counters.success),
+        "fail": _stat(counters.fail),
+        "queue": _stat(counters.queue),
+        "compute_input": _stat(counters.compute_input),
+        "compute_infer": _stat(counters.compute_infer),
+        "compute_output": _stat(counters.compute_output),
         "cache_hit": nothing,
         "cache_miss": nothing,
     }

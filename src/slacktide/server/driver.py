@@ -45,7 +45,7 @@ from slacktide.runtime import Runtime
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
 from slacktide.server.pending import PendingRequests, RequestOwner
-from slacktide.server.replicas import Launcher, Replicas
+from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.driver")
@@ -95,7 +95,7 @@ class Driver:
         self._flush_due = False
         self._alarm = Alarm(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
-        self.replicas = Replicas(
+        self.replicas = ReplicaSupervisor(
             launcher,
             self.clock,
             keep=self._requests.store_outputs,

@@ -94,11 +94,11 @@ class Server:
 
     def load(self, model: str) -> None:
         """Load a model of the repository, or load it anew. Raises ControlError."""
-        self.call(lambda app: app.fleet.load(app.repository, model))
+        self.call(lambda app: app.models.load(app.repository, model))
 
     def unload(self, model: str) -> None:
         """Answer what a model has, then let it go. Raises ControlError."""
-        self.call(lambda app: app.fleet.unload(model))
+        self.call(lambda app: app.models.unload(model))
 
     def _run(self, ready: threading.Event, failure: list[BaseException]) -> None:
         async def main() -> None:

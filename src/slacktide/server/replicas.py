@@ -1,4 +1,4 @@
-"""`Replicas`: starts, resizes and stops the replicas of one driver, and hears what they report.
+"""`ReplicaSupervisor`: starts, resizes and stops the replicas of a driver, and takes their reports.
 
 What a replica reports is handed to the engine at once.
 """
@@ -36,7 +36,7 @@ from slacktide.executors.ports import (
     Reporter,
     Resized,
 )
-from slacktide.models.resizing import Resizing
+from slacktide.models.resize_tracker import ResizeTracker
 
 log = logging.getLogger("slacktide.driver")
 
@@ -68,7 +68,7 @@ class Launcher(Protocol):
         ...
 
 
-class Replicas:
+class ReplicaSupervisor:
     """By id, from StartReplica to StopReplica or their end. Belongs to the driver's loop."""
 
     def __init__(
@@ -90,7 +90,7 @@ class Replicas:
         self._handles: dict[int, ReplicaHandle] = {}
         self._replicas: dict[int, Replica] = {}
         self._batches: dict[int, Batch] = {}
-        self.resizing = Resizing(clock, post)
+        self.resizes = ResizeTracker(clock, post)
 
     def descriptor(self, id: int) -> int | None:
         """File descriptor that is readable when the replica has something to report; None if there
@@ -134,7 +134,7 @@ class Replicas:
             handle = self._handles.pop(replica.id, None)
             if handle is not None:
                 handle.stop()
-            self.resizing.gone(replica.lane, replica.id)
+            self.resizes.gone(replica.lane, replica.id)
             self._launcher.stopped(replica)
 
     def run(self, batch: Batch, payloads: list[Payload]) -> None:
@@ -152,7 +152,7 @@ class Replicas:
         for id in ids:
             if id in self._replicas and id not in handles:  # it waits for a file descriptor
                 self._replicas[id] = replace(self._replicas[id], cores=command.cores)
-        self.resizing.begin(command.lane, command.cores, handles)
+        self.resizes.begin(command.lane, command.cores, handles)
         for handle in handles.values():
             handle.resize(command.cores)
 
@@ -179,7 +179,7 @@ class Replicas:
             return  # it was stopped
         match event:
             case Resized():
-                self.resizing.told(replica.lane, replica.id, event, wanted=replica.cores)
+                self.resizes.told(replica.lane, replica.id, event, wanted=replica.cores)
             case BatchFinished():
                 self._finished(event, outputs)
             case BatchFailed():
@@ -213,7 +213,7 @@ class Replicas:
         self._handles.pop(replica.id, None)
         for id in [id for id, batch in self._batches.items() if batch.replica.id == replica.id]:
             del self._batches[id]
-        self.resizing.gone(replica.lane, replica.id)
+        self.resizes.gone(replica.lane, replica.id)
         log.warning("replica %d of %s is lost: %s", replica.id, replica.pool, event.detail)
         self._launcher.lost(replica, event, out_of_memory=out_of_memory)
         self._post(event)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.models.lanes import lane_conflicts
+from slacktide.models.core_layout import lane_conflicts
 from slacktide.models.repository import (
     ModelDefinition,
     Repository,

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slacktide.models.repository.errors import (
+    FolderError,
     InvalidNameError,
-    LayoutError,
     NotFoundError,
     OutsideRepositoryError,
     RepositoryError,
     UnreadableError,
 )
-from slacktide.models.repository.paths import Kind, check_version, is_name, is_version, resolve
+from slacktide.models.repository.paths import PathKind, check_version, is_name, is_version, resolve
 
 
 @pytest.mark.parametrize("name", ["a", "0", "tiny_mlp", "a.b-c_d", "A" * 128, "model.onnx"])
@@ -51,8 +51,8 @@ def test_a_file_and_a_folder_are_found_by_name(root: Path) -> None:
     (root / "m" / "1").mkdir(parents=True)
     file = root / "m" / "1" / "model.onnx"
     file.write_bytes(b"x")
-    assert resolve(root, "m", "1", kind=Kind.FOLDER) == file.parent
-    assert resolve(root, "m", "1", "model.onnx", kind=Kind.FILE) == file
+    assert resolve(root, "m", "1", kind=PathKind.FOLDER) == file.parent
+    assert resolve(root, "m", "1", "model.onnx", kind=PathKind.FILE) == file
 
 
 def test_a_link_may_point_inside_but_not_outside(root: Path, tmp_path: Path) -> None:
@@ -64,24 +64,24 @@ def test_a_link_may_point_inside_but_not_outside(root: Path, tmp_path: Path) -> 
     (root / "relative").symlink_to("../secret")
     (root / "twice").symlink_to("relative")
     (root / "sneaky").symlink_to("../repository/real")
-    assert resolve(root, "inside", kind=Kind.FILE) == root / "real"
-    assert resolve(root, "sneaky", kind=Kind.FILE) == root / "real"
+    assert resolve(root, "inside", kind=PathKind.FILE) == root / "real"
+    assert resolve(root, "sneaky", kind=PathKind.FILE) == root / "real"
     for name in ("absolute", "relative", "twice"):
         with pytest.raises(OutsideRepositoryError, match=rf"^{name}: leads out"):
-            resolve(root, name, kind=Kind.FILE)
+            resolve(root, name, kind=PathKind.FILE)
 
 
 def test_a_folder_whose_name_the_root_begins_with_is_outside(root: Path, tmp_path: Path) -> None:
     (tmp_path / "repository2").mkdir()
     (root / "m").symlink_to(tmp_path / "repository2")
     with pytest.raises(OutsideRepositoryError):
-        resolve(root, "m", kind=Kind.FOLDER)
+        resolve(root, "m", kind=PathKind.FOLDER)
 
 
 def test_the_root_itself_may_be_a_link(root: Path, tmp_path: Path) -> None:
     (root / "m").mkdir()
     (tmp_path / "link").symlink_to(root)
-    assert resolve(tmp_path / "link", "m", kind=Kind.FOLDER) == root / "m"
+    assert resolve(tmp_path / "link", "m", kind=PathKind.FOLDER) == root / "m"
 
 
 def test_other_kinds_of_files_are_refused(root: Path) -> None:
@@ -89,11 +89,11 @@ def test_other_kinds_of_files_are_refused(root: Path) -> None:
     (root / "folder").mkdir()
     (root / "file").write_text("x")
     for name in ("pipe", "folder"):
-        with pytest.raises(LayoutError, match="expected a regular file"):
-            resolve(root, name, kind=Kind.FILE)
+        with pytest.raises(FolderError, match="expected a regular file"):
+            resolve(root, name, kind=PathKind.FILE)
     for name in ("pipe", "file"):
-        with pytest.raises(LayoutError, match="expected a folder"):
-            resolve(root, name, kind=Kind.FOLDER)
+        with pytest.raises(FolderError, match="expected a folder"):
+            resolve(root, name, kind=PathKind.FOLDER)
 
 
 def test_what_is_not_there_and_loops(root: Path) -> None:
@@ -102,9 +102,9 @@ def test_what_is_not_there_and_loops(root: Path) -> None:
     (root / "file").write_text("x")
     for names in (("missing",), ("dangling",), ("file", "below")):
         with pytest.raises(NotFoundError):
-            resolve(root, *names, kind=Kind.FILE)
+            resolve(root, *names, kind=PathKind.FILE)
     with pytest.raises((UnreadableError, NotFoundError)):
-        resolve(root, "loop", kind=Kind.FILE)
+        resolve(root, "loop", kind=PathKind.FILE)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
@@ -119,12 +119,12 @@ def test_what_is_not_there_and_loops(root: Path) -> None:
         min_size=1,
         max_size=4,
     ),
-    st.sampled_from(Kind),
+    st.sampled_from(PathKind),
 )
-@example(["..", "secret"], Kind.FILE)
-@example(["m", "..", "..", "secret"], Kind.FILE)
-@example(["out"], Kind.FILE)
-def test_no_names_lead_outside(root: Path, names: list[str], kind: Kind) -> None:
+@example(["..", "secret"], PathKind.FILE)
+@example(["m", "..", "..", "secret"], PathKind.FILE)
+@example(["out"], PathKind.FILE)
+def test_no_names_lead_outside(root: Path, names: list[str], kind: PathKind) -> None:
     (root / "m" / "1").mkdir(parents=True, exist_ok=True)
     (root / "m" / "1" / "model.onnx").write_bytes(b"x")
     root.with_name("secret").write_text("x")

@@ -10,8 +10,8 @@ import pytest
 from slacktide.models.repository import Repository, RepositoryError
 from slacktide.models.repository import repository as reading
 from slacktide.models.repository.errors import (
+    FolderError,
     InvalidNameError,
-    LayoutError,
     ModelConfigError,
     NotFoundError,
     OutsideRepositoryError,
@@ -127,7 +127,7 @@ def test_a_models_folder_given_as_a_repository(root: Path, make: str, message: s
     file = root / make
     file.parent.mkdir(exist_ok=True)
     file.write_bytes(b"x")
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(FolderError) as caught:
         Repository(root).scan()
     assert message in str(caught.value)
 
@@ -136,7 +136,7 @@ def test_a_repository_that_is_not_there(root: Path) -> None:
     with pytest.raises(NotFoundError, match="expected a repository folder, there is none"):
         Repository(root / "nothing").scan()
     (root / "file").write_text("x")
-    with pytest.raises(LayoutError, match="expected a repository folder, got a file"):
+    with pytest.raises(FolderError, match="expected a repository folder, got a file"):
         Repository(root / "file").scan()
 
 

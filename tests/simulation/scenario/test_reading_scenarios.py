@@ -74,7 +74,7 @@ def lines_of(text: str, old: str, new: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "complaint"),
+    ("old", "new", "each"),
     [
         ("seeds: [1, 2]", "seeds: [1, 1]", "s.yaml, line 2: seeds: expected each seed once"),
         ("seeds: [1, 2]", "seed: 1", "s.yaml, line 2: seed: unknown key; did you mean 'seeds'?"),
@@ -94,16 +94,14 @@ def lines_of(text: str, old: str, new: str) -> str:
         ("duration: 1s", "[", "s.yaml: line "),
     ],
 )
-def test_mistakes_are_named_with_line_and_key(
-    read: Read, old: str, new: str, complaint: str
-) -> None:
+def test_mistakes_are_named_with_line_and_key(read: Read, old: str, new: str, each: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(text=lines_of(GRID, old, new))
-    assert complaint in str(caught.value)
+    assert each in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("setting", "complaint"),
+    ("setting", "each"),
     [
         ("duration", "--set: expected KEY=VALUE"),
         ("duration=2", "--set duration: duration: expected a duration"),
@@ -112,14 +110,14 @@ def test_mistakes_are_named_with_line_and_key(
         ("grid.scheduler=[slak]", "--set grid.scheduler (grid): scheduler.name: expected a sched"),
     ],
 )
-def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) -> None:
+def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         read(setting)
-    assert complaint in str(caught.value)
+    assert each in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("settings", "each"),
     [
         (["applications.web.arrivals=poisson:-1"], "web.arrivals: rate: must be positive"),
         (["applications.web.arrivals=poison:1"], "did you mean 'poisson'"),
@@ -198,7 +196,7 @@ def test_bad_settings_name_themselves(read: Read, setting: str, complaint: str) 
     ],
 )
 def test_what_only_building_shows_is_named_too(
-    read: Read, tmp_path: Path, settings: list[str], complaint: str
+    read: Read, tmp_path: Path, settings: list[str], each: str
 ) -> None:
     (tmp_path / "empty.csv").write_text("time_s\n")
     (tmp_path / "back.csv").write_text("time_s\n2\n1\n")
@@ -206,7 +204,7 @@ def test_what_only_building_shows_is_named_too(
     (tmp_path / "zero.csv").write_text("time_s,bandwidth_mbps\n0,0\n1,0\n")
     with pytest.raises(ScenarioError) as caught:
         build(read(*settings)[0])
-    assert complaint in str(caught.value)
+    assert each in str(caught.value)
 
 
 def test_more_windows_than_can_be_are_refused_when_they_are_drawn(read: Read) -> None:

@@ -2,7 +2,7 @@
 
     RepositoryError
     ├── RepositoryMistakeError      somebody wrote or asked for something wrong: mend that
-    │   ├── LayoutError             the folders are not those of a repository
+    │   ├── FolderError             the folders are not those of a repository
     │   ├── InvalidNameError        a model, version or file name breaks the pattern
     │   ├── NotFoundError           no such model, version or file
     │   ├── OutsideRepositoryError  a link leads out of the repository
@@ -74,7 +74,7 @@ class RepositoryMistakeError(RepositoryError):
     """The files, or a call, say something wrong."""
 
 
-class LayoutError(RepositoryMistakeError):
+class FolderError(RepositoryMistakeError):
     """The folders are not those of a repository, or not a model's."""
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from slacktide.domain.suggestions import shown
 from slacktide.models.repository.errors import (
+    FolderError,
     InvalidNameError,
-    LayoutError,
     NotFoundError,
     OutsideRepositoryError,
     RepositoryError,
@@ -36,7 +36,7 @@ NAME_RULE = "letters, digits, '.', '_' and '-', starting with a letter or digit,
 VERSION_RULE = "a whole number from 1, without leading zeros"
 
 
-class Kind(Enum):
+class PathKind(Enum):
     """What a path must lead to."""
 
     FILE = "a regular file"
@@ -67,10 +67,10 @@ def check_version(text: str, *, where: str = "") -> str:
     return text
 
 
-def resolve(root: Path, *names: str, kind: Kind) -> Path:
+def resolve(root: Path, *names: str, kind: PathKind) -> Path:
     """The real path of `root/names…`, links followed, inside `root`, of this kind.
 
-    Raises InvalidNameError, NotFoundError, OutsideRepositoryError, LayoutError (another kind) or
+    Raises InvalidNameError, NotFoundError, OutsideRepositoryError, FolderError (another kind) or
     UnreadableError. Anybody who may write to the repository can still change it afterwards; that is
     a person who may as well change the model.
     """
@@ -80,7 +80,7 @@ def resolve(root: Path, *names: str, kind: Kind) -> Path:
     return resolve_inside(root, root.joinpath(*names), where=where, kind=kind)
 
 
-def resolve_inside(root: Path, path: Path, *, where: str, kind: Kind) -> Path:
+def resolve_inside(root: Path, path: Path, *, where: str, kind: PathKind) -> Path:
     """The real path of `path`, inside `root`, of this kind. `where` names it in errors."""
     try:
         home = root.resolve(strict=True)
@@ -92,21 +92,21 @@ def resolve_inside(root: Path, path: Path, *, where: str, kind: Kind) -> Path:
         raise unreadable(where, error) from None
     if not real.is_relative_to(home):
         raise OutsideRepositoryError(where, "leads out of the repository through a symbolic link")
-    wanted = stat.S_ISREG(mode) if kind is Kind.FILE else stat.S_ISDIR(mode)
+    wanted = stat.S_ISREG(mode) if kind is PathKind.FILE else stat.S_ISDIR(mode)
     if not wanted:
-        raise LayoutError(where, f"expected {kind.value}")
+        raise FolderError(where, f"expected {kind.value}")
     return real
 
 
 def read_bounded(path: Path, limit: int, *, where: str) -> bytes:
-    """A small file as a whole. Raises UnreadableError, or LayoutError if it exceeds `limit`."""
+    """A small file as a whole. Raises UnreadableError, or FolderError if it exceeds `limit`."""
     try:
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except OSError as error:
         raise unreadable(where, error) from None
     if len(data) > limit:
-        raise LayoutError(where, f"expected at most {limit} bytes")
+        raise FolderError(where, f"expected at most {limit} bytes")
     return data
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import RepositoryError, UnwritableError
 from slacktide.models.repository.paths import (
-    Kind,
+    PathKind,
     read_bounded,
     resolve_inside,
     unreadable,
@@ -50,7 +50,9 @@ def model_hash(definition: ModelDefinition) -> str:
         whole = hashlib.sha256(f"{own}  {model.name}\n".encode())
         for path in others:
             name = path.relative_to(home).as_posix()
-            real = resolve_inside(home, path, where=f"{definition.where}: {name}", kind=Kind.FILE)
+            real = resolve_inside(
+                home, path, where=f"{definition.where}: {name}", kind=PathKind.FILE
+            )
             whole.update(f"{_digest(real)}  {name}\n".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
     except RepositoryError:

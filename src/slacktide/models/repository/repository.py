@@ -21,14 +21,14 @@ from pathlib import Path
 from slacktide.domain.suggestions import suggestion
 from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
-    LayoutError,
+    FolderError,
     NotFoundError,
     RepositoryError,
     only_fails,
 )
 from slacktide.models.repository.merge import merge, warn_unused
 from slacktide.models.repository.paths import (
-    Kind,
+    PathKind,
     check_name,
     is_name,
     is_version,
@@ -76,7 +76,7 @@ class Repository:
         validate_settings(self._defaults, where="defaults")
 
     def names(self) -> tuple[str, ...]:
-        """The model folders, sorted; well named or not. Raises LayoutError, UnreadableError.
+        """The model folders, sorted; well named or not. Raises FolderError, UnreadableError.
 
         Hidden folders, those that start with `_`, and plain files are none.
         """
@@ -117,8 +117,8 @@ class Repository:
             ModelDefinition(
                 name=model,
                 version=version,
-                folder=resolve(self.root, model, version, kind=Kind.FOLDER),
-                model_path=resolve(self.root, model, version, settings.file, kind=Kind.FILE),
+                folder=resolve(self.root, model, version, kind=PathKind.FOLDER),
+                model_path=resolve(self.root, model, version, settings.file, kind=PathKind.FILE),
                 settings=settings,
                 config=config,
                 warnings=translation.warnings + unused,
@@ -142,7 +142,7 @@ class Repository:
         except FileNotFoundError:
             raise NotFoundError("", "expected a repository folder, there is none") from None
         except NotADirectoryError:
-            raise LayoutError("", "expected a repository folder, got a file") from None
+            raise FolderError("", "expected a repository folder, got a file") from None
         except OSError as error:
             raise unreadable("", error) from None
 
@@ -158,12 +158,12 @@ class Repository:
             advice = "a repository holds NAME/1/model.onnx"
         else:
             advice = "serve the folder that holds it"
-        raise LayoutError("", f"this is a model's folder (it holds {signs[0]}): {advice}")
+        raise FolderError("", f"this is a model's folder (it holds {signs[0]}): {advice}")
 
     def _model_folder(self, model: str) -> Path:
         check_name(model)
         try:
-            return resolve(self.root, model, kind=Kind.FOLDER)
+            return resolve(self.root, model, kind=PathKind.FOLDER)
         except NotFoundError:
             if os.path.lexists(self.root / model):  # a link to nowhere
                 raise
@@ -185,7 +185,7 @@ class Repository:
 
     def _read_optional(self, model: str, file: str, limit: int) -> bytes | None:
         try:
-            real = resolve(self.root, model, file, kind=Kind.FILE)
+            real = resolve(self.root, model, file, kind=PathKind.FILE)
         except NotFoundError:
             if os.path.lexists(self.root / model / file):  # a link to nowhere
                 raise

@@ -89,7 +89,7 @@ def number_to_cores(value: Any) -> Any:
 
 
 def number_to_replicas(value: Any) -> Any:
-    """The same, with one complaint instead of two."""
+    """The same, with one each instead of two."""
     if isinstance(value, int) and not (isinstance(value, bool) or 1 <= value <= MOST_REPLICAS):
         raise ValueError(f"expected 1 to {MOST_REPLICAS}, got {value}")
     return number_to_cores(value)

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from slacktide.domain.suggestions import shown
-from slacktide.models.repository.complaints import complaints
 from slacktide.models.repository.errors import SettingsError
 from slacktide.models.repository.settings import ModelSettings
+from slacktide.models.repository.validation_errors import validation_problems
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
 
 SETTINGS_FILE = "slacktide.yaml"
@@ -40,5 +40,5 @@ def validate_settings(document: Document, *, where: str) -> ModelSettings:
     try:
         return ModelSettings.model_validate(document)
     except ValidationError as error:
-        problems = (complaint.problem for complaint in complaints(error, ModelSettings))
+        problems = (each.problem for each in validation_problems(error, ModelSettings))
         raise SettingsError(where, *problems) from None

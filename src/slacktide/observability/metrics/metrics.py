@@ -10,7 +10,7 @@ from slacktide.cluster import PodAllocator
 from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.http import Route
 from slacktide.frontends.http import metrics_routes as routes_of
-from slacktide.models.resizing import Resizing
+from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.exposition import Family, write
 from slacktide.observability.metrics.families import OLD_NAMES
@@ -40,7 +40,7 @@ class Metrics:
         runtime: Runtime,
         budget: MemoryBudget,
         scaling: ScalingPlanner,
-        resizing: Resizing,
+        resizes: ResizeTracker,
         *,
         process_executor: Workers | None = None,
         pod: PodAllocator | None = None,
@@ -57,7 +57,7 @@ class Metrics:
         self._nvml = nvml or open_nvml()
         self._recorder = recorder
         self._scaling = scaling
-        self._resizing = resizing
+        self._resizes = resizes
         self._pod = pod
 
     def render(self) -> bytes:
@@ -71,7 +71,7 @@ class Metrics:
             gpus,
             version_families(views, self._catalog),
             session_families(views),
-            scaling_families(snapshot, self._runtime, self._scaling, self._resizing),
+            scaling_families(snapshot, self._runtime, self._scaling, self._resizes),
             () if self._pod is None else pod_families(self._pod),
             server_families(snapshot, self._budget, usage_of(self._workers)),
             recording_families(self._recorder),

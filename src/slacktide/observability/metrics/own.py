@@ -14,7 +14,7 @@ from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
 from slacktide.executors.arena import MemoryBudget
-from slacktide.models.tally import Histogram, Tally
+from slacktide.models.model_counters import Histogram, ModelCounters
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.exposition import Family
 from slacktide.observability.metrics.families import family, per_version, single
@@ -23,30 +23,30 @@ from slacktide.observability.metrics.view import VersionView
 from slacktide.recording import Recorder
 
 _COUNTS: Mapping[str, Callable[[VersionView], float | None]] = {
-    "crashes_total": lambda view: view.tally.crashes,
-    "out_of_memory_total": lambda view: view.tally.out_of_memory,
-    "circuit_openings_total": lambda view: view.tally.circuit_openings,
+    "crashes_total": lambda view: view.counters.crashes,
+    "out_of_memory_total": lambda view: view.counters.out_of_memory,
+    "circuit_openings_total": lambda view: view.counters.circuit_openings,
     "payload_bytes": lambda view: view.payload_bytes,
     "announced_requests": lambda view: view.states[State.ANNOUNCED],
     "queue_requests": lambda view: view.waiting,
     "running_requests": lambda view: view.states[State.RUNNING],
     "in_flight_requests": lambda view: view.in_flight,
     "profiling_backlog": lambda view: view.states[State.SAMPLE],
-    "profiling_runs_total": lambda view: view.tally.samples.run,
-    "isolated_requests_total": lambda view: view.tally.samples.singled,
-    "profiling_seconds_total": lambda view: view.tally.samples.run_s,
-    "profiling_delayed_requests_total": lambda view: view.tally.samples.delayed,
-    "profiling_delay_seconds_total": lambda view: view.tally.samples.delayed_s,
+    "profiling_runs_total": lambda view: view.counters.samples.run,
+    "isolated_requests_total": lambda view: view.counters.samples.singled,
+    "profiling_seconds_total": lambda view: view.counters.samples.run_s,
+    "profiling_delayed_requests_total": lambda view: view.counters.samples.delayed,
+    "profiling_delay_seconds_total": lambda view: view.counters.samples.delayed_s,
     "unknown_run_keys": lambda view: view.times.unknown_keys,
     "prediction_error_ratio": lambda view: view.times.prediction_error,
     "drift_ratio": lambda view: view.times.drift,
 }
-_HISTOGRAMS: Mapping[str, Callable[[Tally], Histogram]] = {
-    "queue_seconds": lambda tally: tally.queue_s,
-    "compute_seconds": lambda tally: tally.compute_s,
-    "request_seconds": lambda tally: tally.end_to_end_s,
-    "budget_at_completion_seconds": lambda tally: tally.budget_s,
-    "batch_rows": lambda tally: tally.batch_rows,
+_HISTOGRAMS: Mapping[str, Callable[[ModelCounters], Histogram]] = {
+    "queue_seconds": lambda counters: counters.queue_s,
+    "compute_seconds": lambda counters: counters.compute_s,
+    "request_seconds": lambda counters: counters.end_to_end_s,
+    "budget_at_completion_seconds": lambda counters: counters.budget_s,
+    "batch_rows": lambda counters: counters.batch_rows,
 }
 
 
@@ -59,7 +59,7 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
     for name, histogram in _HISTOGRAMS.items():
         made = family(name)
         for view in views:
-            read = histogram(view.tally)
+            read = histogram(view.counters)
             made.add_histogram(read.bounds, read.counts, read.total, **view.labels)
         yield made
     yield from _classes(views)
@@ -105,7 +105,7 @@ def _outcomes(views: Sequence[VersionView]) -> Family:
     made = family("outcomes_total")
     for view in views:
         for reason in Reason:
-            count, outcome = view.tally.by_reason.get(reason, 0), reason.kind.value
+            count, outcome = view.counters.by_reason.get(reason, 0), reason.kind.value
             made.add(count, **view.labels, outcome=outcome, reason=reason.label)
     return made
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from slacktide.cluster import Hindrance, PodAllocator
 from slacktide.engine import Snapshot
-from slacktide.models.resizing import ResizeOutcome, Resizing
+from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
 from slacktide.observability.metrics.exposition import Family
 from slacktide.observability.metrics.families import family, single
 from slacktide.observability.metrics.view import VersionView
@@ -19,14 +19,14 @@ CONDITIONS = ("cores_short", "replicas_short", "beyond_limits", "unconfirmed")
 
 
 def scaling_families(
-    snapshot: Snapshot, runtime: Runtime, scaling: ScalingPlanner, resizing: Resizing
+    snapshot: Snapshot, runtime: Runtime, scaling: ScalingPlanner, resizes: ResizeTracker
 ) -> Iterable[Family]:
     """What lanes have and cost, what planners aim at, and what became of resizes."""
     yield from _lanes(snapshot, runtime)
     yield from _targets(scaling.status(snapshot), scaling.models)
     yield single("plans_total", runtime.plans)
     yield single("planning_seconds_total", runtime.planning_s)
-    yield from _resizes(resizing)
+    yield from _resizes(resizes)
 
 
 def session_families(views: Sequence[VersionView]) -> Iterable[Family]:
@@ -96,10 +96,10 @@ def _conditions(status: ScalingStatus, model: ScaledModel) -> tuple[bool, ...]:
     )
 
 
-def _resizes(resizing: Resizing) -> Iterable[Family]:
+def _resizes(tracker: ResizeTracker) -> Iterable[Family]:
     resizes, seconds = family("resizes_total"), family("resize_seconds")
     for outcome in ResizeOutcome:
-        resizes.add(resizing.outcomes[outcome], outcome=outcome.value)
-    read = resizing.seconds
+        resizes.add(tracker.outcomes[outcome], outcome=outcome.value)
+    read = tracker.seconds
     seconds.add_histogram(read.bounds, read.counts, read.total)
     return resizes, seconds

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.memory import Memory
-from slacktide.models.tally import Tally
+from slacktide.models.model_counters import ModelCounters
 from slacktide.observability.metrics.exposition import Family
 from slacktide.observability.metrics.families import per_version
 from slacktide.observability.metrics.nvml import Gpu
@@ -37,17 +37,17 @@ def failure_of(reason: Reason) -> str | None:
     return "OTHER" if reason in _CLIENTS_FAULT else _OF_KIND.get(reason.kind)
 
 
-_COUNTERS: Sequence[tuple[str, str, Callable[[Tally], float]]] = (
-    ("request_success", "Requests answered with a result", lambda tally: tally.success.count),
-    ("count", "Rows inferred", lambda tally: tally.rows_served),
-    ("exec_count", "Batches executed", lambda tally: tally.executions),
+_COUNTERS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
+    ("request_success", "Requests answered with a result", lambda counters: counters.success.count),
+    ("count", "Rows inferred", lambda counters: counters.rows_served),
+    ("exec_count", "Batches executed", lambda counters: counters.executions),
 )
-_DURATIONS: Sequence[tuple[str, str, Callable[[Tally], float]]] = (
-    ("request", "From arrival to answer", lambda tally: tally.success.seconds),
-    ("queue", "Waiting to run", lambda tally: tally.queue.seconds),
-    ("compute_input", "Gathering inputs", lambda tally: tally.compute_input.seconds),
-    ("compute_infer", "Running the model", lambda tally: tally.compute_infer.seconds),
-    ("compute_output", "Giving outputs back", lambda tally: tally.compute_output.seconds),
+_DURATIONS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
+    ("request", "From arrival to answer", lambda counters: counters.success.seconds),
+    ("queue", "Waiting to run", lambda counters: counters.queue.seconds),
+    ("compute_input", "Gathering inputs", lambda counters: counters.compute_input.seconds),
+    ("compute_infer", "Running the model", lambda counters: counters.compute_infer.seconds),
+    ("compute_output", "Giving outputs back", lambda counters: counters.compute_output.seconds),
 )
 
 
@@ -63,7 +63,7 @@ def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
     yield per_version(Family(name, "gauge", help), views, lambda view: view.waiting)
     yield _first_response(views)
     load = Family("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
-    yield per_version(load, views, lambda view: view.tally.load_s)
+    yield per_version(load, views, lambda view: view.counters.load_s)
 
 
 def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]:
@@ -93,21 +93,21 @@ def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
 
 
 def _counter(
-    name: str, help: str, views: Sequence[VersionView], count: Callable[[Tally], float]
+    name: str, help: str, views: Sequence[VersionView], count: Callable[[ModelCounters], float]
 ) -> Family:
     counter = Family(f"nv_inference_{name}", "counter", help)
-    return per_version(counter, views, lambda view: count(view.tally))
+    return per_version(counter, views, lambda view: count(view.counters))
 
 
-def _microseconds(seconds: Callable[[Tally], float]) -> Callable[[Tally], int]:
-    return lambda tally: round(seconds(tally) * 1e6)
+def _microseconds(seconds: Callable[[ModelCounters], float]) -> Callable[[ModelCounters], int]:
+    return lambda counters: round(seconds(counters) * 1e6)
 
 
 def _failures(views: Sequence[VersionView]) -> Family:
     family = Family("nv_inference_request_failure", "counter", "Requests without a result")
     for view in views:
         counts = dict.fromkeys(FAILURES, 0)
-        for reason, count in view.tally.by_reason.items():
+        for reason, count in view.counters.by_reason.items():
             failure = failure_of(reason)
             if failure is not None:
                 counts[failure] += count
@@ -123,7 +123,7 @@ def _first_response(views: Sequence[VersionView]) -> Family:
         "From arrival to the first answer, which is the only one, milliseconds",
     )
     for view in views:
-        end_to_end = view.tally.end_to_end_s
+        end_to_end = view.counters.end_to_end_s
         family.add_histogram(
             [bound * 1e3 for bound in end_to_end.bounds],
             end_to_end.counts,

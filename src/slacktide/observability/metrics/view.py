@@ -11,7 +11,7 @@ from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
 from slacktide.executors.ports import SessionSize
-from slacktide.models.tally import Tally
+from slacktide.models.model_counters import ModelCounters
 from slacktide.models.versions import Catalog, VersionState
 from slacktide.profiles import ClassedTimes
 
@@ -21,11 +21,11 @@ WAITING = (State.QUEUED, State.SUSPECT)
 @dataclass(slots=True)
 class VersionView:
     """One version. While it is loaded anew, both its loads are counted together: they share a
-    tally, and predictions are those of the later one."""
+    counters, and predictions are those of the later one."""
 
     model: str
     version: str
-    tally: Tally
+    counters: ModelCounters
     times: ClassedTimes
     cores: int = 1
     ready: bool = False
@@ -57,9 +57,9 @@ def look(catalog: Catalog, snapshot: Snapshot) -> tuple[VersionView, ...]:
         key = (loaded.name, loaded.version)
         view = views.get(key)
         if view is None:
-            view = views[key] = VersionView(*key, loaded.tally, loaded.pool.times)
+            view = views[key] = VersionView(*key, loaded.counters, loaded.pool.times)
         main = loaded.pool
-        view.tally, view.times, view.cores = loaded.tally, main.times, main.cores
+        view.counters, view.times, view.cores = loaded.counters, main.times, main.cores
         view.ready |= loaded.state is VersionState.READY
         view.sessions = main.sessions or view.sessions
         view.in_flight += loaded.in_flight

@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from slacktide.domain import Deployment, Plan, PoolId, Route
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
-from slacktide.models.lanes import LaneError, lay_out
+from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository import ModelDefinition, ModelSettings, RepositoryError
-from slacktide.models.repository.complaints import Complaint, complaints
-from slacktide.models.repository.complaints import Path as Place
+from slacktide.models.repository.validation_errors import Path as Place
+from slacktide.models.repository.validation_errors import ValidationProblem, validation_problems
 from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe
@@ -77,7 +77,7 @@ class _Builder:
         }
         try:
             remedy = "'cores' of the scenario gives it more"
-            layout = lay_out(wishes, range(scenario.cores), remedy=remedy)
+            layout = assign_lanes(wishes, range(scenario.cores), remedy=remedy)
         except LaneError as error:
             raise self._refuse(("models", error.model), str(error)) from None
         sizes = {lane.name: len(lane.cores) for lane in layout.lanes}
@@ -85,12 +85,12 @@ class _Builder:
         limits = {name: lane.limits for lane in layout.scaled for name in lane.models}
         deployments, routes = [], []
         for name in scenario.models:
-            cores = min(sizes[lane] for lane in layout.places[name])
+            cores = min(sizes[lane] for lane in layout.lanes_of[name])
             most = limits[name].cores_max if name in limits else cores
             models[name] = self._model(name, found[name][0], wishes[name], (cores, most))
             pool = PoolId(name, _VERSION)
             routes.append(Route(name, pool))
-            for lane in layout.places[name]:
+            for lane in layout.lanes_of[name]:
                 deployments.append(Deployment(pool, lane, models[name].max_batch))
         streams = tuple(
             self._stream(name, application, models[application.model])
@@ -142,11 +142,11 @@ class _Builder:
 
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
         """The profile stored in a model's folder, and what the folder says of the model."""
+        from slacktide.models.profile_cache import ProfileCache
         from slacktide.models.repository import ProfileStore, Repository
-        from slacktide.models.shelf import ProfileShelf
 
         definition = Repository(folder.parent).read(folder.name)[-1]
-        known = ProfileShelf(ProfileStore()).find(definition, cores)
+        known = ProfileCache(ProfileStore()).find(definition, cores)
         if known is None:
             sizes = " and ".join(map(str, cores))
             raise ProfileError(
@@ -163,8 +163,8 @@ class _Builder:
             stated = {"cores": model.cores, "replicas": model.replicas, "scaling": model.scaling}
             ModelSettings.model_validate(stated, context={"imports": True})  # read and admitted
         except ValidationError as error:
-            found = complaints(error, ModelSettings)
-            told = (Complaint(("models", name, *each.path), each.message) for each in found)
+            found = validation_problems(error, ModelSettings)
+            told = (ValidationProblem(("models", name, *each.path), each.message) for each in found)
             raise self._cell.positions.error(*told) from None
         folder = definition.settings if definition is not None else None
         changes: dict[str, object] = {

@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from slacktide.domain.suggestions import shown, suggestion
-from slacktide.models.repository.complaints import Complaint, complaints
+from slacktide.models.repository.validation_errors import ValidationProblem, validation_problems
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
 from slacktide.simulation.scenario.sections import Scenario
 from slacktide.simulation.scenario.yaml_positions import (
@@ -101,13 +101,13 @@ def checked(
     try:
         scenario = Scenario.model_validate(document, context={"imports": imports})
     except ValidationError as error:
-        raise positions.error(*complaints(error, Scenario)) from None
+        raise positions.error(*validation_problems(error, Scenario)) from None
     problems = []
     for name, application in scenario.applications.items():
         if application.model not in scenario.models:
             hint = suggestion(application.model, scenario.models)
             path = ("applications", name, "model")
-            problems.append(Complaint(path, f"no model {application.model!r}; {hint}"))
+            problems.append(ValidationProblem(path, f"no model {application.model!r}; {hint}"))
     if problems:
         raise positions.error(*problems)
     return scenario

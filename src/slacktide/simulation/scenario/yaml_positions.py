@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slacktide.models.repository.complaints import Complaint, Path, dotted
+from slacktide.models.repository.validation_errors import Path, ValidationProblem, dotted
 from slacktide.models.repository.yaml_text import Lines
 from slacktide.simulation.items import SimulationError
 
@@ -51,17 +51,17 @@ class YamlPositions:
         """These positions, with what stands at `path` written elsewhere."""
         return YamlPositions(self.file, self.lines, {**self.elsewhere, path: words})
 
-    def error(self, *complaints: Complaint) -> ScenarioError:
+    def error(self, *problems: ValidationProblem) -> ScenarioError:
         """The error that says all of these."""
-        return ScenarioError([self._sentence(complaint) for complaint in complaints])
+        return ScenarioError([self._sentence(each) for each in problems])
 
     def refuse(self, path: Path, message: str) -> ScenarioError:
         """The error for one thing."""
-        return self.error(Complaint(path, message))
+        return self.error(ValidationProblem(path, message))
 
-    def _sentence(self, complaint: Complaint) -> str:
-        key = dotted(complaint.path)
-        text = f"{self.of(complaint.path)}: " + (f"{key}: " if key else "") + complaint.message
+    def _sentence(self, each: ValidationProblem) -> str:
+        key = dotted(each.path)
+        text = f"{self.of(each.path)}: " + (f"{key}: " if key else "") + each.message
         return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 

@@ -6,16 +6,16 @@ import pytest
 
 from slacktide.domain import LaneResized
 from slacktide.executors.ports import Resized
-from slacktide.models.resizing import Resizing
+from slacktide.models.resize_tracker import ResizeTracker
 
 
 class Desk:
-    """A `Resizing` under a clock of its own, and what it told."""
+    """A `ResizeTracker` under a clock of its own, and what it told."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.heard: list[LaneResized] = []
-        self.resizing = Resizing(lambda: self.now, self.heard.append)
+        self.resizing = ResizeTracker(lambda: self.now, self.heard.append)
 
     def told(self, lane: str, replica: int, report: Resized) -> None:
         """Replicas were started with two cores."""

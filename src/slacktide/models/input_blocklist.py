@@ -1,7 +1,7 @@
-"""`Convictions`: inputs that crashed one version twice, and the connections that they came over.
+"""`InputBlocklist`: inputs that crashed one version twice, and the connections that they came over.
 
-The engine convicts a request; here its input is remembered for a while. Only while a conviction is
-fresh are requests looked at: their shapes and first bytes, and where those are a convicted input's,
+The engine blames a request; here its input is remembered for a while. Only while there are such
+inputs are requests looked at: their shapes and first bytes, and where those are a blocked input's,
 their hash. A connection is refused once it has sent several such inputs and the version has served
 it nothing between: one that serves others, too, is likely a proxy's. Neither addresses nor tokens
 are refused, since many clients may share them.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slacktide.wire.calls import Buffer
 
-FRESH_S = 60.0
+BLOCK_S = 60.0
 """Seconds that an input, or a connection, is refused."""
 SEVERAL = 3
 """Different inputs after which a connection is refused."""
@@ -27,47 +27,47 @@ Tensors = Iterable[tuple[tuple[int, ...], Buffer]]
 """Shape and raw bytes of every input, in the model's order."""
 
 
-class _Convicted(NamedTuple):
+class _Blocked(NamedTuple):
     until: float
     glimpse: tuple[object, ...]
     connection: str
     """Empty: its connection is not blamed (any more)."""
 
 
-class Convictions:
+class InputBlocklist:
     """Of one version. Times are seconds of the driver's clock."""
 
     __slots__ = ("inputs",)
 
     def __init__(self) -> None:
-        self.inputs: dict[bytes, _Convicted] = {}
+        self.inputs: dict[bytes, _Blocked] = {}
         """By hash, the oldest first. Empty: there are none, which spares asking further."""
 
-    def fresh(self, *, now: float) -> bool:
+    def is_active(self, *, now: float) -> bool:
         """Whether there are any."""
         inputs = self.inputs
         while inputs and next(iter(inputs.values())).until <= now:
             del inputs[next(iter(inputs))]
         return bool(inputs)
 
-    def convict(self, tensors: Tensors, connection: str, *, now: float) -> None:
+    def add(self, tensors: Tensors, connection: str, *, now: float) -> None:
         """A request with these inputs has crashed the version twice."""
         tensors = tuple(tensors)
         digest = _digest(tensors)
         self.inputs.pop(digest, None)
-        self.inputs[digest] = _Convicted(now + FRESH_S, _glimpse(tensors), connection)
+        self.inputs[digest] = _Blocked(now + BLOCK_S, _glimpse(tensors), connection)
         if len(self.inputs) > MOST:
             del self.inputs[next(iter(self.inputs))]
 
-    def knows(self, tensors: Tensors) -> bool:
-        """Whether these inputs are a convicted request's. Call it while any are `fresh`."""
+    def contains(self, tensors: Tensors) -> bool:
+        """Whether these inputs are blocked. Call it while the list `is_active`."""
         tensors = tuple(tensors)
         glimpse = _glimpse(tensors)
         if all(one.glimpse != glimpse for one in self.inputs.values()):
             return False
         return _digest(tensors) in self.inputs
 
-    def served(self, connection: str) -> None:
+    def forgive(self, connection: str) -> None:
         """The version has answered a request of this connection: what came before is forgiven."""
         for digest, one in self.inputs.items():
             if one.connection == connection:

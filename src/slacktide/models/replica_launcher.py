@@ -1,4 +1,4 @@
-"""`Launching`: what the driver starts replicas through, and whoever loads a version waits with."""
+"""`ReplicaLauncher`: what the driver starts replicas through, and a load waits with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slacktide.models.versions import Catalog, LoadedPool, VersionState
 log = logging.getLogger("slacktide.models")
 
 
-class Launching:
+class ReplicaLauncher:
     """The driver's `Launcher`: models by their settings' executors."""
 
     def __init__(self, catalog: Catalog, executors: Mapping[str, Executor], engine: Engine) -> None:
@@ -79,8 +79,8 @@ class Launching:
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
-            pool.version.tally.crashes += 1
-            pool.version.tally.out_of_memory += out_of_memory
+            pool.version.counters.crashes += 1
+            pool.version.counters.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
         """See `Launcher.stopped`."""
@@ -94,7 +94,7 @@ class Launching:
         pool = self._catalog.pool(batch.replica.pool)
         if pool is not None:
             if not batch.sample:
-                pool.version.tally.executed(batch.rows, timing, int(time.time() * 1000))
+                pool.version.counters.executed(batch.rows, timing, int(time.time() * 1000))
             # The engine learns of this batch afterwards: the batches before it count.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
@@ -111,7 +111,7 @@ class Launching:
         if told.circuit is Circuit.OPEN:
             after = "" if told.retry_s is None else f"; it is tried again in {told.retry_s:g} s"
             log.error("%s is unavailable: %s%s", name, reason, after)
-            version.tally.circuit_openings += 1
+            version.counters.circuit_openings += 1
             version.state, version.reason = VersionState.UNAVAILABLE, reason + after
             self._tell(pool.id, reason)
         elif version.state is VersionState.UNAVAILABLE:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import Deployment, Plan, PoolId
-from slacktide.models.lanes import LaneError, lay_out
+from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.view import ScalingLimits
 
@@ -21,53 +21,55 @@ def cores_of(layout):
 
 
 def test_models_without_wishes_share_all_cores():
-    layout = lay_out({"a": settings(), "b": settings()}, (0, 1, 2))
+    layout = assign_lanes({"a": settings(), "b": settings()}, (0, 1, 2))
     assert cores_of(layout) == {"shared": (0, 1, 2)}
-    assert layout.places == {"a": ("shared",), "b": ("shared",)}
+    assert layout.lanes_of == {"a": ("shared",), "b": ("shared",)}
 
 
 def test_stated_cores_make_a_lane_of_its_own():
-    layout = lay_out({"a": settings(cores=1), "b": settings()}, (0, 1, 2))
+    layout = assign_lanes({"a": settings(cores=1), "b": settings()}, (0, 1, 2))
     assert cores_of(layout) == {"a": (0,), "shared": (1, 2)}
 
 
 def test_a_named_lane_is_shared_by_those_who_name_it():
-    layout = lay_out(
+    layout = assign_lanes(
         {"a": settings(lane="video", cores=2), "b": settings(lane="video", cores=2)}, (0, 1, 2)
     )
     assert cores_of(layout) == {"video": (0, 1)}
-    assert layout.places == {"a": ("video",), "b": ("video",)}
+    assert layout.lanes_of == {"a": ("video",), "b": ("video",)}
 
 
 def test_models_that_disagree_on_a_lane_are_told_who_with():
     with pytest.raises(LaneError, match="than model 'a'") as caught:
-        lay_out({"a": settings(lane="v", cores=1), "b": settings(lane="v", cores=2)}, (0, 1, 2))
+        assign_lanes(
+            {"a": settings(lane="v", cores=1), "b": settings(lane="v", cores=2)}, (0, 1, 2)
+        )
     assert caught.value.model == "b"
 
 
 def test_replicas_of_a_model_with_cores_divide_them():
-    layout = lay_out({"a": settings(cores=4, replicas=2)}, (0, 1, 2, 3))
+    layout = assign_lanes({"a": settings(cores=4, replicas=2)}, (0, 1, 2, 3))
     assert cores_of(layout) == {"a/0": (0, 1), "a/1": (2, 3)}
 
 
 def test_shared_cores_are_split_for_the_model_with_most_replicas():
-    layout = lay_out({"a": settings(replicas=2), "b": settings(), "c": settings()}, (0, 1, 2))
+    layout = assign_lanes({"a": settings(replicas=2), "b": settings(), "c": settings()}, (0, 1, 2))
     assert cores_of(layout) == {"shared/0": (0,), "shared/1": (1, 2)}
-    assert layout.places["a"] == ("shared/0", "shared/1")
-    assert {layout.places["b"], layout.places["c"]} == {("shared/0",), ("shared/1",)}
+    assert layout.lanes_of["a"] == ("shared/0", "shared/1")
+    assert {layout.lanes_of["b"], layout.lanes_of["c"]} == {("shared/0",), ("shared/1",)}
 
 
 def test_more_replicas_than_cores_get_a_core_each_at_most():
-    layout = lay_out({"a": settings(replicas=8)}, (0, 1))
+    layout = assign_lanes({"a": settings(replicas=8)}, (0, 1))
     assert cores_of(layout) == {"shared/0": (0,), "shared/1": (1,)}
-    assert layout.places["a"] == ("shared/0", "shared/1")
+    assert layout.lanes_of["a"] == ("shared/0", "shared/1")
 
 
 def test_no_cores_left_is_an_error():
     with pytest.raises(LaneError, match="no core is left"):
-        lay_out({"a": settings(cores=2), "b": settings()}, (0, 1))
+        assign_lanes({"a": settings(cores=2), "b": settings()}, (0, 1))
     with pytest.raises(LaneError, match="cores: wants 2, and 1 of 3 are free"):
-        lay_out({"a": settings(cores=2), "b": settings(cores=2)}, (0, 1, 2))
+        assign_lanes({"a": settings(cores=2), "b": settings(cores=2)}, (0, 1, 2))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +90,9 @@ def test_no_cores_left_is_an_error():
 )
 def test_wishes_beyond_the_machine_name_both_numbers_or_are_cut(fields, message):
     with pytest.raises(LaneError) as caught:
-        lay_out({"a": settings(**fields)}, (4, 5))
+        assign_lanes({"a": settings(**fields)}, (4, 5))
     assert str(caught.value).startswith(message)
-    layout = lay_out({"a": settings(**fields)}, (4, 5), allow_fewer=True)
+    layout = assign_lanes({"a": settings(**fields)}, (4, 5), allow_fewer=True)
     assert layout.warnings == {"a": message}
     assert {core for lane in layout.lanes for core in lane.cores} <= {4, 5}
 
@@ -100,17 +102,19 @@ def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them
     message = "replicas.min: wants 3 cores, 1 for each of 3, and the server may use 2"
     for allow_fewer in (False, True):
         with pytest.raises(LaneError) as caught:
-            lay_out({"a": settings(**fields)}, (0, 1), allow_fewer=allow_fewer)
+            assign_lanes({"a": settings(**fields)}, (0, 1), allow_fewer=allow_fewer)
         assert str(caught.value) == message
 
 
 def test_fewer_cores_than_replicas_are_an_error():
     with pytest.raises(LaneError, match="cores: wants 2 for so many replicas, and states 1"):
-        lay_out({"a": settings(cores=1, replicas=2)}, (0, 1))
+        assign_lanes({"a": settings(cores=1, replicas=2)}, (0, 1))
 
 
 def test_a_range_of_cores_starts_with_the_least_and_leaves_the_rest_to_grow_into():
-    layout = lay_out({"a": settings(cores={"min": 1, "max": 3}), "b": settings(cores=1)}, range(4))
+    layout = assign_lanes(
+        {"a": settings(cores={"min": 1, "max": 3}), "b": settings(cores=1)}, range(4)
+    )
     assert cores_of(layout) == {"b": (0,), "a": (1,)}
     (lane,) = layout.scaled
     assert (lane.name, lane.models, lane.limits) == ("a", ("a",), ScalingLimits(1, 3))
@@ -120,44 +124,44 @@ def test_a_range_of_cores_starts_with_the_least_and_leaves_the_rest_to_grow_into
 
 
 def test_a_model_is_measured_on_as_many_cores_as_it_may_have_whoever_has_them_now():
-    layout = lay_out({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, (4, 5))
+    layout = assign_lanes({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, (4, 5))
     assert layout.spare == (5,)
     assert layout.core_sets("a") == ((5,), (5, 4))
 
 
 def test_a_fixed_number_of_replicas_divides_a_range_and_a_range_of_them_does_not():
     fields = {"cores": {"min": 1, "max": 5}, "replicas": 2}
-    layout = lay_out({"a": settings(**fields)}, range(8))
+    layout = assign_lanes({"a": settings(**fields)}, range(8))
     assert layout.scaled[0].limits == ScalingLimits(1, 2, 2, 2)
     assert cores_of(layout) == {"a/0": (0,), "a/1": (1,)}
     fields = {"cores": {"min": 2, "max": 5}, "replicas": {"max": 3}, "scaling": "static"}
-    layout = lay_out({"a": settings(**fields)}, range(8))
+    layout = assign_lanes({"a": settings(**fields)}, range(8))
     assert layout.scaled[0].limits == ScalingLimits(2, 5, 1, 3)
     assert cores_of(layout) == {"a": (0, 1)}
 
 
 def test_models_that_state_nothing_get_what_the_scaled_could_not_use_but_at_least_one():
-    layout = lay_out({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, range(4))
+    layout = assign_lanes({"a": settings(cores={"min": 1, "max": 2}), "b": settings()}, range(4))
     assert cores_of(layout) == {"shared": (0, 1), "a": (2,)}
     assert layout.spare == (2, 3)
-    layout = lay_out({"a": settings(cores={"min": 1}), "b": settings()}, range(4))
+    layout = assign_lanes({"a": settings(cores={"min": 1}), "b": settings()}, range(4))
     assert cores_of(layout) == {"shared": (0,), "a": (1,)}
     assert layout.spare == (1, 2, 3)
     with pytest.raises(LaneError, match="no core is left for it"):
-        lay_out({"a": settings(cores={"min": 4}), "b": settings()}, range(4))
+        assign_lanes({"a": settings(cores={"min": 4}), "b": settings()}, range(4))
 
 
 def test_models_on_one_lane_must_agree_on_how_it_is_scaled():
     both = {"cores": {"min": 1, "max": 2}, "lane": "v"}
-    layout = lay_out({"a": settings(**both), "b": settings(**both)}, range(2))
+    layout = assign_lanes({"a": settings(**both), "b": settings(**both)}, range(2))
     assert layout.scaled[0].models == ("a", "b")
-    assert layout.places == {"a": ("v",), "b": ("v",)}
+    assert layout.lanes_of == {"a": ("v",), "b": ("v",)}
     with pytest.raises(LaneError, match="other cores, replicas or scaling than model 'a'"):
-        lay_out({"a": settings(**both), "b": settings(**both, scaling="static")}, range(2))
+        assign_lanes({"a": settings(**both), "b": settings(**both, scaling="static")}, range(2))
 
 
 def test_accelerator_models_take_no_cores():
-    layout = lay_out({"a": settings(device="cuda:1"), "b": settings()}, (0, 1))
+    layout = assign_lanes({"a": settings(device="cuda:1"), "b": settings()}, (0, 1))
     assert [(lane.name, lane.device, lane.cores) for lane in layout.lanes] == [
         ("cuda:1", "cuda:1", ()),
         ("shared", "cpu", (0, 1)),
@@ -165,7 +169,7 @@ def test_accelerator_models_take_no_cores():
 
 
 def test_a_device_is_one_lane_whatever_it_is_called_and_however_many_are_on_it():
-    layout = lay_out(
+    layout = assign_lanes(
         {
             "a": settings(device="cuda", replicas=2),
             "b": settings(device="cuda:0"),
@@ -178,7 +182,7 @@ def test_a_device_is_one_lane_whatever_it_is_called_and_however_many_are_on_it()
         ("cuda:0", "cuda:0"),
         ("cuda:1", "cuda:1"),
     ]
-    assert layout.places == {
+    assert layout.lanes_of == {
         "a": ("cuda:0",),
         "b": ("cuda:0",),
         "c": ("cuda:1",),
@@ -197,22 +201,22 @@ def test_no_name_of_a_model_is_that_of_a_lane_of_another_kind():
         "shared-0": settings(cores=1),
         "x": settings(replicas=2),
     }
-    layout = lay_out(models, range(9))
+    layout = assign_lanes(models, range(9))
     names = [lane.name for lane in layout.lanes]
     assert len(set(names)) == len(names)
     deployments = [
-        Deployment(PoolId(model, "1"), lane) for model in models for lane in layout.places[model]
+        Deployment(PoolId(model, "1"), lane) for model in models for lane in layout.lanes_of[model]
     ]
     plan = Plan(layout.lanes, tuple(deployments))
     on: dict[str, set[str]] = {}
     for one in plan.deployments:
         on.setdefault(one.lane, set()).add(one.pool.model)
     assert [models for models in on.values() if len(models) > 1] == []
-    assert layout.places["m"] == ("m/0", "m/1")
-    assert layout.places["m-0"] == ("m-0",)
-    assert layout.places["x"] == ("shared/0", "shared/1")
-    alone = lay_out({"shared": settings(lane="shared", cores=1), "y": settings()}, range(2))
-    assert alone.places["shared"] != alone.places["y"]
+    assert layout.lanes_of["m"] == ("m/0", "m/1")
+    assert layout.lanes_of["m-0"] == ("m-0",)
+    assert layout.lanes_of["x"] == ("shared/0", "shared/1")
+    alone = assign_lanes({"shared": settings(lane="shared", cores=1), "y": settings()}, range(2))
+    assert alone.lanes_of["shared"] != alone.lanes_of["y"]
 
 
 @given(
@@ -238,7 +242,7 @@ def test_lanes_are_disjoint_and_every_model_has_one(wishes, count, allow_fewer):
         models[name] = settings(**fields)
     refused = None
     try:
-        layout = lay_out(models, tuple(range(count)), allow_fewer=allow_fewer)
+        layout = assign_lanes(models, tuple(range(count)), allow_fewer=allow_fewer)
     except LaneError as error:
         refused = error.model
     if refused is not None:
@@ -249,23 +253,23 @@ def test_lanes_are_disjoint_and_every_model_has_one(wishes, count, allow_fewer):
     assert set(used) <= set(range(count))
     names = {lane.name for lane in layout.lanes}
     for name in models:
-        assert layout.places[name]
-        assert set(layout.places[name]) <= names
+        assert layout.lanes_of[name]
+        assert set(layout.lanes_of[name]) <= names
     of = {lane.name: set(lane.cores) for lane in layout.lanes}
     scaled = {model: lane for lane in layout.scaled for model in lane.models}
     for name in models:
-        inside = [of[lane] <= set(layout.spare) for lane in layout.places[name]]
+        inside = [of[lane] <= set(layout.spare) for lane in layout.lanes_of[name]]
         assert all(inside) if name in scaled else not any(inside)
         if name in scaled:
             limits = scaled[name].limits
-            assert {len(of[lane]) for lane in layout.places[name]} == {limits.cores_min}
-            assert len(layout.places[name]) == limits.replicas_min
+            assert {len(of[lane]) for lane in layout.lanes_of[name]} == {limits.cores_min}
+            assert len(layout.lanes_of[name]) == limits.replicas_min
 
 
 def test_a_lane_whose_cores_may_change_has_a_ladder_of_sessions_unless_one_is_enough():
     ladder = settings(cores={"min": 1, "max": 4})
     one = settings(cores={"min": 1, "max": 4}, sessions="one")
-    layout = lay_out({"m": ladder, "n": one, "f": settings(cores=2)}, range(12))
+    layout = assign_lanes({"m": ladder, "n": one, "f": settings(cores=2)}, range(12))
     assert layout.scaled_lane("f") is None
     assert layout.scaled_lane("m").threads(ladder) == (1, 2, 4)
     assert layout.scaled_lane("n").threads(one) == (4,)

@@ -13,10 +13,10 @@ import pytest
 from slacktide.domain import Batch, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import Arena, OpenedModel
-from slacktide.models.inputs import InputCheck
-from slacktide.models.launching import Launching
+from slacktide.models.input_check import InputCheck
+from slacktide.models.model_counters import ModelCounters
+from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.profiles import ClassedTimes, LatencyTable
 
@@ -42,19 +42,19 @@ class House:
             INTERFACE,
             Arena(1 << 16),
             InputCheck(INTERFACE, definition.settings),
-            Tally(),
+            ModelCounters(),
         )
         self.version.add_pool(NOTHING, self.times)
         catalog = Catalog()
         catalog.add(self.version)
         engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(pools={}))
-        self.launching = Launching(catalog, {}, engine)
+        self.launcher = ReplicaLauncher(catalog, {}, engine)
         self.plans: list[int] = []
-        self.launching.plan_again = lambda: self.plans.append(self.version.interface.max_batch)
+        self.launcher.plan_again = lambda: self.plans.append(self.version.interface.max_batch)
 
     def finished(self, seconds: float) -> None:
         """A batch of one request, told and learnt in the driver's order."""
-        self.launching.finished(Batch(0, REPLICA, (), 1, 0.0, 1.0), BatchTiming(), seconds)
+        self.launcher.finished(Batch(0, REPLICA, (), 1, 0.0, 1.0), BatchTiming(), seconds)
         self.times.observe(seconds, (), 1, 1)
 
 
@@ -86,7 +86,7 @@ def test_drift_is_logged_once_when_it_comes_and_once_when_it_goes(house: Any, ca
 
 def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, caplog: Any) -> None:
     def ready(rows: int) -> str | None:
-        return house.launching.ready(REPLICA, OpenedModel(replace(INTERFACE, max_batch=rows)))
+        return house.launcher.ready(REPLICA, OpenedModel(replace(INTERFACE, max_batch=rows)))
 
     async def body() -> None:
         assert ready(32) is None

@@ -53,7 +53,7 @@ class ScaledLane:
 
     @property
     def session_sizes(self) -> tuple[int, ...]:
-        """The sizes for which a ladder has sessions."""
+        """The sizes for which a replica has sessions."""
         return session_sizes(self.limits.cores_min, self.limits.cores_max)
 
     def threads(self, settings: ModelSettings) -> tuple[int, ...]:
@@ -67,14 +67,14 @@ class Layout:
 
     lanes: tuple[LaneSpec, ...]
     """Scaled ones as few and as small as they may be."""
-    places: Mapping[str, tuple[str, ...]]
+    lanes_of: Mapping[str, tuple[str, ...]]
     scaled: tuple[ScaledLane, ...] = ()
     spare: tuple[int, ...] = ()
     """Processor numbers that the scaled lanes share, those they have in `lanes` included."""
     others: tuple[int, ...] = ()
     """All other processor numbers."""
     warnings: Mapping[str, str] = field(default_factory=dict)
-    """By model: what it wished for beyond the machine, where that is allowed."""
+    """By model: what it asked for beyond the machine, where that is allowed."""
 
     def scaled_lane(self, model: str) -> ScaledLane | None:
         """The scaled lane that `model` sits on; None if its lanes stay as they are."""
@@ -82,17 +82,17 @@ class Layout:
 
     def core_sets(self, model: str) -> tuple[tuple[int, ...], ...]:
         """Sets to measure a model on: what its lanes have; where they are scaled, one of each size
-        for which a ladder has a session, if need be with cores of others. Empty on an
+        for which a replica has a session, if need be with cores of others. Empty on an
         accelerator."""
         lane = self.scaled_lane(model)
         if lane is None:
-            place = next(spec for spec in self.lanes if spec.name in self.places[model])
+            place = next(spec for spec in self.lanes if spec.name in self.lanes_of[model])
             return (place.cores,)
         cores = (*self.spare, *self.others)
         return tuple(cores[:size] for size in lane.session_sizes)
 
 
-def lay_out(
+def assign_lanes(
     models: Mapping[str, ModelSettings],
     cores: Sequence[int],
     *,
@@ -101,20 +101,20 @@ def lay_out(
 ) -> Layout:
     """Divide `cores` (processor numbers, ascending) among `models`. Raises LaneError.
 
-    `allow_fewer`: who wishes for more than the machine has gets what there is, and a warning;
-    otherwise an error that ends in `remedy`.
+    `allow_fewer`: a model that asks for more than the machine has gets what there is, and a
+    warning; otherwise the error ends in `remedy`.
     """
     total = len(cores)
     free = list(cores)
     lanes: list[LaneSpec] = []
-    places: dict[str, tuple[str, ...]] = {}
+    lanes_of: dict[str, tuple[str, ...]] = {}
     warnings: dict[str, str] = {}
     scaled: list[ScaledLane] = []
-    modest: list[ScaledLane] = []
+    unsized: list[ScaledLane] = []
     for name in sorted(models):
         if not models[name].on_cpu:
-            places[name] = (models[name].device,)
-    lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*places.values())}))
+            lanes_of[name] = (models[name].device,)
+    lanes.extend(LaneSpec(each, (), each) for each in sorted({*chain(*lanes_of.values())}))
     for name, conflict in lane_conflicts(models).items():
         raise LaneError(name, conflict)
     for label, names in _owners(models).items():
@@ -126,30 +126,30 @@ def lay_out(
             warnings.update(dict.fromkeys(names, warning))
         lane = ScaledLane(label, names, limits)
         if settings.cores is None:
-            modest.append(lane)
+            unsized.append(lane)
         elif settings.scaled:
             scaled.append(lane)
         else:
-            places.update(_own_lanes(lane, free, total, lanes))
+            lanes_of.update(_own_lanes(lane, free, total, lanes))
     sharing = [name for name in sorted(models) if _shares(models[name])]
-    left = _left_by(scaled, len(free)) if modest or sharing else 0
+    left = _left_by(scaled, len(free)) if unsized or sharing else 0
     rest, spare = free[:left], free[left:]
     remaining = list(spare)
     for lane in scaled:
-        places.update(_own_lanes(lane, remaining, total, lanes))
-    for lane in modest:
+        lanes_of.update(_own_lanes(lane, remaining, total, lanes))
+    for lane in unsized:
         copies = lane.limits.replicas_min
         each = max(1, len(rest) // copies)
         whole = replace(lane, limits=ScalingLimits(each, each, copies, copies))
-        places.update(_own_lanes(whole, rest, total, lanes))
+        lanes_of.update(_own_lanes(whole, rest, total, lanes))
     if sharing:
         if not rest:
             raise LaneError(
                 sharing[0], f"no core is left for it: all {total} are stated by other models"
             )
-        places.update(_share(sharing, models, rest, lanes))
+        lanes_of.update(_share(sharing, models, rest, lanes))
     others = tuple(core for core in cores if core not in spare)
-    return Layout(tuple(lanes), places, tuple(scaled), tuple(spare), others, warnings)
+    return Layout(tuple(lanes), lanes_of, tuple(scaled), tuple(spare), others, warnings)
 
 
 def _shares(settings: ModelSettings) -> bool:
@@ -229,7 +229,7 @@ def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:
 def _own_lanes(
     lane: ScaledLane, free: list[int], total: int, lanes: list[LaneSpec]
 ) -> dict[str, tuple[str, ...]]:
-    """Take its least from `free`; the places of its models. Raises LaneError."""
+    """Take its least from `free`; the lanes of its models. Raises LaneError."""
     count, each = lane.limits.replicas_min, lane.limits.cores_min
     if count * each > len(free):
         raise LaneError(
@@ -262,20 +262,20 @@ def _share(
         last = None if i == count - 1 else (i + 1) * each
         lanes.append(LaneSpec(lane, tuple(free[i * each : last])))
     load = dict.fromkeys(names, 0)
-    places = {}
+    lanes_of = {}
     for name in sharing:
         chosen = sorted(names, key=lambda lane: load[lane])[: models[name].replicas.min]
         for lane in chosen:
             load[lane] += 1
-        places[name] = tuple(sorted(chosen))
-    return places
+        lanes_of[name] = tuple(sorted(chosen))
+    return lanes_of
 
 
-class Deployed:
-    """Changed by the fleet alone, which then hands the plan to the engine."""
+class PlanBuilder:
+    """The versions that have replicas, and the plan that follows."""
 
     def __init__(self, cores: tuple[int, ...], *, allow_fewer: bool = False) -> None:
-        """`cores`: processor numbers that lanes may use. `allow_fewer`: see `lay_out`."""
+        """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`."""
         self._cores = cores
         self._allow_fewer = allow_fewer
         self._versions: list[LoadedVersion] = []
@@ -283,7 +283,7 @@ class Deployed:
 
     def layout_with(self, name: str, settings: ModelSettings) -> Layout:
         """The lanes once model `name` is there with these settings. Raises LaneError."""
-        return self._lay_out({**self._settings(), name: settings})
+        return self._assign_lanes({**self._settings(), name: settings})
 
     def add(self, versions: Sequence[LoadedVersion], layout: Layout) -> None:
         """`versions` have replicas from now on, on the lanes of `layout`."""
@@ -293,7 +293,7 @@ class Deployed:
     def remove(self, versions: Collection[LoadedVersion]) -> None:
         """These have none any more. Raises LaneError, never while they fitted before."""
         self._versions = [version for version in self._versions if version not in versions]
-        self._layout = self._lay_out(self._settings())
+        self._layout = self._assign_lanes(self._settings())
 
     def plan(self) -> Plan:
         """What the engine is to have, scaled lanes as few and as small as they may be."""
@@ -301,7 +301,7 @@ class Deployed:
         routes = []
         for version in self._versions:
             most = max(1, version.interface.max_batch)
-            for lane in self._layout.places[version.name]:
+            for lane in self._layout.lanes_of[version.name]:
                 deployments += [Deployment(pool.id, lane, most) for pool in version.pools]
             routes.append(Route(version.name, version.pool.id, version=version.pin))
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
@@ -317,8 +317,8 @@ class Deployed:
                 found[version.name] = ScaledModel(limits, planner, options)
         return found
 
-    def _lay_out(self, models: Mapping[str, ModelSettings]) -> Layout:
-        return lay_out(models, self._cores, allow_fewer=self._allow_fewer)
+    def _assign_lanes(self, models: Mapping[str, ModelSettings]) -> Layout:
+        return assign_lanes(models, self._cores, allow_fewer=self._allow_fewer)
 
     def _settings(self) -> dict[str, ModelSettings]:
         return {version.name: version.definition.settings for version in self._versions}

@@ -32,7 +32,7 @@ Path = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Complaint:
+class ValidationProblem:
     """One thing wrong with a document."""
 
     path: Path
@@ -43,7 +43,9 @@ class Complaint:
         return Problem(dotted(self.path), self.message)
 
 
-def complaints(error: ValidationError, root: type[Section]) -> tuple[Complaint, ...]:
+def validation_problems(
+    error: ValidationError, root: type[Section]
+) -> tuple[ValidationProblem, ...]:
     """All that is wrong with a document that should have been a `root`, each thing once."""
     made = (_complaints(dict(details), root) for details in error.errors(include_url=False))
     return tuple(dict.fromkeys(chain.from_iterable(made)))
@@ -57,32 +59,36 @@ def dotted(path: Path) -> str:
     return text.removeprefix(".")
 
 
-def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[Complaint]:
+def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[ValidationProblem]:
     path: Path = tuple(details["loc"])
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
         return (_complaint(details, path, root),)
-    return (Complaint((*path, *name.split(".")), told) for name, told in error.problems)
+    return (ValidationProblem((*path, *name.split(".")), told) for name, told in error.problems)
 
 
-def _complaint(details: dict[str, Any], path: Path, root: type[Section]) -> Complaint:
+def _complaint(details: dict[str, Any], path: Path, root: type[Section]) -> ValidationProblem:
     found, kind, context = details["input"], details["type"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Complaint(path, f"unknown key; {suggestion(str(path[-1]), _keys(path, root))}")
+        return ValidationProblem(
+            path, f"unknown key; {suggestion(str(path[-1]), _keys(path, root))}"
+        )
     if kind == "missing":
-        return Complaint(path[:-1], f"expected a key {path[-1]!r}")
+        return ValidationProblem(path[:-1], f"expected a key {path[-1]!r}")
     if kind == "literal_error":
         valid = re.findall(r"'([^']*)'", context["expected"])
         hint = suggestion(str(found), valid)
-        return Complaint(path, f"expected {context['expected']}, got {shown(found)}; {hint}")
+        return ValidationProblem(
+            path, f"expected {context['expected']}, got {shown(found)}; {hint}"
+        )
     if kind == "value_error":
-        return Complaint(path, str(context["error"]))
+        return ValidationProblem(path, str(context["error"]))
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        return Complaint(path, f"expected keys and values, got {shown(found)}")
+        return ValidationProblem(path, f"expected keys and values, got {shown(found)}")
     if kind == "string_pattern_mismatch":
-        return Complaint(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
+        return ValidationProblem(path, f"expected 'cpu', 'cuda' or 'cuda:N', got {shown(found)}")
     expected = _TYPES.get(kind) or re.sub(r"^\w+ should (be|have) ", "", details["msg"])
-    return Complaint(path, f"expected {expected}, got {shown(found)}")
+    return ValidationProblem(path, f"expected {expected}, got {shown(found)}")
 
 
 def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Profiles on the shelf: found beside the model, or measured when there is none that fits.
+"""Profiles on the profiles: found beside the model, or measured when there is none that fits.
 
 Beside the table lies what the model takes and gives, so that a version whose profile is stored can
 be planned before its file has been opened.
@@ -33,7 +33,7 @@ Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownModel:
+class ProfiledModel:
     """What is known of a version before it serves."""
 
     record: ProfileRecord
@@ -44,7 +44,7 @@ class KnownModel:
     """What the replica had that it was measured on."""
 
 
-class ProfileShelf:
+class ProfileCache:
     """Finds profiles, and has them measured."""
 
     def __init__(self, store: ProfileStore, *, budget_s: float = 2.0) -> None:
@@ -58,7 +58,7 @@ class ProfileShelf:
         source: ModelSource,
         executor: Executor,
         core_sets: Sequence[tuple[int, ...]],
-    ) -> KnownModel:
+    ) -> ProfiledModel:
         """The stored profile if it covers all of `core_sets`; else one measured now on each of
         them (of different sizes; one empty set on an accelerator), and stored.
 
@@ -74,7 +74,7 @@ class ProfileShelf:
 
     def find(
         self, definition: ModelDefinition, cores: Sequence[int], threads: Sequence[int] = ()
-    ) -> KnownModel | None:
+    ) -> ProfiledModel | None:
         """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
         files."""
         stored = self._store.find(definition, self._key(definition))
@@ -99,7 +99,7 @@ class ProfileShelf:
         if mismatch is not None:
             log.info("profile of %s does not do: it %s", definition.where, mismatch)
             return None
-        return KnownModel(record, interface)
+        return ProfiledModel(record, interface)
 
     async def measure(
         self,
@@ -111,7 +111,7 @@ class ProfileShelf:
         budget_s: float,
         thorough: bool = False,
         progress: Progress | None = None,
-    ) -> KnownModel:
+    ) -> ProfiledModel:
         """Measure on each of these core sets, and store what was found."""
         measured = await measure(
             executor,
@@ -130,7 +130,7 @@ class ProfileShelf:
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
         interface = _limited(measured.interface, definition)
-        return KnownModel(record, interface, measured=True, sessions=measured.sessions)
+        return ProfiledModel(record, interface, measured=True, sessions=measured.sessions)
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:

@@ -1,4 +1,4 @@
-"""`Resizing`: resizes under way, by lane; over once every replica there says what it has.
+"""`ResizeTracker`: resizes under way, by lane; over once every replica there says what it has.
 
 What is told to the engine is what was read back. Where somebody gave less than was asked for (a
 core that is not ours, a pod that does not fit its node), the lane has the least that any of its
@@ -15,7 +15,7 @@ from enum import Enum
 
 from slacktide.domain import LaneResized
 from slacktide.executors.ports import Resized
-from slacktide.models.tally import Histogram
+from slacktide.models.model_counters import Histogram
 
 log = logging.getLogger("slacktide.driver")
 
@@ -55,7 +55,7 @@ class _Resize:
         return min(self.short.values(), key=len, default=self.cores)
 
 
-class Resizing:
+class ResizeTracker:
     """Belongs to the driver's loop."""
 
     def __init__(self, clock: Callable[[], float], settled: Callable[[LaneResized], None]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.server.test_data_plane import Bench, CallContext, call, on_loop
 
 from slacktide.domain import Cancelled, Reason
-from slacktide.models import convictions as module
-from slacktide.models.convictions import FRESH_S, SEVERAL, Convictions
+from slacktide.models import input_blocklist as module
+from slacktide.models.input_blocklist import BLOCK_S, SEVERAL, InputBlocklist
 
 
 def row(first: float) -> bytes:
@@ -46,7 +46,7 @@ def test_the_same_input_is_refused_for_a_while_and_others_are_not(caplog: Any) -
         assert bench.version.in_flight == 0
         serve(bench, 8)
         assert reasons(bench)[-1] is Reason.ON_TIME
-        bench.driver.now += FRESH_S
+        bench.driver.now += BLOCK_S
         serve(bench, 7)
         assert reasons(bench)[-1] is Reason.ON_TIME
         assert bench.arena.bytes_in_use == 0
@@ -80,7 +80,7 @@ def test_what_waits_with_the_same_input_is_withdrawn_with_that_reason() -> None:
     on_loop(test)
 
 
-def test_nothing_is_hashed_unless_it_begins_like_a_fresh_conviction(monkeypatch: Any) -> None:
+def test_nothing_is_hashed_unless_it_begins_like_a_blocked_input(monkeypatch: Any) -> None:
     hashed: list[bytes] = []
 
     def sha256() -> Any:
@@ -99,7 +99,7 @@ def test_nothing_is_hashed_unless_it_begins_like_a_fresh_conviction(monkeypatch:
         assert len(hashed) == 1
         send(bench, 7)
         assert len(hashed) == 2
-        bench.driver.now += FRESH_S
+        bench.driver.now += BLOCK_S
         serve(bench, 7)
         assert len(hashed) == 2
 
@@ -113,13 +113,13 @@ def test_a_connection_is_refused_after_several_different_inputs_and_its_address_
             crash(bench, first)
         send(bench, 100)
         assert reasons(bench)[-1] is Reason.CONNECTION_BLOCKED
-        assert bench.replies[-1].retry_after_s == pytest.approx(FRESH_S)
+        assert bench.replies[-1].retry_after_s == pytest.approx(BLOCK_S)
         context = CallContext(0.5, "client", "http", connection="a:1")
         refused: Any = bench.open(context).announce(16, {})
         assert refused.outcome.reason is Reason.CONNECTION_BLOCKED
         serve(bench, 100, "a:2")
         assert reasons(bench)[-1] is Reason.ON_TIME
-        bench.driver.now += FRESH_S
+        bench.driver.now += BLOCK_S
         serve(bench, 100)
         assert reasons(bench)[-1] is Reason.ON_TIME
 
@@ -149,9 +149,9 @@ def test_connections_without_a_name_are_never_refused() -> None:
 
 
 def test_only_so_many_are_remembered() -> None:
-    convictions = Convictions()
+    blocklist = InputBlocklist()
     for first in range(module.MOST + 1):
-        convictions.convict([((1, 4), row(first))], "a:1", now=0.0)
-    assert not convictions.knows([((1, 4), row(0))])
-    assert convictions.knows([((1, 4), row(1))])
-    assert not convictions.knows([((2, 2), row(1))])
+        blocklist.add([((1, 4), row(first))], "a:1", now=0.0)
+    assert not blocklist.contains([((1, 4), row(0))])
+    assert blocklist.contains([((1, 4), row(1))])
+    assert not blocklist.contains([((2, 2), row(1))])

@@ -1,4 +1,4 @@
-"""`Pools`: gives the engine a scheduler and times for each version that is deployed."""
+"""`ModelPoolFactory`: gives the engine a scheduler and times for each version that is deployed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe
 
 
-class Pools:
+class ModelPoolFactory:
     """The engine's `PoolFactory`, by the models' settings."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Pools:
             times,
             max_batch=max_batch,
             view=view,
-            counts=version.tally.samples,
+            counts=version.counters.samples,
             failed=version.fail,
         )
 

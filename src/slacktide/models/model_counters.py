@@ -1,4 +1,4 @@
-"""`Tally`: what one version has done so far, kept cheaply; statistics and metrics read it.
+"""`ModelCounters`: what one version has done so far, kept cheaply; statistics and metrics read it.
 
 Counters only rise and are never reset. Histograms hold one count for each bucket, found by
 bisection: nothing is allocated for a request.
@@ -57,7 +57,7 @@ class Duration:
         self.seconds += seconds * times
 
 
-class BatchTally:
+class BatchCounters:
     """Executions at one batch size."""
 
     __slots__ = ("infer", "input", "output")
@@ -68,7 +68,7 @@ class BatchTally:
         self.output = Duration()
 
 
-class Tally:
+class ModelCounters:
     """One version's counters. Rows are what Triton counts as inferences."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Tally:
         self.compute_output = Duration()
         self.rows_served = 0
         self.executions = 0
-        self.by_rows: dict[int, BatchTally] = {}
+        self.by_rows: dict[int, BatchCounters] = {}
         self.last_at_ms = 0
         """Wall-clock milliseconds since the epoch of the last result; 0 before the first."""
         self.load_s = 0.0
@@ -129,7 +129,7 @@ class Tally:
         self.batch_rows.add(rows)
         batch = self.by_rows.get(rows)
         if batch is None:
-            batch = self.by_rows[rows] = BatchTally()
+            batch = self.by_rows[rows] = BatchCounters()
         batch.input.add(timing.input_s)
         batch.infer.add(timing.infer_s)
         batch.output.add(timing.output_s)

@@ -21,9 +21,11 @@ from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
 from slacktide.executors.timed_replica import MeasuringError
-from slacktide.models.inputs import InputCheck
-from slacktide.models.lanes import Deployed, LaneError, Layout
-from slacktide.models.launching import Launching, executor_for_measuring, source_of
+from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
+from slacktide.models.input_check import InputCheck
+from slacktide.models.model_counters import ModelCounters
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring, source_of
 from slacktide.models.repository import (
     ModelDefinition,
     Repository,
@@ -31,8 +33,6 @@ from slacktide.models.repository import (
     check_interface,
 )
 from slacktide.models.repository.errors import NotFoundError
-from slacktide.models.shelf import ProfileShelf
-from slacktide.models.tally import Tally
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
 from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
@@ -45,7 +45,7 @@ _ARENA_LIMIT = 1 << 34
 
 
 @dataclass(frozen=True, slots=True)
-class FleetSettings:
+class ModelManagerSettings:
     """How models are loaded."""
 
     cores: tuple[int, ...]
@@ -68,30 +68,30 @@ class PlanTarget(Protocol):
         ...
 
 
-class Fleet:
+class ModelManager:
     """Every model of one server."""
 
     def __init__(
         self,
-        settings: FleetSettings,
+        settings: ModelManagerSettings,
         catalog: Catalog,
-        shelf: ProfileShelf,
+        profiles: ProfileCache,
         executors: Mapping[str, Executor],
         budget: MemoryBudget,
         driver: PlanTarget,
-        launching: Launching,
+        launcher: ReplicaLauncher,
     ) -> None:
         """`executors` by the name that a model's settings give."""
         self._settings = settings
         self._catalog = catalog
-        self._shelf = shelf
+        self._profiles = profiles
         self._executors = executors
         self._budget = budget
         self._driver = driver
-        self._launching = launching
+        self._launcher = launcher
         self._lock = asyncio.Lock()
         self._generation = 0
-        self._deployed = Deployed(settings.cores, allow_fewer=settings.allow_fewer_cores)
+        self._plan_builder = PlanBuilder(settings.cores, allow_fewer=settings.allow_fewer_cores)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────
@@ -195,7 +195,7 @@ class Fleet:
         begin = time.monotonic()
         for warning in definitions[0].warnings:
             log.warning("%s: %s", name, warning)
-        layout = self._deployed.layout_with(name, definitions[0].settings)
+        layout = self._plan_builder.layout_with(name, definitions[0].settings)
         if name in layout.warnings:
             log.warning("%s: %s; it gets those", name, layout.warnings[name])
         new: list[LoadedVersion] = []
@@ -218,7 +218,7 @@ class Fleet:
         old = tuple(self._catalog.serving(name).values())
         for version in new:
             version.ready()
-            version.tally.load_s = seconds
+            version.counters.load_s = seconds
             version.cleanup = cleanup
         self._catalog.serve(name, {version.version: version for version in new})
         versions = ", ".join(version.version for version in new)
@@ -232,7 +232,7 @@ class Fleet:
         source = source_of(definition, () if lane is None else lane.threads(definition.settings))
         executor = executor_for_measuring(self._executors, definition)
         core_sets = layout.core_sets(definition.name)
-        known = await self._shelf.known(definition, source, executor, core_sets)
+        known = await self._profiles.known(definition, source, executor, core_sets)
         for warning in check_interface(definition, known.interface):
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
@@ -258,7 +258,7 @@ class Fleet:
             arena,
             InputCheck(known.interface, definition.settings),
             # Counters never fall: a version that is loaded again goes on where it was.
-            before.tally if before is not None else Tally(),
+            before.counters if before is not None else ModelCounters(),
         )
         times = ClassedTimes(known.record.table, latency=partial(_latency, known.record))
         version.add_pool(source, times, cores=len(core_sets[0]) or 1)
@@ -268,9 +268,9 @@ class Fleet:
         """Deploy and wait. Raises ControlError if a version does not come up."""
         for version in new:
             self._catalog.add(version)
-        self._deployed.add(new, layout)
+        self._plan_builder.add(new, layout)
         pools = [pool.id for version in new for pool in version.pools]
-        starting = [self._launching.await_up(pool) for pool in pools]
+        starting = [self._launcher.await_up(pool) for pool in pools]
         try:
             self.apply()
             async with asyncio.timeout(self._settings.start_s):
@@ -283,7 +283,7 @@ class Fleet:
             raise ControlError("unavailable", reason) from None
         finally:
             for pool in pools:
-                self._launching.await_no_more(pool)
+                self._launcher.await_no_more(pool)
 
     async def _retire(self, old: Sequence[LoadedVersion]) -> None:
         """Wait until `old` have answered what they have, then stop their replicas."""
@@ -295,7 +295,7 @@ class Fleet:
                     await version.drained()
         except TimeoutError:
             log.warning("%s did not finish within %g s", old[0].name, self._settings.drain_s)
-        self._deployed.remove(old)
+        self._plan_builder.remove(old)
         self.apply()
         for version in old:
             self._catalog.forget(version)
@@ -306,7 +306,7 @@ class Fleet:
 
     def apply(self) -> None:
         """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
-        self._driver.apply(self._deployed.plan(), self._deployed.scaled())
+        self._driver.apply(self._plan_builder.plan(), self._plan_builder.scaled())
 
     def _failed(
         self,
