@@ -28,6 +28,8 @@ class Composer:
         """To be run off the loop; drivers take them out."""
         self.computing: set[str] = set()
         """Planners whose job is not done yet."""
+        self._error: Exception | None = None
+        """Of a job that has failed and is yet to be told of."""
         self._owners = self._owners_of({})
         self._base = Plan()
         self._plan = Plan()
@@ -56,13 +58,24 @@ class Composer:
         self._rebasing = True
         return self._plan
 
+    def jobs_done(self, events: Sequence[Event | JobDone]) -> Sequence[Event]:
+        """`events` without the ends of jobs, whose planners may be asked again."""
+        others: list[Event] = []
+        for event in events:
+            if isinstance(event, JobDone):
+                self.computing.discard(event.planner)
+                self._error = event.error
+            else:
+                others.append(event)
+        return others
+
     def before(
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
     ) -> PlanChanged | None:
         """What to hand to the engine before `events`: a new plan, or nothing."""
-        for event in events:
-            if isinstance(event, JobDone) and event.error is not None:
-                raise event.error
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         for planner in self.planners.values():
             self._at_work = planner
             planner.observe(events, snapshot, now=now)
@@ -93,8 +106,10 @@ class Composer:
         """When TimerFired must be delivered (absolute seconds); None if nothing is waited for."""
         if self._rebasing:
             return None
-        waiting = [p for name, p in self.planners.items() if name not in self.computing]
-        at = min((planner.next_wakeup(snapshot) for planner in waiting), default=math.inf)
+        at = math.inf
+        for name, planner in self.planners.items():
+            if name not in self.computing:
+                at = min(at, planner.next_wakeup(snapshot))
         return at if at < math.inf else None
 
     def put_off(self, until: float) -> str | None:

@@ -100,17 +100,16 @@ class Runtime:
 
     def handle(self, events: Sequence[Event | JobDone], *, now: float) -> list[Command]:
         """What is to be done, in order, now that `events` have happened together."""
+        told: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
         plan = None
         if not self.composer.idle:
-            done = [event for event in events if isinstance(event, JobDone)]
-            self.composer.computing.difference_update(each.planner for each in done)
+            if self.composer.computing:
+                told = self.composer.jobs_done(events)
             plan = self._planned(events, now)
-            if done:
-                events = [event for event in events if not isinstance(event, JobDone)]
             if plan is not None:
                 self.plan_fault = None
-                events = [plan, *events]
-        commands = self._told(events, now)  # type: ignore[arg-type]  # no JobDone is left
+                told = [plan, *told]
+        commands = self._told(told, now)
         if plan is not None and self.plan_fault is not None:
             self._paused_until = now + PAUSE_S
         engine = self.engine

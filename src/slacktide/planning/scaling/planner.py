@@ -178,7 +178,7 @@ class ScalingPlanner(Planner):
         """What the engine is about to be told of, by model and id."""
         self._due: list[tuple[_Model, str, ModelView]] = []
         """Which policies are to be asked, and what they see."""
-        self._after: tuple[float, list[_Model], bool] = (0.0, [], False)
+        self._after: tuple[float, list[_Model], bool] | None = None
         """What comes of the last events once the engine has been told of them: (when, models whose
         policies are asked again, whether to settle)."""
         self._at_work: str | None = None
@@ -208,7 +208,8 @@ class ScalingPlanner(Planner):
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
         """See `Planner`."""
-        self._catch_up()
+        if self._after is not None:
+            self._catch_up()
         self._fresh = {}
         again: list[_Model] = []
         settle = False
@@ -234,7 +235,8 @@ class ScalingPlanner(Planner):
                 ]
             elif isinstance(event, LaneResized):
                 settle = True
-        self._after = now, again, settle
+        if again or settle:
+            self._after = now, again, settle
 
     def _see(self, request: Request | Notice, snapshot: Snapshot, now: float) -> None:
         model = self._models.get(request.model)
@@ -251,16 +253,18 @@ class ScalingPlanner(Planner):
 
     def _catch_up(self) -> None:
         """The engine has been told of what was observed last: go into what comes of it."""
+        assert self._after is not None
         now, again, settle = self._after
         for model in again:
             model.ask_at = min(model.ask_at, now)
         if settle:
             self._settle_at = now
-        self._after = (now, [], False)
+        self._after = None
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         """See `Planner`."""
-        self._catch_up()
+        if self._after is not None:
+            self._catch_up()
         at = self._settle_at
         for name, model in self._models.items():
             if (model.ask_at < at or model.check_at < at) and snapshot.is_served(name):
