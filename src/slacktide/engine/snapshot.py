@@ -99,18 +99,18 @@ class PoolSnapshot:
 class Snapshot:
     """One moment of an engine. Read-only."""
 
-    __slots__ = ("_cause", "_counts", "_lanes", "_pools", "_requests", "_state", "_waiting", "now")
+    # What has been read; on the class, so that making one costs three assignments.
+    _lanes: Mapping[str, LaneSnapshot] | None = None
+    _pools: dict[PoolId, PoolSnapshot] | None = None
+    _requests: Mapping[PoolId, Counter[State]] | None = None
+    _counts: Mapping[str, ModelCounts] | None = None
+    _waiting: dict[PoolId, Sequence[Request | Notice]] | None = None
 
     def __init__(self, state: EngineState, now: float) -> None:
         """`now`: the moment that times refer to, at or after the engine's last event."""
         self.now = now
         self._state: EngineState | None = state
         self._cause = state.cause
-        self._lanes: Mapping[str, LaneSnapshot] | None = None
-        self._pools: dict[PoolId, PoolSnapshot] = {}
-        self._requests: Mapping[PoolId, Counter[State]] | None = None
-        self._counts: Mapping[str, ModelCounts] | None = None
-        self._waiting: dict[PoolId, Sequence[Request | Notice]] = {}
 
     @property
     def lanes(self) -> Mapping[str, LaneSnapshot]:
@@ -123,7 +123,7 @@ class Snapshot:
     @property
     def pools(self) -> Mapping[PoolId, PoolSnapshot]:
         """Every pool, the latest at the end."""
-        if self._state is None:
+        if self._state is None and self._pools is not None:
             return self._pools
         return {id: self._pool(pool) for id, pool in self._live().pools.items()}
 
@@ -147,7 +147,7 @@ class Snapshot:
 
     def serving(self, model: str) -> list[PoolSnapshot]:
         """The pools of `model` that are in service, the latest at the end."""
-        if self._state is None:
+        if self._state is None and self._pools is not None:
             return [p for p in self._pools.values() if p.id.model == model and p.in_service]
         pools = self._live().pools.values()
         return [self._pool(p) for p in pools if p.id.model == model and _in_service(p)]
@@ -160,6 +160,8 @@ class Snapshot:
     def waiting(self, pool: PoolId) -> Sequence[Request | Notice]:
         """What waits in one pool: what its scheduler has queued, in its order, then what is to be
         run again alone, then the notices of what is announced."""
+        if self._waiting is None:
+            self._waiting = {}
         found = self._waiting.get(pool)
         if found is None:
             state = self._live()
@@ -229,6 +231,8 @@ class Snapshot:
         return state
 
     def _pool(self, pool: Pool) -> PoolSnapshot:
+        if self._pools is None:
+            self._pools = {}
         found = self._pools.get(pool.id)
         if found is None:
             found = self._pools[pool.id] = PoolSnapshot(
