@@ -141,7 +141,6 @@ NAMED_TWICE = {
     "Line",
     "Pools",
     "Prefixes",
-    "Recorder",
     "Refusal",
     "Replicas",
     "Request",

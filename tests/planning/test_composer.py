@@ -20,7 +20,7 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.runtime import Runtime
 from slacktide.scheduling import PoolRecipe, make_scheduler
-from slacktide.simulation import Expected, Simulation
+from slacktide.simulation import AsExpected, Simulation
 
 M = PoolId("m", "1")
 BASE = Plan((LaneSpec("m", (0,)),), (Deployment(M, "m", 4),), (Route("m", M),))
@@ -134,7 +134,7 @@ class TestASlowPlanner:
         simulation = Simulation(
             Engine(factory, EngineSettings()),
             BASE,
-            Expected(CorrectedTimes(TABLE)),
+            AsExpected(CorrectedTimes(TABLE)),
             planners=(caps,),
             stated={"m": Capped()},
             job_s=0.5,

@@ -13,7 +13,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 from slacktide.domain import (
     AbortBatch,
@@ -41,6 +40,7 @@ from slacktide.domain.events import Announced
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
+from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 from slacktide.server.alarm import Alarm
 from slacktide.server.moderation import Moderation
@@ -52,18 +52,6 @@ log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE = 0.004
 """Seconds that a request which has become hopeless may wait to be told so, on a busy lane."""
-
-
-class Recorder(Protocol):
-    """Remembers what the engine is told and what it commands."""
-
-    def called(self, events: Sequence[Event], now: float, commands: Sequence[Command]) -> None:
-        """The engine has handled `events` at `now`."""
-        ...
-
-    def encode(self) -> None:
-        """The commands have been carried out: there is time to write them down."""
-        ...
 
 
 class Driver:
