@@ -33,7 +33,8 @@ EXPORTS = {
     """,
     "slacktide.engine": """
         BatchTimes Engine EngineSettings Idle InvariantError LaneSnapshot Learner PoolFactory
-        PoolParts PoolSnapshot PoolView Proposal SampleCounts Sampling Scheduler Snapshot WaitUntil
+        PoolParts PoolSnapshot PoolView Proposal Scheduler Snapshot SoloCounts SoloProfiling
+        WaitUntil
         check_invariants
     """,
     "slacktide.examples": """

@@ -39,7 +39,7 @@ from slacktide.engine import (
     PoolParts,
     PoolView,
     Proposal,
-    Sampling,
+    SoloProfiling,
     WaitUntil,
     check_invariants,
 )
@@ -164,7 +164,7 @@ class World:
         self.seconds: dict[str, float] = {}
         self.divides = False
         self.wait: float | None = None
-        self.sampling: Sampling | None = None
+        self.solo: SoloProfiling | None = None
         self.engine = Engine(self._parts, settings)
         self.answers: dict[int, Outcome] = {}
         self.freed: list[int] = []
@@ -178,7 +178,7 @@ class World:
         self.schedulers[pool] = ListScheduler(max_batch, self.wait)
         self.views[pool] = view
         share = self.share.get(pool.model, 1.0)
-        return PoolParts(self.schedulers[pool], self.times[pool], share, self.sampling)
+        return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo)
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:
         """Deliver events together, `after` seconds from now."""

@@ -41,7 +41,7 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine import Sampling
+from slacktide.engine import SoloProfiling
 from slacktide.engine.ledger import State
 
 MODELS = ("a", "b")
@@ -58,7 +58,7 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = self.world_class()
         if self.samples:
-            self.world.sampling = Sampling(lambda request: request.id % 3 > 0, 0.5)
+            self.world.solo = SoloProfiling(lambda request: request.id % 3 > 0, 0.5)
         self.next_id = 0
         self.running = {}
         self.starting = {}
@@ -200,7 +200,7 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def memory_is_short(self):
         self.send(MemoryShort())
-        assert self.of_state(State.SAMPLE) == []
+        assert self.of_state(State.HELD) == []
 
     @rule()
     def time_passes(self):

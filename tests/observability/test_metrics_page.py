@@ -190,7 +190,7 @@ def test_what_profiling_costs_and_has_found(world: World) -> None:
     loaded = world.load("mlp")
     counts = loaded.counters.samples
     counts.run, counts.run_s, counts.delayed, counts.delayed_s = 5, 0.25, 2, 0.03
-    counts.singled = 4
+    counts.isolated = 4
     assert "slacktide_run_class_seconds" not in world.samples()
     loaded.pool.times.train({"short": [0.1] * 30, "long": [4.0] * 10})
     loaded.pool.times.observe(0.01, (Request(1, "mlp", 0.0, 1.0, application="new"),), 1, 1)

@@ -81,7 +81,7 @@ def test_what_is_learnt_of_lengths_is_learnt_again(
             quiet.append(moved)
     recorded.run(quiet, seed=5)
     assert any(times.classes(1) is not None for times in recorded.times.values())
-    assert any(batch.sample for batch in recorded.batches)
+    assert any(batch.solo for batch in recorded.batches)
     replayed = replay(Recording(recorded.path))
     assert replayed.difference is None
     for pool, times in recorded.times.items():
@@ -224,15 +224,15 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
     quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))
     recorded.run(quiet, seed=5)
     runs = [each for each in decisions(recorded) if isinstance(each, Ran)]
-    samples = [run for run in runs if run.sample]
-    assert [run.batch for run in samples] == [b.id for b in recorded.batches if b.sample]
+    samples = [run for run in runs if run.solo]
+    assert [run.batch for run in samples] == [b.id for b in recorded.batches if b.solo]
     assert "alone, again, to learn how long it is" in next(lines(samples[0], begin=0.0))
 
 
 def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None:
     recorded = world(profiling=0.2)
     recorded.run(happenings(seed=6, count=600, rate=900.0, trouble=False, hints=(1.0, 20.0)))
-    told = [each for each in decisions(recorded) if isinstance(each, Ran) and each.singled_out]
+    told = [each for each in decisions(recorded) if isinstance(each, Ran) and each.isolated]
     assert told
     for run in told:
         assert len(run.ids) == 1

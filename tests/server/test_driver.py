@@ -36,7 +36,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.engine import Engine, Sampling, Snapshot
+from slacktide.engine import Engine, Snapshot, SoloProfiling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors import OpenedModel, Reporter
@@ -134,14 +134,14 @@ class Stage:
         self.unwanted: list[int] = []
         self.refusal: str | None = None
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
-        self.sampling: Sampling | None = None
+        self.solo: SoloProfiling | None = None
         self.driver = Driver(Engine(self._parts), self)
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         if pool.model == "bad":
             raise ZeroDivisionError("no such scheduler")
         scheduler = make_scheduler("edf", {}, max_batch=max_batch, times=self.times, view=view)
-        return PoolParts(scheduler, self.times, sampling=self.sampling)
+        return PoolParts(scheduler, self.times, solo=self.solo)
 
     # Launcher
 
@@ -201,12 +201,12 @@ class Stage:
         return self.heard[id][0].reason
 
 
-def staged(play: Callable[[Stage], Any], sampling: Sampling | None = None) -> None:
+def staged(play: Callable[[Stage], Any], solo: SoloProfiling | None = None) -> None:
     """Run a test on a stage with one replica that is up; then nothing may be left."""
 
     async def main() -> None:
         stage = Stage()
-        stage.sampling = sampling
+        stage.solo = solo
         stage.deploy(0)
         stage.puppet.up()
         await asyncio.wait_for(play(stage), 20)
@@ -866,10 +866,10 @@ def test_a_sample_runs_like_a_batch_and_answers_nobody():
         assert stage.heard == before
         assert sorted(stage.freed) == ids
         assert stage.driver.in_flight == 0
-        assert sampling.counts.run == 1
+        assert solo.counts.run == 1
 
-    sampling = Sampling(lambda request: True, 1.0)
-    staged(play, sampling)
+    solo = SoloProfiling(lambda request: True, 1.0)
+    staged(play, solo)
 
 
 def test_what_is_kept_can_be_had_back_at_once():
@@ -883,7 +883,7 @@ def test_what_is_kept_can_be_had_back_at_once():
         assert sorted(stage.freed) == ids
         assert not stage.driver.reclaim()
 
-    staged(play, Sampling(lambda request: True, 1e-6))
+    staged(play, SoloProfiling(lambda request: True, 1e-6))
 
 
 def test_the_end_gives_samples_back():
@@ -894,4 +894,4 @@ def test_the_end_gives_samples_back():
         stage.puppet.finish(b"aaaa", b"bbbb")
         assert stage.driver.in_flight == 1
 
-    staged(play, Sampling(lambda request: True, 1e-6))
+    staged(play, SoloProfiling(lambda request: True, 1e-6))

@@ -34,8 +34,8 @@ class Batch:
     started: float
     hang_at: float
     """When the replica is taken to hang and is killed: max(1 s, 10 × p99) after the start."""
-    sample: bool = False
-    """A request that has its answer, run again by itself to learn its length: answers nobody."""
+    solo: bool = False
+    """A request that has its answer, run again by itself to learn its length."""
 
 
 @dataclass(frozen=True, slots=True)

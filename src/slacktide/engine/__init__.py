@@ -5,6 +5,8 @@ predicts); it keeps every request in exactly one place and ends it exactly once.
 """
 
 from slacktide.engine.engine import Engine as Engine
+from slacktide.engine.idle_work import SoloCounts as SoloCounts
+from slacktide.engine.idle_work import SoloProfiling as SoloProfiling
 from slacktide.engine.invariants import InvariantError as InvariantError
 from slacktide.engine.invariants import check_invariants as check_invariants
 from slacktide.engine.ports import BatchTimes as BatchTimes
@@ -16,8 +18,6 @@ from slacktide.engine.ports import PoolView as PoolView
 from slacktide.engine.ports import Proposal as Proposal
 from slacktide.engine.ports import Scheduler as Scheduler
 from slacktide.engine.ports import WaitUntil as WaitUntil
-from slacktide.engine.samples import SampleCounts as SampleCounts
-from slacktide.engine.samples import Sampling as Sampling
 from slacktide.engine.settings import EngineSettings as EngineSettings
 from slacktide.engine.snapshot import LaneSnapshot as LaneSnapshot
 from slacktide.engine.snapshot import PoolSnapshot as PoolSnapshot

@@ -17,13 +17,13 @@ from slacktide.domain import (
     RowsReleased,
     RunBatch,
 )
+from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import Entry, State
 from slacktide.engine.placement import Placement
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
-from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 from slacktide.engine.worth import standings, worth
 
@@ -34,10 +34,10 @@ FAIRNESS_FLOOR = 0.01
 class Batches:
     """Handles RowsReleased, BatchFinished, BatchFailed and BatchAborted, and fills free lanes."""
 
-    def __init__(self, state: EngineState, requests: Requests, sampler: Sampler) -> None:
+    def __init__(self, state: EngineState, requests: Requests, idle: IdleWork) -> None:
         self._state = state
         self._requests = requests
-        self._sampler = sampler
+        self._idle = idle
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
@@ -59,15 +59,15 @@ class Batches:
                 offers.append((placement, proposal))
         if offers:
             placement, proposal = offers[0] if len(offers) == 1 else self._best(offers)
-            single = self._sampler.single_out(placement, proposal.members, turn=self._next_id)
-            if single is not None:
-                proposal = Proposal((single,), single.rows)
+            members = self._idle.isolated(placement, proposal.members, turn=self._next_id)
+            if len(members) < len(proposal.members):
+                proposal = Proposal(members, members[0].rows)
             self._run(lane, placement, proposal)
         elif lane.wait_until == math.inf:
-            sample = self._sampler.next_on(lane)
-            if sample is not None:
-                placement, request = sample
-                self._start(lane, placement, (request,), request.rows, sample=True)
+            again = self._idle.next_on(lane)
+            if again is not None:
+                placement, request = again
+                self._start(lane, placement, (request,), request.rows, solo=True)
 
     def _best(self, offers: Sequence[tuple[Placement, Proposal]]) -> tuple[Placement, Proposal]:
         """The offer worth most, given what each model has had of the lane; on ties the first."""
@@ -126,7 +126,7 @@ class Batches:
         members: tuple[Request, ...],
         rows: int,
         *,
-        sample: bool = False,
+        solo: bool = False,
     ) -> Running:
         """Put a batch on a free lane."""
         state = self._state
@@ -136,7 +136,7 @@ class Batches:
         replica = placement.replica
         if rows > replica.max_batch:  # of a request with more rows than the cap
             replica = replace(replica, max_batch=rows)
-        batch = Batch(self._next_id, replica, members, rows, now, now + limit, sample)
+        batch = Batch(self._next_id, replica, members, rows, now, now + limit, solo)
         self._next_id += 1
         running = lane.running = Running(batch, placement, now + time.expected)
         state.running[batch.id] = running
@@ -163,16 +163,14 @@ class Batches:
         if running.steady and learner is not None:
             learner.observe(state.now - batch.started, batch.members, batch.rows, running.cores)
         crashes = placement.pool.crashes
-        if crashes.doubtful and not batch.sample and crashes.finished(state.now - placement.since):
+        if crashes.doubtful and not batch.solo and crashes.finished(state.now - placement.since):
             state.doubtful.append(placement.pool)
         entries = state.ledger.entries
-        kept = None if batch.sample else self._sampler.choose(batch, placement)
+        kept = None if batch.solo else self._idle.hold(batch, placement)
         ids = tuple([member.id for member in batch.members if member is not kept])
         for member in batch.members:
             if member is kept:
-                entry = entries[member.id]
-                self._serve(entry, batch, Reason.ON_TIME)
-                self._sampler.hold(entry)
+                self._serve(entries[member.id], batch, Reason.ON_TIME)
                 continue
             entry = entries.pop(member.id)
             if entry.state is State.RUNNING:
@@ -201,7 +199,7 @@ class Batches:
         ends a request. Whether that is what happened: then the crash is no new one."""
         self.leave(batch.id)
         entries = self._state.ledger.entries
-        again = not batch.sample and any(entries[m.id].crashes for m in batch.members)
+        again = not batch.solo and any(entries[m.id].crashes for m in batch.members)
         for entry in self._waiting(batch):
             entry.crashes += 1
             if entry.crash is None:
@@ -223,8 +221,8 @@ class Batches:
         took = state.now - running.batch.started
         placement.lane_time.add(took, now=state.now)
         placement.lane.running = None
-        if running.batch.sample:
-            self._sampler.ended(running.batch, placement)
+        if running.batch.solo:
+            self._idle.ended(running.batch, placement)
         else:
             placement.pool.see_cost(took, len(running.batch.members))
             placement.pool.scheduler.ended(running.batch, now=state.now)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, Reason
+from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Step
 from slacktide.engine.pool import Pool
@@ -18,7 +19,6 @@ from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
 from slacktide.engine.resizing import Resizing
 from slacktide.engine.routing import RouteTable
-from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 
 
@@ -31,13 +31,13 @@ class Deploying:
         requests: Requests,
         replicas: Replicas,
         resizing: Resizing,
-        sampler: Sampler,
+        idle: IdleWork,
     ) -> None:
         self._state = state
         self._requests = requests
         self._replicas = replicas
         self._resizing = resizing
-        self._sampler = sampler
+        self._idle = idle
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
@@ -114,7 +114,7 @@ class Deploying:
             if pool.id not in pools:
                 pool.removed = True
                 state.reject_waiting(pool, Reason.DRAINING, "the model is being unloaded")
-                self._sampler.give_back(pool)
+                self._idle.drop_held(pool)
         for id in [i for i, pool in state.pools.items() if pool.removed and not pool.placements]:
             del state.pools[id]
         names = {spec.name for spec in plan.lanes}

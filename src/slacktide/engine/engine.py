@@ -11,8 +11,8 @@ driver must deliver `TimerFired`. Events that happen together may be handed over
 one read of the sockets can share a batch.
 
 The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
-`deploying`; what they share is in `state`, who is known and how it ended in `ledger`. `sampling`
-fills lanes that nobody wants.
+`deploying`; what they share is in `state`, who is known and how it ended in `ledger`. `idle_work`
+fills lanes that nothing else needs.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from slacktide.domain import (
 )
 from slacktide.engine.batches import Batches
 from slacktide.engine.deploying import Deploying
+from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.replicas import Replicas
 from slacktide.engine.requests import Requests
 from slacktide.engine.resizing import Resizing
-from slacktide.engine.sampling import Sampler
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.snapshot import Snapshot
 from slacktide.engine.state import EngineState
@@ -64,12 +64,12 @@ class Engine:
         self.plan_done = True
         """False if an exception came in the middle of the last PlanChanged."""
         self._requests = Requests(self.state)
-        self._sampler = Sampler(self.state)
-        self._batches = Batches(self.state, self._requests, self._sampler)
-        self._replicas = Replicas(self.state, self._batches, self._sampler)
+        self._idle = IdleWork(self.state)
+        self._batches = Batches(self.state, self._requests, self._idle)
+        self._replicas = Replicas(self.state, self._batches, self._idle)
         self._resizing = Resizing(self.state)
         self._deploying = Deploying(
-            self.state, self._requests, self._replicas, self._resizing, self._sampler
+            self.state, self._requests, self._replicas, self._resizing, self._idle
         )
         self._handlers: dict[type, Callable[[Any], None]] = {
             Announced: self._requests.announced,
@@ -178,7 +178,7 @@ class Engine:
 
     def _memory_short(self, _: MemoryShort) -> None:
         for pool in self.state.pools.values():
-            self._sampler.give_back(pool)
+            self._idle.drop_held(pool)
 
     def _timer_fired(self, _: TimerFired) -> None:
         state = self.state

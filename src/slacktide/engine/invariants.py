@@ -7,9 +7,9 @@ from collections import Counter
 
 from slacktide.domain import Circuit, Request
 from slacktide.engine.engine import Engine
+from slacktide.engine.idle_work import HELD
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import Phase, ReplicaState
-from slacktide.engine.sampling import HELD
 
 
 class InvariantError(AssertionError):
@@ -35,7 +35,7 @@ def _conservation(engine: Engine) -> None:
     unanswered = Counter(
         entry.request.model
         for entry in ledger.entries.values()
-        if entry.state not in (State.ENDED, State.SAMPLE)
+        if entry.state not in (State.ENDED, State.HELD)
     )
     for model, counts in ledger.counts.items():
         _require(
@@ -54,12 +54,12 @@ def _one_place_each(engine: Engine) -> None:
     queued = Counter(r.id for pool in state.pools.values() for r in pool.scheduler.pending())
     suspects = Counter(r.id for pool in state.pools.values() for r in pool.suspects)
     running = Counter(m.id for run in state.running.values() for m in run.batch.members)
-    held = Counter(r.id for pool in state.pools.values() if pool.samples for r in pool.samples.held)
+    held = Counter(r.id for pool in state.pools.values() if pool.solo for r in pool.solo.held)
     everywhere = (
         ("queues", queued),
         ("suspects", suspects),
         ("batches", running),
-        ("samples", held),
+        ("held", held),
     )
     for name, places in everywhere:
         twice = [id for id, count in places.items() if count > 1]
@@ -69,7 +69,7 @@ def _one_place_each(engine: Engine) -> None:
         State.QUEUED: (1, 0, 0, 0),
         State.SUSPECT: (0, 1, 0, 0),
         State.RUNNING: (0, 0, 1, 0),
-        State.SAMPLE: (0, 0, 0, 1),
+        State.HELD: (0, 0, 0, 1),
         State.ENDED: (0, 0, 1, 0),
     }
     unjudged = Counter(
@@ -95,9 +95,7 @@ def _one_place_each(engine: Engine) -> None:
             for entry in state.ledger.entries.values()
         )
         _require(pool.announced == coming, f"{pool.id}: {pool.announced} announced")
-        _require(
-            pool.samples is None or len(pool.samples.held) <= HELD, f"{pool.id} holds too much"
-        )
+        _require(pool.solo is None or len(pool.solo.held) <= HELD, f"{pool.id} holds too much")
 
 
 def _lanes(engine: Engine) -> None:
@@ -115,7 +113,7 @@ def _lanes(engine: Engine) -> None:
             len({member.signature for member in batch.members}) == 1,
             f"batch {batch.id} mixes shapes",
         )
-        _require(not (batch.sample and running.waiting), f"batch {batch.id}: a sample is awaited")
+        _require(not (batch.solo and running.waiting), f"batch {batch.id}: a solo run is awaited")
         waiting = sum(state.ledger.entries[m.id].state is State.RUNNING for m in batch.members)
         _require(waiting == running.waiting, f"batch {batch.id}: {waiting} wait")
 

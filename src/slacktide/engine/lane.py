@@ -25,7 +25,7 @@ class Running:
     def __init__(self, batch: Batch, placement: Placement, expected_end: float) -> None:
         self.batch = batch
         self.placement = placement
-        self.waiting = 0 if batch.sample else len(batch.members)
+        self.waiting = 0 if batch.solo else len(batch.members)
         self.expected_end = expected_end
         self.hang_at = batch.hang_at
         """When the replica is taken to hang; moves with the cores of the lane."""

@@ -5,8 +5,8 @@ Conservation law: for every model, at every instant,
     known = served + late + dropped + rejected + failed + cancelled + in flight
 
 An *entry* lives until nothing names its payload any more. That can be after its outcome: a
-cancelled member of a running batch keeps its slot until the batch ends (state ENDED), and a sample
-until it has run again (SAMPLE).
+cancelled member of a running batch keeps its slot until the batch ends (state ENDED), and one that
+is held until it has run again (HELD).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class State(Enum):
     """It was in a batch that died; the pool holds it, to be run again alone."""
     RUNNING = "running"
     """A member of a running batch."""
-    SAMPLE = "sample"
+    HELD = "held"
     """It has its outcome; the pool holds it, to be run again alone."""
     ENDED = "ended"
     """It has its outcome, but a running batch still names its payload."""

@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 from slacktide.domain import PoolId, Request
+from slacktide.engine.idle_work import SoloRuns
 from slacktide.engine.placement import Placement, ReplicaState
 from slacktide.engine.ports import Learner, PoolFactory
 from slacktide.engine.recovery import CrashHistory
-from slacktide.engine.samples import Samples
 from slacktide.engine.settings import EngineSettings
 
 FALL, RISE = 0.2, 0.01
@@ -40,10 +40,10 @@ class Pool:
         "max_batch",
         "placements",
         "removed",
-        "samples",
         "scheduler",
         "settings",
         "share",
+        "solo",
         "start_time",
         "suspects",
         "times",
@@ -80,7 +80,7 @@ class Pool:
         self.times = parts.times
         self.learner = parts.times if isinstance(parts.times, Learner) else None
         self.share = parts.share
-        self.samples = None if parts.sampling is None else Samples(parts.sampling)
+        self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """What is held to be run again alone; None: nothing ever is."""
         self.cost = 0.0
         """Seconds of lane time that a request takes, usually."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
-from slacktide.engine.samples import Sampling
+from slacktide.engine.idle_work import SoloProfiling
 from slacktide.profiles import RunClasses, TimeDistribution
 
 
@@ -156,7 +156,7 @@ class PoolParts:
     times: BatchTimes
     share: float = 1.0
     """Weight of this pool where several share a lane."""
-    sampling: Sampling | None = None
+    solo: SoloProfiling | None = None
     """Which of its requests are run again alone, to learn from; None: none."""
 
 

@@ -16,21 +16,21 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine.batches import Batches
+from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Phase, Placement, ReplicaState, Step
 from slacktide.engine.pool import Pool
 from slacktide.engine.recovery import Crash
-from slacktide.engine.sampling import Sampler
 from slacktide.engine.state import EngineState
 
 
 class Replicas:
     """Handles ReplicaUp and ReplicaLost; starts, stops and kills."""
 
-    def __init__(self, state: EngineState, batches: Batches, sampler: Sampler) -> None:
+    def __init__(self, state: EngineState, batches: Batches, idle: IdleWork) -> None:
         self._state = state
         self._batches = batches
-        self._sampler = sampler
+        self._idle = idle
         self.next_due = math.inf
         """When a replica must be started again, or has taken too long to start; inf if never."""
         self._by_id: dict[int, Placement] = {}
@@ -173,7 +173,7 @@ class Replicas:
             else:
                 self._park(placement)
         self._state.reject_waiting(pool, Reason.UNAVAILABLE, reason)
-        self._sampler.give_back(pool)
+        self._idle.drop_held(pool)
         self._tell(pool, retry_s)
 
     def _park(self, placement: Placement) -> None:

@@ -117,7 +117,7 @@ class Requests:
     def cancelled(self, event: Cancelled) -> None:
         state = self._state
         entry = state.ledger.entries.get(event.id)
-        if entry is None or entry.state in (State.ENDED, State.SAMPLE):
+        if entry is None or entry.state in (State.ENDED, State.HELD):
             return  # it ended while the cancellation was on its way
         if entry.state is State.RUNNING:
             self._cancel_running(entry, event.reason)

@@ -243,7 +243,7 @@ class Snapshot:
                 pool.crashes.circuit,
                 pool.start_time,
                 len(pool.scheduler),
-                0 if pool.samples is None else len(pool.samples.held),
+                0 if pool.solo is None else len(pool.solo.held),
                 pool.free_in(now=self.now),
                 pool.times,
                 tuple([self._replica(placement) for placement in pool.placements]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from slacktide.domain import BatchTiming, Outcome, OutcomeKind, Reason
-from slacktide.engine import SampleCounts
+from slacktide.engine import SoloCounts
 
 LATENCY_BOUNDS: tuple[float, ...] = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
@@ -97,7 +97,7 @@ class ModelCounters:
         self.out_of_memory = 0
         """Of these, those that took more memory than a worker may."""
         self.circuit_openings = 0
-        self.samples = SampleCounts()
+        self.samples = SoloCounts()
         """Of requests that ran again, alone; the engine counts them."""
 
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:

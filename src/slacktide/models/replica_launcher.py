@@ -93,7 +93,7 @@ class ReplicaLauncher:
         """See `Launcher.finished`."""
         pool = self._catalog.pool(batch.replica.pool)
         if pool is not None:
-            if not batch.sample:
+            if not batch.solo:
                 pool.version.counters.executed(batch.rows, timing, int(time.time() * 1000))
             # The engine learns of this batch afterwards: the batches before it count.
             if pool.times.drifted != pool.drifting:

@@ -85,17 +85,17 @@ class Ran:
     batch: int
     lane: str
     asked: Asked | None
-    """None: a suspect or a sample, run alone whatever the policy."""
+    """None: one in quarantine, or a solo run, whatever the policy."""
     rivals: tuple[Asked, ...]
     """What other pools proposed for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
     ids: tuple[int, ...]
-    sample: bool
+    solo: bool
     """Run again for nobody, to learn how long it is."""
 
     @property
-    def singled_out(self) -> bool:
+    def isolated(self) -> bool:
         """Whether it is one of those proposed, run alone to learn how long it is."""
         return self.asked is not None and len(self.ids) < len(self.asked.members)
 
@@ -306,7 +306,7 @@ class Notes(Watcher):
             tuple(rivals),
             because,
             ids,
-            batch.sample,
+            batch.solo,
         )
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:

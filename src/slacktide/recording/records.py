@@ -87,6 +87,9 @@ class Call:
 
 Record: TypeAlias = PoolOpened | Call
 
+RENAMED: Mapping[tuple[str, str], str] = {("RunBatch", "sample"): "solo"}
+"""(type, field as earlier versions called it) -> its present name."""
+
 EVENTS: Mapping[str, type] = {type_.__name__: type_ for type_ in get_args(Event)}
 _COMMANDS = {type_.__name__ for type_ in get_args(Command)}
 
@@ -226,7 +229,13 @@ def _stated(value: object, software: str) -> dict[str, list[str]]:
     if not isinstance(value, dict):
         raise LayoutError(f"layout: expected an object, got {value!r}")
     here = layout()
-    changed = {name: names for name, names in value.items() if names != here.get(name)}
+    for name, names in value.items():
+        if not (isinstance(names, list) and all(isinstance(each, str) for each in names)):
+            raise LayoutError(f"layout.{name}: expected a list of names, got {names!r}")
+    present = {
+        name: [RENAMED.get((name, each), each) for each in names] for name, names in value.items()
+    }
+    changed = {name: names for name, names in present.items() if names != here.get(name)}
     try:
         for name, names in changed.items():
             gone = [each for each in names if each not in here.get(name, ())]

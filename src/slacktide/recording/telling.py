@@ -65,10 +65,10 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
 def _ran(ran: Ran) -> str:
     asked = ran.asked
     if asked is None or asked.chosen is None:
-        why = "again, to learn how long it is" if ran.sample else "after a crash"
+        why = "again, to learn how long it is" if ran.solo else "after a crash"
         return f"batch {ran.batch} on {ran.lane}: request {ran.ids[0]} alone, {why}"
     chosen = asked.chosen
-    if ran.singled_out:
+    if ran.isolated:
         return (
             f"batch {ran.batch} of {asked.pool} on {ran.lane}: request {ran.ids[0]} alone, to "
             f"learn how long it is, before the {chosen.requests - 1} proposed with it"

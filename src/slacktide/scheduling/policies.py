@@ -8,8 +8,8 @@ from functools import partial
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
+from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
-from slacktide.engine.samples import SampleCounts, Sampling
 from slacktide.profiles import ClassedTimes
 from slacktide.scheduling.clipper import Clipper
 from slacktide.scheduling.clockwork import Clockwork
@@ -88,12 +88,12 @@ class PoolRecipe:
         *,
         max_batch: int,
         view: PoolView,
-        counts: SampleCounts | None = None,
+        counts: SoloCounts | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> PoolParts:
         """A fresh scheduler that asks `times`. Raises OptionError as `make_scheduler` does.
 
-        `counts`: where samples are counted, if they are to be counted on from before.
+        `counts`: where solo runs are counted, if they are to be counted on from before.
         `failed`: as of `make_scheduler`.
         """
         scheduler = make_scheduler(
@@ -104,7 +104,7 @@ class PoolRecipe:
             view=view,
             failed=failed,
         )
-        sampling = None
+        solo = None
         if self.profiling > 0.0 and isinstance(times, ClassedTimes):
-            sampling = Sampling(times.wants, self.profiling, counts or SampleCounts())
-        return PoolParts(scheduler, times, self.share, sampling)
+            solo = SoloProfiling(times.wants, self.profiling, counts or SoloCounts())
+        return PoolParts(scheduler, times, self.share, solo)

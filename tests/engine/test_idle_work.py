@@ -21,8 +21,8 @@ from slacktide.domain import (
     Route,
     TimerFired,
 )
-from slacktide.engine import Sampling
-from slacktide.engine.sampling import HELD
+from slacktide.engine import SoloProfiling
+from slacktide.engine.idle_work import HELD
 
 SHARE = 0.1
 """A batch takes 10 ms, so a sample is earned every 100 ms."""
@@ -34,7 +34,7 @@ def sampled(make_world, one_model_plan):
 
     def make(wants=lambda request: True, lanes=1, share=SHARE):
         world = make_world()
-        world.sampling = Sampling(wants, share)
+        world.solo = SoloProfiling(wants, share)
         world.deploy(one_model_plan("1", lanes=lanes))
         return world
 
@@ -48,7 +48,7 @@ def run_pair(world, first_id, **fields):
 
 
 def samples_of(world):
-    return [batch for batch in world.batches if batch.sample]
+    return [batch for batch in world.batches if batch.solo]
 
 
 def wait(world):
@@ -58,7 +58,7 @@ def wait(world):
 
 
 def held(world):
-    return [r.id for pool in world.engine.state.pools.values() for r in pool.samples.held]
+    return [r.id for pool in world.engine.state.pools.values() for r in pool.solo.held]
 
 
 def test_one_member_is_kept_and_runs_alone_when_it_has_been_earned(sampled):
@@ -79,7 +79,7 @@ def test_one_member_is_kept_and_runs_alone_when_it_has_been_earned(sampled):
     assert times.observed[-1] == (pytest.approx(0.02), 1, 1)
     assert world.freed == [2, 1]
     assert len(world.answers) == 2
-    counts = world.sampling.counts
+    counts = world.solo.counts
     assert (counts.run, counts.run_s) == (1, pytest.approx(0.02))
     assert counts.delayed == 0
     scheduler = next(iter(world.schedulers.values()))
@@ -123,7 +123,7 @@ def test_the_share_bounds_the_lane_time(sampled):
             if world.engine.state.running:
                 world.finish()
         world.now += 0.03
-    counts = world.sampling.counts
+    counts = world.solo.counts
     assert 0.09 * world.now < counts.run_s <= SHARE * world.now
 
 
@@ -139,7 +139,7 @@ def test_idle_time_is_not_saved_up_for_ever(sampled):
         if world.engine.state.running:
             world.finish()
     # 10 s at a tenth were saved up, and more was earned meanwhile.
-    assert world.sampling.counts.run_s <= 1.0 + SHARE * (world.now - begin) + 0.02
+    assert world.solo.counts.run_s <= 1.0 + SHARE * (world.now - begin) + 0.02
 
 
 def test_nothing_runs_while_a_request_waits_or_is_announced(sampled):
@@ -164,7 +164,7 @@ def test_a_request_that_comes_meanwhile_waits_for_one_sample_and_is_counted(samp
     world.submit(10)
     world.send(BatchFinished(sample.id), after=0.006)
     assert [member.id for member in world.batches[-1].members] == [10]
-    counts = world.sampling.counts
+    counts = world.solo.counts
     assert (counts.delayed, counts.delayed_s) == (1, pytest.approx(0.006))
 
 
@@ -193,7 +193,7 @@ def test_a_few_tight_requests_hold_the_others_samples_back(sampled):
 
 def test_a_neighbour_on_the_lane_counts_as_well(make_world):
     world = make_world()
-    world.sampling = Sampling(lambda request: request.model == "a", SHARE)
+    world.solo = SoloProfiling(lambda request: request.model == "a", SHARE)
     pools = [PoolId("a", "1"), PoolId("b", "1")]
     world.deploy(
         Plan(
@@ -225,15 +225,15 @@ def test_a_lane_that_is_never_idle_singles_requests_out(sampled):
         id += 4
         world.submit(*range(id, id + 4), slo=0.05)
         world.finish()
-    counts = world.sampling.counts
+    counts = world.solo.counts
     assert counts.run == 0
     assert len(held(world)) == HELD
     alone = [batch for batch in world.batches if len(batch.members) == 1]
-    assert len(alone) == counts.singled
-    assert 0.09 * 20.0 < 0.01 * counts.singled <= SHARE * 20.0 + 0.01
-    assert not any(batch.sample for batch in alone)
+    assert len(alone) == counts.isolated
+    assert 0.09 * 20.0 < 0.01 * counts.isolated <= SHARE * 20.0 + 0.01
+    assert not any(batch.solo for batch in alone)
     times = next(iter(world.times.values()))
-    assert sum(rows == 1 for _, rows, _ in times.observed) == counts.singled
+    assert sum(rows == 1 for _, rows, _ in times.observed) == counts.isolated
 
 
 def test_nobody_waits_for_more_than_one_that_is_singled_out(sampled):
@@ -249,7 +249,7 @@ def test_nobody_waits_for_more_than_one_that_is_singled_out(sampled):
     while len(next(iter(world.schedulers.values()))):
         world.finish()
     assert [len(batch.members) for batch in world.batches[before:]] == [1, 4, 4, 4, 4, 2]
-    assert world.sampling.counts.singled == 1
+    assert world.solo.counts.isolated == 1
 
 
 def test_nobody_is_singled_out_while_samples_can_run(sampled):
@@ -317,7 +317,7 @@ def test_an_unloaded_model_whose_sample_runs_goes_after_it(sampled):
 
 def test_the_share_is_a_share():
     with pytest.raises(ValueError, match=r"share must be above 0 and at most 1, got 2\.0"):
-        Sampling(lambda request: True, 2.0)
+        SoloProfiling(lambda request: True, 2.0)
 
 
 def test_a_member_that_left_before_the_end_is_not_kept(sampled):
