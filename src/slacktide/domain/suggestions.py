@@ -13,6 +13,12 @@ def nearest(word: str, valid: Iterable[str]) -> str | None:
     return by_lower[found[0]] if found else None
 
 
+def did_you_mean(word: str, valid: Iterable[str]) -> str:
+    """`; did you mean 'x'?` behind a message, or nothing."""
+    found = nearest(word, valid)
+    return "" if found is None else f"; did you mean {found!r}?"
+
+
 def suggestion(word: str, valid: Iterable[str], *, noun: str = "valid") -> str:
     """The tail of a message: `did you mean 'x'?`, or else all that is valid."""
     valid = tuple(valid)

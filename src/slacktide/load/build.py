@@ -12,10 +12,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
+from slacktide.domain.suggestions import did_you_mean
 from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import (
     FilePayload,
@@ -218,12 +218,8 @@ def _words(text: str) -> dict[str, list[str]]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or key not in _STREAM_KEYS:
-            close = get_close_matches(key, _STREAM_KEYS, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise LoadSpecError(
-                "stream",
-                f"expected KEY=VALUE, got {word!r}{hint} (keys: {', '.join(_STREAM_KEYS)})",
-            )
+            expected = f"expected KEY=VALUE, got {word!r}{did_you_mean(key, _STREAM_KEYS)}"
+            raise LoadSpecError("stream", f"{expected} (keys: {', '.join(_STREAM_KEYS)})")
         if key in found and key not in _REPEATED:
             raise LoadSpecError(key, "given twice")
         found.setdefault(key, []).append(value)

@@ -7,10 +7,10 @@ keeps one application, function or segment; `column` says which one holds the le
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar
 
+from slacktide.domain.suggestions import did_you_mean
 from slacktide.workloads import (
     Arrivals,
     BandwidthTrace,
@@ -20,6 +20,7 @@ from slacktide.workloads import (
     parse_bandwidths,
     parse_trace,
 )
+from slacktide.workloads.values import split_fields
 
 _FIELDS = ("only", "column")
 
@@ -28,13 +29,13 @@ Parsed = TypeVar("Parsed")
 
 def read_trace(text: str) -> Arrivals:
     """The arrivals in a file. Raises WorkloadError naming file, line and column."""
-    path, fields = _split(text)
+    path, fields = split_fields(text, _FIELDS, "trace")
     return _read(path, fields.get("only")).arrivals
 
 
 def read_lengths(text: str) -> Empirical:
     """The lengths in a file, in the order of its arrivals. Raises WorkloadError as above."""
-    path, fields = _split(text)
+    path, fields = split_fields(text, _FIELDS, "trace")
     lengths = _read(path, fields.get("only")).lengths
     name = Path(path).name
     if not lengths:
@@ -45,8 +46,7 @@ def read_lengths(text: str) -> Empirical:
             raise WorkloadError(name, f"say which column: column={' | '.join(lengths)}")
         return next(iter(lengths.values()))
     if column not in lengths:
-        close = get_close_matches(column, lengths, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(lengths)}"
+        hint = did_you_mean(column, lengths) or f"; there are: {', '.join(lengths)}"
         raise WorkloadError(name, f"has no column {column!r}{hint}")
     return lengths[column]
 
@@ -55,18 +55,6 @@ def read_bandwidths(path: str, only: str | None, column: str | None) -> Bandwidt
     """The bandwidths in a file. Raises WorkloadError as above."""
     name = Path(path).name
     return _opened(path, lambda lines: parse_bandwidths(lines, name, only=only, column=column))
-
-
-def _split(text: str) -> tuple[str, dict[str, str]]:
-    """A path, which may hold colons, and the fields that follow it."""
-    fields: dict[str, str] = {}
-    while True:
-        path, colon, last = text.rpartition(":")
-        key, equals, value = last.partition("=")
-        if not colon or not equals or key not in _FIELDS:
-            return text, fields
-        fields[key] = value
-        text = path
 
 
 def _read(path: str, only: str | None) -> Trace:

@@ -1,8 +1,9 @@
 """The proxy in a process of its own, so that it and the load generator do not hold each other up.
 
-The two talk in lines of JSON. To the process: what link (`Order`), then `{"origin": …}`, then the
-end of its input, at which it ends. From it: `{"port": …}`, and in the end what it has carried; why
-it failed is the last line of its stderr. It needs no other sign: if we die, its input ends.
+The two talk in lines of JSON. To the process: its link and where that leads, then `{"origin": …}`,
+then the end of its input, at which it ends. From it: `{"port": …}`, and in the end what it has
+carried; why it failed is the last line of its stderr. It needs no other sign: if we die, its input
+ends.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import TracebackType
 
 import orjson
@@ -28,41 +29,6 @@ class LinkError(Exception):
     """The proxy did not start; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the process is told first: plain values."""
-
-    host: str
-    to_port: int
-    shared: bool
-    starts: list[float]
-    rates: list[float]
-    period: float
-    rtt: float
-    offset: float
-
-    @classmethod
-    def of(cls, link: ConstantLink | TraceLink, host: str, to_port: int, shared: bool) -> Order:
-        if isinstance(link, ConstantLink):
-            link = TraceLink(BandwidthTrace([0.0], [link.bandwidth]), link.rtt)
-        trace = link.trace
-        return cls(
-            host,
-            to_port,
-            shared,
-            trace.starts.tolist(),
-            trace.rates.tolist(),
-            trace.period,
-            link.rtt,
-            link.offset,
-        )
-
-    @property
-    def link(self) -> TraceLink:
-        trace = BandwidthTrace(self.starts, self.rates, self.period)
-        return TraceLink(trace, self.rtt, self.offset)
-
-
 class LinkProcess:
     """A `LinkProxy` elsewhere. Use it as an async context manager; after that, `carried` says what
     it did, or `failure` why that is not known."""
@@ -75,7 +41,17 @@ class LinkProcess:
         *,
         shared: bool = False,
     ) -> None:
-        self._order = Order.of(link, host, to_port, shared)
+        if isinstance(link, ConstantLink):
+            link = TraceLink(BandwidthTrace([0.0], [link.bandwidth]), link.rtt)
+        trace = link.trace
+        self._setup = {
+            "host": host,
+            "to_port": to_port,
+            "shared": shared,
+            "trace": (trace.starts.tolist(), trace.rates.tolist(), trace.period),
+            "rtt": link.rtt,
+            "offset": link.offset,
+        }
         self.carried: Carried | None = None
         self.failure = ""
 
@@ -90,7 +66,7 @@ class LinkProcess:
             limit=_LONGEST_LINE,
             start_new_session=True,  # Ctrl-C is for us; its sign is the end of its input
         )
-        self._tell(asdict(self._order))
+        self._tell(self._setup)
         try:
             async with asyncio.timeout(_TIME_LIMIT):
                 said = await self._hear()
@@ -172,16 +148,16 @@ def main() -> None:
     """The process: carry connections until its input ends."""
     import uvloop
 
-    order = Order(**orjson.loads(sys.stdin.buffer.readline()))
-    uvloop.run(_carry(order))
+    setup = orjson.loads(sys.stdin.buffer.readline())
+    link = TraceLink(BandwidthTrace(*setup["trace"]), setup["rtt"], setup["offset"])
+    uvloop.run(_carry(LinkProxy(link, setup["host"], setup["to_port"], shared=setup["shared"])))
 
 
-async def _carry(order: Order) -> None:
+async def _carry(proxy: LinkProxy) -> None:
     reader = asyncio.StreamReader(limit=_LONGEST_LINE)
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
     )
-    proxy = LinkProxy(order.link, order.host, order.to_port, shared=order.shared)
     async with proxy:
         _say({"port": proxy.port})
         while line := await reader.readline():

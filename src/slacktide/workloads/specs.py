@@ -22,16 +22,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 
 import numpy as np
 
+from slacktide.domain.suggestions import did_you_mean
 from slacktide.workloads.arrivals import Arrivals, Constant, Gamma, Poisson
 from slacktide.workloads.bandwidth import BandwidthTrace, draw_4g, draw_5g
 from slacktide.workloads.deadlines import Deadlines, Fixed, Mix, Uniform
 from slacktide.workloads.lengths import Empirical, Exponential, Lengths, Mode, Modes, constant
 from slacktide.workloads.links import ConstantLink, TraceLink
-from slacktide.workloads.values import WorkloadError, parse_number, parse_seconds
+from slacktide.workloads.values import WorkloadError, parse_number, parse_seconds, split_fields
 from slacktide.workloads.varying import Diurnal, GammaWindows, OnOff
 
 _Reader = Callable[[str, str], float]
@@ -172,9 +172,7 @@ def _shape(kind: str, order: list[str]) -> str:
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...] | list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"unknown {what} {name!r}{hint} (one of: {', '.join(known)})"
+    return f"unknown {what} {name!r}{did_you_mean(name, known)} (one of: {', '.join(known)})"
 
 
 ReadBandwidths = Callable[[str, str | None, str | None], BandwidthTrace]
@@ -215,7 +213,7 @@ def parse_bandwidth_trace(
     """The trace that `text` names, and the offset (seconds). Raises WorkloadError."""
     kind = text.partition(":")[0].strip()
     if kind in _DRAWN:
-        rest, fields = _split(text, _OF_DRAWN)
+        rest, fields = split_fields(text, _OF_DRAWN, "link")
         if rest != kind:
             expected = f"{kind}, {kind}:seed=N:length=TIME:offset=TIME"
             raise WorkloadError("link", f"expected {expected}, got {text!r}")
@@ -225,7 +223,7 @@ def parse_bandwidth_trace(
         length = parse_seconds(fields.get("length", _LENGTH), "link length")
         trace = _DRAWN[kind](length, np.random.default_rng(int(seed)))
     else:
-        path, fields = _split(text, _OF_FILES)
+        path, fields = split_fields(text, _OF_FILES, "link")
         # Otherwise `5Mbps` would be a file that is not there.
         if not path or _LOOKS_LIKE_A_RATE.fullmatch(path):
             expected = "a rate such as 5Mbit/s or 2MB/s, 4g, 5g or a file"
@@ -234,18 +232,3 @@ def parse_bandwidth_trace(
             raise WorkloadError("link", "trace files cannot be read here")
         trace = read_bandwidths(path, fields.get("only"), fields.get("column"))
     return trace, parse_seconds(fields.get("offset", "0s"), "link offset")
-
-
-def _split(text: str, names: tuple[str, ...]) -> tuple[str, dict[str, str]]:
-    """What stands before the fields (a path may hold colons), and the fields."""
-    rest = text.strip()
-    fields: dict[str, str] = {}
-    while True:
-        before, colon, last = rest.rpartition(":")
-        name, equals, value = last.partition("=")
-        if not colon or not equals or name not in names:
-            return rest, fields
-        if name in fields:
-            raise WorkloadError(f"link {name}", "given twice")
-        fields[name] = value
-        rest = before

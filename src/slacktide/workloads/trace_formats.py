@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.domain.suggestions import did_you_mean, nearest
 from slacktide.workloads.arrivals import Arrivals, Replay
 from slacktide.workloads.lengths import Empirical
 from slacktide.workloads.point_process import MAX_ARRIVALS
@@ -187,9 +187,7 @@ def _chosen(name: str, words: Sequence[str], only: str | None) -> NDArray[np.int
 
 def _must_know(name: str, only: str | None, known: set[str]) -> None:
     if only is not None and only not in known:
-        close = get_close_matches(only, known, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise WorkloadError(name, f"nothing is called {only!r}{hint}")
+        raise WorkloadError(name, f"nothing is called {only!r}{did_you_mean(only, known)}")
 
 
 def _no_choice(table: TraceRows, only: str | None) -> None:
@@ -217,9 +215,9 @@ def _unknown_header(header: Sequence[str]) -> str:
     format."""
     shapes = [",".join(columns) for columns in _FORMATS]
     given = ",".join(header)
-    close = get_close_matches(given, shapes, n=1)
+    near = nearest(given, shapes)
     known = {title for columns in _FORMATS for title in columns}
     strange = [title for title in header if title not in known]
     column = f"unknown column {strange[0]!r}; " if strange else ""
-    hint = f"; did you mean {close[0]}?" if close else ""
+    hint = f"; did you mean {near}?" if near else ""
     return f"{column}expected a header such as time_s or time_s,rate_rps, got {given!r}{hint}"

@@ -47,3 +47,21 @@ def parse_number(text: str, field: str) -> float:
     if value != value or value in (float("inf"), float("-inf")):
         raise WorkloadError(field, f"expected a finite number, got {text!r}")
     return value
+
+
+def split_fields(text: str, names: tuple[str, ...], what: str) -> tuple[str, dict[str, str]]:
+    """What stands before the fields `:name=value` (a path may hold colons), and the fields.
+
+    Raises WorkloadError if one of `names` stands twice; `what` they belong to is for the message.
+    """
+    rest = text.strip()
+    fields: dict[str, str] = {}
+    while True:
+        before, colon, last = rest.rpartition(":")
+        name, equals, value = last.partition("=")
+        if not colon or not equals or name not in names:
+            return rest, fields
+        if name in fields:
+            raise WorkloadError(f"{what} {name}", "given twice")
+        fields[name] = value
+        rest = before

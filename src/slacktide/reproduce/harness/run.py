@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import orjson
 
@@ -34,8 +34,24 @@ SomeRow = TypeVar("SomeRow", bound=ResultRow)
 Extras = TypeVar("Extras")
 """What a paper shows beside its rows."""
 
-Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-"""(title, headings, lines)"""
+
+class Table(NamedTuple):
+    """A table of text."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: int = 1
+    """Columns that hold words, the first ones; numbers stand in the others."""
+
+
+class Plot(NamedTuple):
+    """An `<svg>` element."""
+
+    svg: str
+
+
+Part: TypeAlias = Table | Plot | str
 Moved: TypeAlias = Callable[[float, str], None]
 """Told (share done, text)."""
 
@@ -73,10 +89,9 @@ class Publication(Generic[SomeScope, SomeCell, Outcome, SomeRow, Extras]):
     """What the paper leaves open, and what is taken instead."""
     goals_title: Callable[[Sequence[str], SomeScope], str]
     """What the goals are, and whether they may be quoted."""
-    tables: Callable[[Reproduction[SomeScope, SomeRow, Extras]], Iterable[Table | str]]
-    """At a terminal, between the assumptions and the goals."""
-    sections: Callable[[Reproduction[SomeScope, SomeRow, Extras]], Iterable[str]]
-    """The same on a page, in HTML."""
+    parts: Callable[[Reproduction[SomeScope, SomeRow, Extras], bool], Iterable[Part]]
+    """What there is to see beside assumptions and goals: tables, sentences and, if asked for, the
+    plots of a page."""
     digits: int = 5
     """Significant ones, in the list of every row."""
     narrow: bool = False

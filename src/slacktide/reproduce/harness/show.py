@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
 from rich.box import SIMPLE
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from slacktide.reports import html_document, html_list, html_table
-from slacktide.reproduce.harness.run import Reproduction
+from slacktide.reproduce.harness.run import Plot, Reproduction, Table
 
 _TAKEN = "Taken where the paper does not say"
 _STYLES = {"met": "green", "missed": "bold red"}
@@ -25,13 +25,13 @@ def render(result: Reproduction[Any, Any, Any]) -> Group:
     parts: list[RichTable | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
     parts.append(Text(f"{_TAKEN}:"))
     parts += [Padding(Text(f"- {text}"), (0, 0, 0, 2)) for text in result.assumptions]
-    for each in paper.tables(result):
-        if isinstance(each, str):
+    for each in paper.parts(result, False):
+        if isinstance(each, Table):
+            parts.append(_table(each, narrow=paper.narrow))
+        elif isinstance(each, str):
             parts.append(Text(each))
-        else:
-            parts.append(_table(*each, narrow=paper.narrow))
     if result.goals:
-        parts.append(_goals(result))
+        parts.append(_table(_goals(result), narrow=paper.narrow))
     parts.append(Text(_footing(result), style="dim"))
     return Group(*parts)
 
@@ -63,50 +63,40 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
     )
 
 
-def _goals(result: Reproduction[Any, Any, Any]) -> RichTable:
-    over = slice(None if any(goal.basis for goal in result.goals) else -1)
-    table = _empty(result.goals_title, narrow=result.paper.narrow)
-    for number, name in enumerate(("", "", "what", "measured", "wanted", "over")[over]):
-        table.add_column(name, justify="left" if number < 3 else "right")
-    for goal in result.goals:
-        mark = Text(goal.mark, style=_STYLES.get(goal.mark, ""))
-        cells = (goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)
-        table.add_row(mark, *cells[over])
-    return table
+def _goals(result: Reproduction[Any, Any, Any]) -> Table:
+    """The lines of the summary; what they rest on only where one says so."""
+    shown = slice(None if any(goal.basis for goal in result.goals) else -1)
+    lines = [
+        (goal.mark, goal.setting, goal.what, goal.measured, goal.wanted, goal.basis)[shown]
+        for goal in result.goals
+    ]
+    headings = ("", "", "what", "measured", "wanted", "over")
+    return Table(result.goals_title, headings[shown], lines, words=3)
 
 
-def _table(
-    title: str, headings: Sequence[str], lines: Iterable[Sequence[str]], *, narrow: bool
-) -> RichTable:
-    table = _empty(title, narrow=narrow)
-    for number, name in enumerate(headings):
-        left = number == 0
-        table.add_column(name, justify="left" if left else "right", no_wrap=left or narrow)
-    for line in lines:
-        table.add_row(*line)
-    return table
-
-
-def _empty(title: str, *, narrow: bool) -> RichTable:
+def _table(table: Table, *, narrow: bool) -> RichTable:
     padding = (0, 0 if narrow else 1, 0, 0)
-    return RichTable(
-        title=title, title_justify="left", box=SIMPLE, padding=padding, show_edge=not narrow
+    made = RichTable(
+        title=table.title, title_justify="left", box=SIMPLE, padding=padding, show_edge=not narrow
     )
+    for number, name in enumerate(table.headings):
+        justify: JustifyMethod = "left" if number < table.words else "right"
+        one_line = number == 0 or (narrow and table.words == 1)
+        made.add_column(name, justify=justify, no_wrap=one_line)
+    for line in table.lines:
+        made.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line))
+    return made
 
 
 def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:
     yield f"<h2>{_TAKEN}</h2>"
     yield html_list("notes", result.assumptions)
-    if result.goals:
-        over = slice(None if any(goal.basis for goal in result.goals) else -1)
-        headings = ("what", "setting", "measured", "wanted", "", "over")
-        lines = (
-            (goal.what, goal.setting, goal.measured, goal.wanted, goal.mark, goal.basis)[over]
-            for goal in result.goals
-        )
-        yield f"<h2>{escape(result.goals_title)}</h2>"
-        yield html_table(headings[over], lines)
-    yield from result.paper.sections(result)
+    for part in (*([_goals(result)] if result.goals else ()), *result.paper.parts(result, True)):
+        if isinstance(part, Table):
+            yield f"<h2>{escape(part.title)}</h2>"
+            yield html_table(part.headings, part.lines)
+        else:
+            yield part.svg if isinstance(part, Plot) else f"<p>{escape(part)}</p>"
     rows = ([_text(getattr(row, name), result) for name in result.columns] for row in result.rows)
     every = html_table(result.columns, rows)
     yield f"<details><summary>Every row</summary>{every}</details>"

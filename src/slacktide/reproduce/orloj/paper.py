@@ -15,7 +15,7 @@ from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, QUICK, Orl
 from slacktide.reproduce.orloj.goals import FinishRow, goals_of, row_of
 from slacktide.reproduce.orloj.play import Finish, play
 from slacktide.reproduce.orloj.queue_times import QueueTime, queue_times
-from slacktide.reproduce.orloj.show import goals_title, sections, tables
+from slacktide.reproduce.orloj.show import goals_title, parts
 from slacktide.workloads import WindowCounts, WorkloadError
 
 PATTERN = "azure_functions_2019*.csv"
@@ -62,8 +62,7 @@ PAPER = Publication(
     extras=lambda times: {"queue": times},
     assumptions=assumptions,
     goals_title=goals_title,
-    tables=tables,
-    sections=sections,
+    parts=parts,
     digits=4,
     narrow=True,
 )

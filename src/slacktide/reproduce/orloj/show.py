@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from itertools import groupby
 from typing import TypeAlias
 
-from slacktide.reports import Curve, curves, html_table
-from slacktide.reproduce.harness.run import Reproduction, Table
+from slacktide.reports import Curve, curves
+from slacktide.reproduce.harness.run import Part, Plot, Reproduction, Table
 from slacktide.reproduce.harness.show import by_class, short
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
 from slacktide.reproduce.orloj.goals import FinishRow
@@ -36,34 +35,31 @@ def goals_title(experiments: Sequence[str], scope: OrlojScope) -> str:
     return "Goals; set for Tables 2 and 3 whole with five seeds, with less they show the direction"
 
 
-def tables(result: Result) -> Iterator[Table]:
-    """Those of a terminal."""
-    for name, setting, rows in _parts(result.rows):
+def parts(result: Result, plots: bool) -> Iterator[Part]:
+    """The tables, and the plots of a page: a case's finish rates by SLO, printed ones dashed."""
+    for name, setting, rows in _by_setting(result.rows):
         x_axis = EXPERIMENTS[name].x_axis
         printed = "" if x_axis else ": measured / printed"
         title = f"{result.heading(name)}, setting {setting}{printed}"
-        yield title, *_folded(*(_sweep(rows, x_axis) if x_axis else _grid(rows)))
-        headings, lines = _classes([row for row in rows if row.slo_x_p99 == CLASS_SLO])
-        if lines and not x_axis:
-            yield "The same by class, shortest first", *_folded(headings, lines)
+        yield _table(title, _sweep(rows, x_axis) if x_axis else _grid(rows))
+        if x_axis and plots:
+            yield _figure(rows, x_axis)
+        if x_axis:
+            continue
+        classes = _classes([row for row in rows if plots or row.slo_x_p99 == CLASS_SLO])
+        if classes[1]:
+            yield _table("The same by class, shortest first", classes)
+        for case, part in groupby(rows, key=lambda row: row.case) if plots else ():
+            yield case
+            yield Plot(curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05))
     if result.extras:
-        headings, lines = _queue(result.extras)
-        yield f"{result.heading(QUEUE)}, µs, medians on this machine", headings, lines
+        title = f"{result.heading(QUEUE)}, µs, medians on this machine"
+        yield Table(title, *_queue(result.extras))
+        if plots:
+            yield _queue_plot(result.extras)
 
 
-def sections(result: Result) -> Iterator[str]:
-    """Those of a page."""
-    for name, setting, rows in _parts(result.rows):
-        yield f"<h2>{escape(result.heading(name))}, setting {escape(setting)}</h2>"
-        yield from _figure(name, rows) if EXPERIMENTS[name].x_axis else _cases(rows)
-    if result.extras:
-        (scheduler, pending, *timed), lines = _queue(result.extras)
-        yield f"<h2>{escape(result.heading(QUEUE))}</h2>"
-        yield html_table((scheduler, pending, *(f"{name} (µs)" for name in timed)), lines)
-        yield _queue_plot(result.extras)
-
-
-def _parts(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRow]]]:
+def _by_setting(rows: Iterable[FinishRow]) -> list[tuple[str, str, list[FinishRow]]]:
     """(experiment, setting, rows) in order."""
     found = groupby(rows, key=lambda row: (row.experiment, row.setting))
     return [(name, setting, list(part)) for (name, setting), part in found]
@@ -116,14 +112,12 @@ def _line_of(row: FinishRow) -> str:
     return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
 
 
-def _folded(headings: list[str], lines: list[tuple[str, ...]]) -> Grid:
+def _table(title: str, grid: Grid) -> Table:
     """Headings on several lines, so that ten columns fit a terminal of 80."""
-    first, *rest = headings
+    (first, *rest), lines = grid
     short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
-    return [
-        first,
-        *(name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short),
-    ], lines
+    folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
+    return Table(title, [first, *folded], lines)
 
 
 def _queue(times: Iterable[QueueTime]) -> Grid:
@@ -131,19 +125,6 @@ def _queue(times: Iterable[QueueTime]) -> Grid:
         (time.scheduler, str(time.pending), f"{time.insertion_us:.1f}", f"{time.query_us:.0f}")
         for time in times
     ]
-
-
-def _cases(rows: Sequence[FinishRow]) -> Iterator[str]:
-    """The tables, and a plot of finish rates by SLO for each case: printed ones are dashed."""
-    yield "<p>Measured / printed.</p>"
-    yield html_table(*_grid(rows))
-    headings, lines = _classes(rows)
-    if lines:
-        yield "<p>By class, shortest first.</p>"
-        yield html_table(headings, lines)
-    for case, part in groupby(rows, key=lambda row: row.case):
-        yield f"<h3>{escape(case)}</h3>"
-        yield curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05)
 
 
 def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
@@ -159,18 +140,16 @@ def _lines(rows: Sequence[FinishRow]) -> list[Curve]:
     return found
 
 
-def _figure(name: str, rows: Sequence[FinishRow]) -> Iterator[str]:
-    x_axis = EXPERIMENTS[name].x_axis
-    yield html_table(*_sweep(rows, x_axis))
+def _figure(rows: Sequence[FinishRow], x_axis: str) -> Plot:
     drawn: list[Curve] = []
     for colour, line in enumerate(dict.fromkeys(map(_line_of, rows))):
         mine = [row for row in rows if _line_of(row) == line and row.at is not None]
         at = tuple(row.at for row in mine if row.at is not None)
         drawn.append(Curve(line, at, tuple(row.measured_mean for row in mine), colour))
-    yield curves(drawn, x_label=x_axis, y_label=_FINISH, log="x", y_most=1.05)
+    return Plot(curves(drawn, x_label=x_axis, y_label=_FINISH, log="x", y_most=1.05))
 
 
-def _queue_plot(times: Sequence[QueueTime]) -> str:
+def _queue_plot(times: Sequence[QueueTime]) -> Plot:
     drawn: list[Curve] = []
     for name in dict.fromkeys(time.scheduler for time in times):
         mine = [time for time in times if time.scheduler == name]
@@ -180,4 +159,4 @@ def _queue_plot(times: Sequence[QueueTime]) -> str:
             ("next batch", tuple(time.query_us for time in mine)),
         ):
             drawn.append(Curve(f"{name}, {what}", at, spent, len(drawn)))
-    return curves(drawn, x_label="requests in the queue", y_label="µs", log="xy")
+    return Plot(curves(drawn, x_label="requests in the queue", y_label="µs", log="xy"))

@@ -15,7 +15,7 @@ from slacktide.reproduce.sponge.figures import budgets, choices, instances, mega
 from slacktide.reproduce.sponge.goals import CoresRow, fit_goals, goals_of, rows_of
 from slacktide.reproduce.sponge.play import Played, play
 from slacktide.reproduce.sponge.setting import bandwidths, measured_points
-from slacktide.reproduce.sponge.show import Figures, goals_title, sections, tables
+from slacktide.reproduce.sponge.show import Figures, goals_title, parts
 
 _CODE = ("clairvoyant.py", "play.py", "setting.py")
 
@@ -65,6 +65,5 @@ PAPER = Publication(
     extras=Figures.to_dict,
     assumptions=assumptions,
     goals_title=goals_title,
-    tables=tables,
-    sections=sections,
+    parts=parts,
 )

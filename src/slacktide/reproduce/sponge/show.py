@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from html import escape
 from itertools import groupby
 from typing import Any, TypeAlias
 
 from slacktide.profiles.amdahl import AmdahlFit
-from slacktide.reports import Curve, curves, html_table
-from slacktide.reproduce.harness.run import Reproduction, Table
+from slacktide.reports import Curve, curves
+from slacktide.reproduce.harness.run import Part, Plot, Reproduction, Table
 from slacktide.reproduce.sponge.experiments import SpongeScope
 from slacktide.reproduce.sponge.figures import Budgets, Instance, PlannerChoice
 from slacktide.reproduce.sponge.goals import CoresRow
@@ -64,42 +63,28 @@ def goals_title(experiments: Sequence[str], scope: SpongeScope) -> str:
     return "Goals; set for whole runs on recorded bandwidths, else they show the direction"
 
 
-def tables(result: Result) -> Iterator[Table | str]:
-    """Those of a terminal."""
+def parts(result: Result, plots: bool) -> Iterator[Part]:
+    """The tables, and the plots of a page."""
     figures = result.extras
     if figures.budgets:
-        yield result.heading("figure-1"), *_left_over(figures.budgets)
+        yield Table(result.heading("figure-1"), *_left_over(figures.budgets))
+        if plots:
+            yield from _figure_1(figures)
     if figures.instances:
-        yield result.heading("table-1"), *_instances(figures.instances)
-        yield "What planners choose for 100 requests/s", *_choices(figures.choices)
+        title = f"{result.heading('table-1')}: by the fit / printed"
+        yield Table(title, *_instances(figures.instances))
+        yield Table("What planners choose for 100 requests/s", *_choices(figures.choices))
     if figures.fit is not None:
-        yield result.heading("figure-3"), *_fit(figures.fit)
-    for title, _, rows in _settings(result.rows):
-        yield title, *_policies(rows)
+        title = f"{result.heading('figure-3')}: milliseconds, by the fit / measured"
+        yield Table(title, *_fit(figures.fit))
+        if plots:
+            yield _figure_3(figures.fit)
+    for title, setting, rows in _settings(result.rows):
+        yield Table(title, *_policies(rows))
+        if plots:
+            yield from _courses(figures, setting)
     if "figure-3" in result.experiments and figures.fit is None:
         yield NO_POINTS
-
-
-def sections(result: Result) -> Iterator[str]:
-    """Those of a page."""
-    figures = result.extras
-    if figures.budgets:
-        yield f"<h2>{escape(result.heading('figure-1'))}</h2>"
-        yield from _figure_1(figures)
-    if figures.instances:
-        yield f"<h2>{escape(result.heading('table-1'))}</h2>"
-        yield "<p>By the fit / printed.</p>"
-        yield html_table(*_instances(figures.instances))
-        yield html_table(*_choices(figures.choices))
-    if figures.fit is not None:
-        yield f"<h2>{escape(result.heading('figure-3'))}</h2>"
-        yield from _figure_3(figures.fit)
-    elif "figure-3" in result.experiments:
-        yield f"<p>{escape(NO_POINTS)}</p>"
-    for title, setting, rows in _settings(result.rows):
-        yield f"<h2>{escape(title)}</h2>"
-        yield html_table(*_policies(rows))
-        yield from _courses(figures, setting)
 
 
 def _settings(rows: Iterable[CoresRow]) -> list[tuple[str, str, list[CoresRow]]]:
@@ -178,24 +163,18 @@ def _policies(rows: Sequence[CoresRow]) -> Grid:
     return ([*headings, "printed", "cores"] if printed else headings), lines
 
 
-def _figure_1(figures: Figures) -> Iterator[str]:
+def _figure_1(figures: Figures) -> Iterator[Plot]:
     seconds = tuple(float(at) for at in range(DURATION))
-    yield html_table(*_left_over(figures.budgets))
-    bandwidth = Curve("4G", seconds, figures.megabytes, dashed=True)
-    yield curves([bandwidth], x_label=_TIME, y_label="MB/s", size=(8.0, 2.2))
-    yield curves(
-        [
-            Curve(f"{each.size_kb} KB", seconds, each.by_second, colour, dashed=True)
-            for colour, each in enumerate(figures.budgets)
-        ],
-        x_label=_TIME,
-        y_label="ms left of 1 s",
-    )
+    bandwidth = [Curve("4G", seconds, figures.megabytes, dashed=True)]
+    yield Plot(curves(bandwidth, x_label=_TIME, y_label="MB/s", size=(8.0, 2.2)))
+    budgets = [
+        Curve(f"{each.size_kb} KB", seconds, each.by_second, colour, dashed=True)
+        for colour, each in enumerate(figures.budgets)
+    ]
+    yield Plot(curves(budgets, x_label=_TIME, y_label="ms left of 1 s"))
 
 
-def _figure_3(fit: AmdahlFit) -> Iterator[str]:
-    yield "<p>Milliseconds, by the fit / measured; dashed: by the fit.</p>"
-    yield html_table(*_fit(fit))
+def _figure_3(fit: AmdahlFit) -> Plot:
     drawn: list[Curve] = []
     for colour, batch in enumerate(sorted({point.batch for point in fit.points})):
         mine = sorted((one for one in fit.points if one.batch == batch), key=lambda one: one.cores)
@@ -204,10 +183,10 @@ def _figure_3(fit: AmdahlFit) -> Iterator[str]:
         predicted = tuple(1e3 * point.predicted for point in mine)
         drawn.append(Curve(f"batch {batch}", cores, measured, colour))
         drawn.append(Curve(f"batch {batch}, fit", cores, predicted, colour, dashed=True))
-    yield curves(drawn, x_label="cores", y_label="ms", log="xy")
+    return Plot(curves(drawn, x_label="cores", y_label="ms", log="xy"))
 
 
-def _courses(figures: Figures, setting: str) -> Iterator[str]:
+def _courses(figures: Figures, setting: str) -> Iterator[Plot]:
     """Violations and cores over time, as Figure 4 has them: of the first seed."""
     late: list[Curve] = []
     cores: list[Curve] = []
@@ -220,9 +199,9 @@ def _courses(figures: Figures, setting: str) -> Iterator[str]:
         cores.append(_course(policy, played.cores, colour, BIN_S))
     if late:
         label = f"violations in {BIN_S} s"
-        yield curves(late, x_label="second of sending", y_label=label, size=(8.0, 2.6))
+        yield Plot(curves(late, x_label="second of sending", y_label=label, size=(8.0, 2.6)))
     if cores:
-        yield curves(cores, x_label=_TIME, y_label="cores", size=(8.0, 2.6))
+        yield Plot(curves(cores, x_label=_TIME, y_label="cores", size=(8.0, 2.6)))
 
 
 def _course(policy: str, values: Sequence[float], colour: int, per: int = 1) -> Curve:
