@@ -248,6 +248,24 @@ def test_trained_beforehand() -> None:
         times.train({"c": [math.nan]})
 
 
+def test_the_error_is_that_of_the_first_batch_then_a_mean_that_forgets() -> None:
+    times = ClassedTimes(TABLE)
+    times.train({"a": np.full(2_000, 1.0), "b": np.full(2_000, 9.0)})
+
+    def run(ratio: float) -> float:
+        """One that takes `ratio` × as long as predicted; the error told behind it."""
+        expected = times.of(1, 1, [request("b")]).expected
+        times.observe(ratio * expected, [request("b")], 1, 1)
+        assert times.prediction_error is not None
+        return times.prediction_error
+
+    assert times.prediction_error is None
+    assert run(1.4) == pytest.approx(0.4)
+    assert run(0.8) == pytest.approx(0.4 + 0.05 * (0.2 - 0.4))
+    assert run(1.0) == pytest.approx(0.95 * 0.39)
+    assert run(1e6) == pytest.approx(0.95 * 0.3705 + 0.05 * 10.0)
+
+
 def test_what_was_learnt_can_be_written_and_read() -> None:
     times = ClassedTimes(TABLE)
     live(times, 1_500, hint=lambda name: 10.0 if name == "short" else None)
