@@ -79,7 +79,11 @@ LIVE = ("tests/end_to_end", "-m", "not slow and not network")
 ROOMS = (
     Room("engine", ("engine/*.py",), (("tests/engine",), ABOVE)),
     Room("scheduling", ("scheduling/*.py",), (("tests/scheduling",), ABOVE)),
-    Room("planners", ("planning/scaling/*.py",), (("tests/planning/scaling",), ABOVE)),
+    Room(
+        "planners",
+        ("planning/*.py", "planning/scaling/*.py", "runtime/*.py"),
+        (("tests/planning", "tests/runtime"), ABOVE),
+    ),
     Room("times", ("profiles/*times*.py", "profiles/correction.py"), (("tests/profiles",), ABOVE)),
     Room(
         "call path",

@@ -32,6 +32,13 @@ def test_before_the_first_request_nothing_is_expected():
     assert arrivals.budget(now=5.0) == math.inf
 
 
+def test_the_first_request_alone_counts_as_one_row_a_second():
+    """Not as one within no time at all, and not as one within the whole window."""
+    assert seen_at([5.0]).rate(now=5.0) == pytest.approx(1.0, rel=0.1)
+    assert seen_at([5.0]).rate(now=6.0) == pytest.approx(1.0, rel=0.1)
+    assert seen_at([5.0]).rate(now=7.0) == pytest.approx(0.5, rel=0.1)
+
+
 def test_even_arrivals_are_expected_at_their_rate_and_without_bursts():
     arrivals = seen_at([k / 20 for k in range(1, 2401)])
     assert arrivals.rate(now=120.0) == pytest.approx(20.0, rel=0.05)

@@ -307,6 +307,24 @@ class TestWhatComesOfWishes:
         assert one.sizes == {"fixed": (2, 2), "m": (6, 6)}
         assert one.engine.state.lanes["fixed"].cores == (2, 3)
 
+    def test_a_fixed_lane_gets_cores_that_are_given_up_whichever_it_states(
+        self, driver, base_plan, scaled, scripts
+    ):
+        one = driver(4)
+        one.serve(base_plan("m"), m=scaled())
+        scripts["m"].target = ScalingTarget(1, 4, 8)
+        one.tick()
+        one.settle()
+        stated = base_plan("m", "fixed")
+        assert stated.lanes[1].cores == (1,)
+        one.rebase(stated, m=scaled())
+        one.settle()
+        one.bring_up()
+        one.settle()
+        lanes = one.engine.state.lanes
+        assert lanes["m"].cores == (0, 1, 2)
+        assert lanes["fixed"].cores == (3,)
+
     def test_replicas_get_lanes_of_their_own_and_those_that_serve_stay(
         self, driver, base_plan, scaled, scripts
     ):
