@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,9 @@ import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
+
+from slacktide.server.call import ServerCall
+from slacktide.wire.calls import CallContext
 
 ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
 
@@ -228,3 +233,23 @@ def test_control_is_off_unless_asked_for(stock: Any) -> None:
             attempt("matmul")
         assert refused.value.status() in ("403", "StatusCode.PERMISSION_DENIED")
     assert client.is_model_ready("matmul")
+
+
+def test_a_finished_call_leaves_nothing_to_the_garbage_collector(stock: Any) -> None:
+    """What refers to itself would stay, with its body, until the collector comes round."""
+    module, client = stock
+
+    def left() -> list[Any]:
+        return [one for one in gc.get_objects() if isinstance(one, ServerCall | CallContext)]
+
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(5):
+            client.infer("matmul", [tensor(module, "x", ROWS, "FP32")])
+        until = time.monotonic() + 10.0
+        while left() and time.monotonic() < until:
+            time.sleep(0.01)
+        assert left() == []
+    finally:
+        gc.enable()
