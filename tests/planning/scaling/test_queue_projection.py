@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -136,6 +137,15 @@ def test_arrivals_run_ahead_of_the_rate_by_the_root_of_time(burst):
     rate, horizon = 2.0, 9.0
     work = work_of(view_of(rate=rate, burst=burst, budget=50.0), horizon=horizon)
     assert len(work) == int(rate * horizon + burst * math.sqrt(horizon))
+
+
+def test_a_burst_comes_close_together():
+    """At one a second two rows come after one second and two; in a burst after 0.09 and 0.31."""
+    view = view_of(rate=1.0, budget=9.5)  # each alone takes 5
+    assert work_of(view, horizon=2.5).late([0.0], SECONDS, 1) == 0
+    ahead = work_of(replace(view, burst=3.0), horizon=0.36)
+    assert len(ahead) == 2
+    assert ahead.late([0.0], SECONDS, 1) == 1, "the second waits for 4.8 s"
 
 
 def test_what_no_plan_saves_is_left_out():
