@@ -49,19 +49,9 @@ def state_profile(zoo: Any, name: str = "matmul") -> None:
     table = LatencyTable.linear(SECONDS, 0.0, interface.max_batch, cores=(1, 2))
     record = ProfileRecord(table, {"x": (4,)})
 
-    def plain(specs: Any) -> list[Any]:
-        return [
-            {"name": s.name, "datatype": s.datatype.wire_name, "shape": list(s.shape)}
-            for s in specs
-        ]
-
     document = {
         "record": record.to_dict(),
-        "interface": {
-            "inputs": plain(interface.inputs),
-            "outputs": plain(interface.outputs),
-            "max_batch": interface.max_batch,
-        },
+        "interface": interface.to_dict(),
     }
     ProfileStore().save(definition, ProfileCache._key(definition), document)
 

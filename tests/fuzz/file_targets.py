@@ -45,8 +45,7 @@ from slacktide.models.repository import (
     check_interface,
 )
 from slacktide.models.repository.errors import ModelConfigError, SettingsError
-from slacktide.models.repository.merge import merge
-from slacktide.models.repository.settings_file import parse_settings, validate_settings
+from slacktide.models.repository.settings_file import merge, parse_settings, validate_settings
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml

@@ -15,7 +15,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
-from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.observability.observers import AnsweredRequest, Observers

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -61,3 +63,31 @@ class ModelInterface:
     @property
     def batches(self) -> bool:
         return self.max_batch > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it: profiles keep it so, and workers send it so."""
+
+        def specs(tensors: Sequence[TensorSpec]) -> list[dict[str, Any]]:
+            return [
+                {"name": t.name, "datatype": t.datatype.wire_name, "shape": list(t.shape)}
+                for t in tensors
+            ]
+
+        inputs, outputs = specs(self.inputs), specs(self.outputs)
+        return {"inputs": inputs, "outputs": outputs, "max_batch": self.max_batch}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ModelInterface:
+        """What `to_dict` was made of. Raises KeyError, TypeError or ValueError for all else."""
+
+        def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(
+                TensorSpec(
+                    str(item["name"]),
+                    Datatype[str(item["datatype"])],
+                    tuple(int(n) for n in item["shape"]),
+                )
+                for item in items
+            )
+
+        return cls(specs(data["inputs"]), specs(data["outputs"]), int(data["max_batch"]))

@@ -27,10 +27,10 @@ import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slacktide.domain import BatchTiming
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
 
 _HEADER = struct.Struct("=II")
@@ -55,7 +55,7 @@ class FrameKind(IntEnum):
 
 
 class ProtocolError(Exception):
-    """A frame that nobody could have meant. The connection is of no more use."""
+    """A malformed frame: the connection is to be closed."""
 
 
 class TensorPlace(NamedTuple):
@@ -236,41 +236,18 @@ def decode_number(body: bytes) -> int:
 
 def encode_ready(opened: OpenedModel) -> bytes:
     """READY frame."""
-    interface = opened.interface
-
-    def specs(tensors: tuple[TensorSpec, ...]) -> list[Any]:
-        return [[spec.name, spec.datatype.wire_name, list(spec.shape)] for spec in tensors]
-
-    document = {
-        "inputs": specs(interface.inputs),
-        "outputs": specs(interface.outputs),
-        "max_batch": interface.max_batch,
-        "sessions": opened.sessions,
-        "note": opened.note,
-    }
+    document = {**opened.interface.to_dict(), "sessions": opened.sessions, "note": opened.note}
     return frame(FrameKind.READY, json.dumps(document).encode())
 
 
 def decode_ready(body: bytes) -> OpenedModel:
     """What a READY body tells."""
-
-    def specs(tensors: list[Any]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(str(name), _DATATYPES[datatype], tuple(int(n) for n in shape))
-            for name, datatype, shape in tensors
-        )
-
     try:
         document = json.loads(body)
-        interface = ModelInterface(
-            specs(document["inputs"]), specs(document["outputs"]), int(document["max_batch"])
-        )
         sessions = tuple(
             SessionSize(int(threads), int(nbytes)) for threads, nbytes in document["sessions"]
         )
+        interface = ModelInterface.from_dict(document)
         return OpenedModel(interface, sessions, str(document["note"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
-
-
-_DATATYPES = {datatype.wire_name: datatype for datatype in Datatype}

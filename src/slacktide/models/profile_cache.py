@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
@@ -83,7 +82,7 @@ class ProfileCache:
                 log.warning("profile ignored: %s", reason)
             return None
         try:
-            interface = _read_interface(stored.profile["interface"])
+            interface = ModelInterface.from_dict(stored.profile["interface"])
             record = ProfileRecord.from_dict(stored.profile["record"])
         except (ProfileError, KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("profile of %s ignored: %s", definition.where, error)
@@ -124,7 +123,7 @@ class ProfileCache:
         )
         key = await asyncio.to_thread(self._key, definition)
         record = measured.record()
-        document = {"record": record.to_dict(), "interface": _plain(measured.interface)}
+        document = {"record": record.to_dict(), "interface": measured.interface.to_dict()}
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
@@ -147,33 +146,3 @@ def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInt
     if interface.batches:
         return replace(interface, max_batch=stated or DEFAULT_MAX_BATCH)
     return interface
-
-
-def _plain(interface: ModelInterface) -> dict[str, Any]:
-    def specs(tensors: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-        return [
-            {"name": t.name, "datatype": t.datatype.wire_name, "shape": list(t.shape)}
-            for t in tensors
-        ]
-
-    return {
-        "inputs": specs(interface.inputs),
-        "outputs": specs(interface.outputs),
-        "max_batch": interface.max_batch,
-    }
-
-
-def _read_interface(data: Mapping[str, Any]) -> ModelInterface:
-    """The other way round. Raises KeyError, TypeError or ValueError for anything else."""
-
-    def specs(items: Sequence[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
-        return tuple(
-            TensorSpec(
-                str(item["name"]),
-                Datatype[str(item["datatype"])],
-                tuple(int(n) for n in item["shape"]),
-            )
-            for item in items
-        )
-
-    return ModelInterface(specs(data["inputs"]), specs(data["outputs"]), int(data["max_batch"]))

@@ -19,7 +19,7 @@ from slacktide.executors.ports import ModelSource, SessionSize
 from slacktide.models.input_blocklist import InputBlocklist
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
-from slacktide.models.repository.definition import ModelDefinition
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.profiles import ClassedTimes
 
 log = logging.getLogger("slacktide.models")

@@ -6,7 +6,6 @@ knows nothing of event loops, sockets or workers, and opens ONNX files only to c
 
 from slacktide.models.repository.config_json import config_json as config_json
 from slacktide.models.repository.config_json import metadata_shape as metadata_shape
-from slacktide.models.repository.definition import ModelDefinition as ModelDefinition
 from slacktide.models.repository.errors import RepositoryError as RepositoryError
 from slacktide.models.repository.interface import check_interface as check_interface
 from slacktide.models.repository.profile_store import NoProfile as NoProfile
@@ -15,6 +14,7 @@ from slacktide.models.repository.profile_store import ProfileStore as ProfileSto
 from slacktide.models.repository.profile_store import StoredProfile as StoredProfile
 from slacktide.models.repository.profile_store import model_hash as model_hash
 from slacktide.models.repository.repository import ListedModel as ListedModel
+from slacktide.models.repository.repository import ModelDefinition as ModelDefinition
 from slacktide.models.repository.repository import Repository as Repository
 from slacktide.models.repository.settings import ModelSettings as ModelSettings
 from slacktide.models.repository.staging import StagedModel as StagedModel

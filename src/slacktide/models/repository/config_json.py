@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec
-from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.interface import row_shape, triton_type
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings, Versions
 from slacktide.models.repository.triton.translate import BACKEND, MAX_PRIORITY, PLATFORM
 from slacktide.scheduling import FifoOptions

@@ -8,8 +8,8 @@ from typing import Any
 from slacktide.domain.padding import pad_element, unfit
 from slacktide.domain.suggestions import suggestion
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import InputPad, ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
 from slacktide.models.repository.triton.messages import CONFIG_FILE

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import RepositoryError, UnwritableError
 from slacktide.models.repository.paths import (
     PathKind,
@@ -27,6 +26,7 @@ from slacktide.models.repository.paths import (
     unreadable,
     write_atomically,
 )
+from slacktide.models.repository.repository import ModelDefinition
 
 PROFILE_PREFIX = "profile."
 _CHUNK = 1024 * 1024

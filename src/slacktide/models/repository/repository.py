@@ -14,19 +14,18 @@ opens an ONNX file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slacktide.domain.suggestions import suggestion
-from slacktide.models.repository.definition import ModelDefinition
 from slacktide.models.repository.errors import (
     FolderError,
     NotFoundError,
     RepositoryError,
     only_fails,
 )
-from slacktide.models.repository.merge import merge, warn_unused
 from slacktide.models.repository.paths import (
     PathKind,
     check_name,
@@ -36,12 +35,15 @@ from slacktide.models.repository.paths import (
     resolve,
     unreadable,
 )
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import (
     MAX_SETTINGS_BYTES,
     SETTINGS_FILE,
     Document,
+    merge,
     parse_settings,
     validate_settings,
+    warn_unused,
 )
 from slacktide.models.repository.triton.messages import (
     CONFIG_FILE,
@@ -51,6 +53,40 @@ from slacktide.models.repository.triton.messages import (
     parse_text,
 )
 from slacktide.models.repository.triton.translate import translate
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDefinition:
+    """One version that is to be served. The files have been found and read, the model not run."""
+
+    name: str
+    version: str
+    folder: Path
+    """The version's folder, links followed."""
+    model_path: Path
+    """The model file, links followed; inside the repository."""
+    settings: ModelSettings
+    """In effect: slacktide.yaml over config.pbtxt over the server's defaults."""
+    config: Mapping[str, Any]
+    """config.pbtxt (or the load call's `config`) as stated, plain; empty if there is none."""
+    warnings: tuple[str, ...] = ()
+    """Sentences for the log, once per model."""
+
+    @property
+    def where(self) -> str:
+        """The model file relative to the repository, for messages."""
+        return f"{self.name}/{self.version}/{self.settings.file}"
+
+    @property
+    def data_root(self) -> Path:
+        """The folder that the model's external data may not leave: where the file really is."""
+        return self.model_path.parent
+
+    @property
+    def warmup_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Typical shapes by input, without the batch axis; only inputs that state one."""
+        inputs = self.settings.inputs
+        return {name: one.shape for name, one in inputs.items() if one.shape is not None}
 
 
 @dataclass(frozen=True, slots=True)
