@@ -102,11 +102,8 @@ EXPORTS = {
         Composer Job JobDone Owned PlanField Planner PlannerError Stated
     """,
     "slacktide.planning.scaling": """
-        PLANNERS BatchSeconds CheckSettings ModelView ReplicaView ScaledModel ScalingLimits
+        PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits
         ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
-    """,
-    "slacktide.planning.scaling.baselines": """
-        Fa2 Fa2Options Static StaticOptions Vpa VpaOptions
     """,
     "slacktide.simulation": """
         ORDER_OF Answered AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder

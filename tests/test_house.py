@@ -147,7 +147,6 @@ NAMED_TWICE = {
     "Resizing",
     "Route",
     "Samples",
-    "Scaling",
 }
 """Public class names that stood twice when this was written. Remove what is gone; add nothing."""
 

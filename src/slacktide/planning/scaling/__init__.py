@@ -1,6 +1,5 @@
 """The planner of cores, replicas and batch sizes, and its policies (see README.md)."""
 
-from slacktide.planning.scaling.planner import CheckSettings as CheckSettings
 from slacktide.planning.scaling.planner import ScaledModel as ScaledModel
 from slacktide.planning.scaling.planner import ScalingPlanner as ScalingPlanner
 from slacktide.planning.scaling.planner import ScalingStatus as ScalingStatus

@@ -24,8 +24,8 @@ runs in a batch of b. They carry λ rows a second within a budget of q seconds i
 
     n · b / l(b) ≥ λ + z · √(B · λ / q)    and    (1 + 1 / n) · l(b) ≤ q, or b = 1
 
-Single rows are run even where there is no time to wait for a replica: who then finds one idle is on
-time, and there is nothing better to do.
+Single rows are run even where there is no time to wait for a replica: a request that then finds one
+idle is on time, and there is nothing better to do.
 
 The root is the room for chance: of arrivals that vary D times as much as a Poisson process, the
 count in the time q varies by √(D λ q), and what comes beyond the mean must be served within that
@@ -70,6 +70,15 @@ class MinuteForecast:
             self._budgets.append((now, view.budget))
         while len(self._budgets) > 1 and self._budgets[1][0] <= now - self._window:
             self._budgets.popleft()
+
+    def replicas(
+        self, view: ModelView, seconds: Sequence[float], headroom: float, *, now: float
+    ) -> int:
+        """How many replicas the load to come needs, see `replicas_needed`, once `view` is noted."""
+        self.note(view, alone=seconds[1], now=now)
+        rate, budget = self.rate(view.start_time, now=now), self.budget(now=now)
+        room = with_room(rate, budget, view, headroom)
+        return replicas_needed(room, budget, seconds, view.limits.batch_max)
 
     def rate(self, ahead: float, *, now: float) -> float:
         """Rows per second; `ahead`: seconds that a start takes."""

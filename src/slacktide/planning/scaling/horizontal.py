@@ -16,12 +16,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.forecast import (
-    MinuteForecast,
-    WindowMax,
-    replicas_needed,
-    with_room,
-)
+from slacktide.planning.scaling.forecast import MinuteForecast, WindowMax
 from slacktide.planning.scaling.queue_projection import SecondsByCores
 from slacktide.planning.scaling.search import Search
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
@@ -65,12 +60,7 @@ class Horizontal(ScalingPolicy):
         options, limits = self._options, view.limits
         cores = min(max(options.cores or limits.cores_min, limits.cores_min), limits.cores_max)
         seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)[cores]
-        self._forecast.note(view, alone=seconds[1], now=now)
-        budget = self._forecast.budget(now=now)
-        rate = self._forecast.rate(view.start_time, now=now)
-        needed = replicas_needed(
-            with_room(rate, budget, view, options.headroom), budget, seconds, limits.batch_max
-        )
+        needed = self._forecast.replicas(view, seconds, options.headroom, now=now)
 
         search = Search(
             replace(view, limits=replace(limits, cores_min=cores, cores_max=cores)),

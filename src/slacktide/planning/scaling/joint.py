@@ -14,7 +14,7 @@ takes seconds to start, so their number follows the next minute:
 
 While replicas start, those that serve grow; those that start get only the cores they will need.
 
-**Variants.** The most accurate with which nobody who waits or is expected is late; if there is
+**Variants.** The most accurate with which no request that waits or is expected is late; if there is
 none, the fastest. A more accurate one is returned to after `scale_down_delay` seconds. The number
 of replicas is chosen for the most accurate one, so that it fits once they serve.
 """
@@ -27,13 +27,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain.options import option
 from slacktide.domain.units import SECONDS
-from slacktide.planning.scaling.forecast import (
-    MinuteForecast,
-    ReplicaHistory,
-    WindowMax,
-    replicas_needed,
-    with_room,
-)
+from slacktide.planning.scaling.forecast import MinuteForecast, ReplicaHistory, WindowMax
 from slacktide.planning.scaling.queue_projection import SecondsByCores
 from slacktide.planning.scaling.search import Search, fewest_cores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
@@ -164,12 +158,8 @@ class Joint(ScalingPolicy):
         """Set how many replicas there shall be, and with how many cores new ones start."""
         options, limits = self._options, view.limits
         seconds = SecondsByCores(view.times, most_rows=limits.batch_max, p99=options.p99)
-        most = seconds[limits.cores_max]
-        self._forecast.note(view, alone=most[1], now=now)
-        budget = self._forecast.budget(now=now)
-        rate = self._forecast.rate(view.start_time, now=now)
-        self._needed = replicas_needed(
-            with_room(rate, budget, view, options.headroom), budget, most, limits.batch_max
+        self._needed = self._forecast.replicas(
+            view, seconds[limits.cores_max], options.headroom, now=now
         )
         floor = min(
             self._floor.most(max(self._needed, limits.replicas_min), now=now),
@@ -179,7 +169,8 @@ class Joint(ScalingPolicy):
         self._history.note(cores, limits.cores_max, now=now)
         there = min(max(len(view.replicas), limits.replicas_min), limits.replicas_max)
         if floor > there:
-            steady = replace(view, rate=rate, budget=budget)
+            rate = self._forecast.rate(view.start_time, now=now)
+            steady = replace(view, rate=rate, budget=self._forecast.budget(now=now))
             expected = self._fewest_cores(steady, now=now)
             count = min(
                 range(floor, limits.replicas_max + 1),

@@ -3,7 +3,7 @@
 - A model's policy is asked once in its period; when a replica of it has come up; and at once when
   it says (`ScalingPolicy.is_urgent`) that a request that can be saved would miss its deadline under
   the plan in force. That is looked into when requests come and when a batch has taken longer than
-  expected, at most once in `check_interval`, and less often while nothing comes of it.
+  expected, at most once in `CHECK_INTERVAL`, and less often while nothing comes of it.
 - `LaneSizes` turns their targets into a plan; what could not be had at once is asked for again when
   a lane has let go of cores.
 """
@@ -28,7 +28,7 @@ from slacktide.domain import (
 from slacktide.engine import Snapshot
 from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated
 from slacktide.planning.scaling.planners import make_planner
-from slacktide.planning.scaling.rates import ExpectedArrivals, RateOptions
+from slacktide.planning.scaling.rates import ExpectedArrivals
 from slacktide.planning.scaling.sizes import LaneSizes, ScalingGroup, ScalingRequest
 from slacktide.planning.scaling.view import (
     BatchSeconds,
@@ -51,20 +51,14 @@ class ScaledModel:
     planner: str = "vertical"
     """Name of its policy, one of `PLANNERS`, with its options."""
     options: Mapping[str, object] = field(default_factory=dict)
-    rates: RateOptions = RateOptions()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckSettings:
-    """How often the plan in force is looked into between two plans. Seconds."""
-
-    interval: float = 0.005
-    """At the soonest after the last look."""
-    requests: int = 500
-    """With more of them waiting it grows as they do, so that looking takes no larger part of the
-    time."""
-    vain_interval: float = 0.1
-    """The same after a look that led to a plan that was no better."""
+CHECK_INTERVAL = 0.005
+"""Seconds from one look at the plan in force to the next, at least."""
+CHECK_REQUESTS = 500
+"""With more of them waiting it grows as they do: looking takes no larger part of the time."""
+VAIN_INTERVAL = 0.1
+"""The same after a look that led to a plan that was no better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +83,7 @@ class _Model:
         self.policy = make_planner(stated.planner, stated.options)
         self.times: BatchSeconds | None = None
         """Of the pool that came last, as its policy saw it last; None before that."""
-        self.arrivals = ExpectedArrivals(stated.rates)
+        self.arrivals = ExpectedArrivals()
         self.arrived = 0
         self.target: ScalingTarget | None = None
         self.pressure = 0.0
@@ -140,18 +134,18 @@ class _Model:
             arrivals.burst(now=now),
         )
 
-    def is_urgent(self, view: ModelView, settings: CheckSettings, *, now: float) -> bool:
+    def is_urgent(self, view: ModelView, *, now: float) -> bool:
         """Whether a plan is wanted before its time."""
         self.check_at = math.inf
-        crowd = max(1.0, len(view.waiting) / settings.requests)
-        self.checked_until = now + settings.interval * crowd
+        crowd = max(1.0, len(view.waiting) / CHECK_REQUESTS)
+        self.checked_until = now + CHECK_INTERVAL * crowd
         return self.policy.is_urgent(view, now=now)
 
-    def decide(self, view: ModelView, settings: CheckSettings, *, now: float) -> None:
+    def decide(self, view: ModelView, *, now: float) -> None:
         target = self.policy.decide(view, now=now)
         at_once = self.ask_at > now
         if at_once and self.target is not None and target.is_no_larger(self.target):
-            self.checked_until = now + settings.vain_interval
+            self.checked_until = now + VAIN_INTERVAL
         self.target = target
         self.pressure = view.pressure(now=now)
         self.ask_at = now + self.policy.period
@@ -163,12 +157,11 @@ class ScalingPlanner(Planner):
 
     name = "scaling"
 
-    def __init__(self, cores: Sequence[int], settings: CheckSettings | None = None) -> None:
+    def __init__(self, cores: Sequence[int]) -> None:
         """`cores`: processor numbers that lanes may have."""
         self.models: Mapping[str, ScaledModel] = {}
         """How models are scaled, by name."""
         self._sizes = LaneSizes(cores)
-        self._settings = settings or CheckSettings()
         self._models: dict[str, _Model] = {}
         self._rebased = False
         """Whether the next plan is the first of a new base."""
@@ -282,7 +275,7 @@ class ScalingPlanner(Planner):
                     continue
                 self._at_work = name
                 view = self._view(group, name, snapshot)
-                if view is not None and (due or model.is_urgent(view, self._settings, now=now)):
+                if view is not None and (due or model.is_urgent(view, now=now)):
                     self._due.append((model, name, view))
         self._at_work = None
         return bool(self._due) or self._settle_at <= now
@@ -291,7 +284,7 @@ class ScalingPlanner(Planner):
         """See `Planner`."""
         for model, name, view in self._due:
             self._at_work = name
-            model.decide(view, self._settings, now=now)
+            model.decide(view, now=now)
         self._at_work = None
         self._due.clear()
         borrowing, self._rebased = self._rebased, False

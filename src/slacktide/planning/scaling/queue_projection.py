@@ -7,8 +7,9 @@ cannot be on time even alone is given up. So if batches take what is predicted a
 expected, what the walk finds is what happens; where they differ, it is a forecast, made anew at
 every plan.
 
-It is the one judge of all planners: a plan is good if the walk finds nobody late. This goes beyond
-Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortest of their budgets.
+It is the one judge of all planners: a plan is good if the walk finds no request late. This goes
+beyond Sponge's Algorithm 1 (paper §3.3), which takes all requests to have the shortest of their
+budgets.
 
 Expected arrivals come at the view's rate, ahead of it by as much as chance may carry them: the k-th
 as soon as rate · t + burst · √t reaches k. Announced requests are the first of them: as many as are
@@ -199,7 +200,7 @@ class QueueProjection:
             if seconds[rows] > left:
                 rows = bisect_right(seconds, left, 1, rows) - 1
                 if rows == 0:
-                    # With the first, whoever else cannot be on time alone is given up.
+                    # With the first, all others that cannot be on time alone are given up.
                     served = bisect_left(available, clock + seconds[1], first + 1)
                     late += served - first
                     first = served
@@ -241,7 +242,7 @@ class QueueProjection:
             limit = max(rows, bisect_right(seconds, left, 1, batch + 1) - 1)
             place, last = first + 1, min(len(available), first + 4 * limit)
             others: list[int] = []
-            """Those who share the batch, but for the ones next to the first."""
+            """Requests that share the batch, but for those next to the first."""
             while rows < limit and place < last:
                 more = rows + available[place][2]
                 if more <= limit:

@@ -10,7 +10,7 @@ bursts, carry arrivals from the mean: for a Poisson process of rate λ, averaged
 above 1. The short average counts as the rate as far as `doubt` such deviations do not explain it.
 
 The budget is a low quantile of the last ones seen: what a link has just done to one request it
-does to the next, and who plans for the typical budget is late for half of them.
+does to the next, and a plan for the typical budget is late for half of them.
 """
 
 from __future__ import annotations
@@ -21,35 +21,30 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import pairwise
 
+from slacktide.domain.options import Options, option
+
 
 @dataclass(frozen=True, slots=True)
-class RateOptions:
-    """Settings of `ExpectedArrivals`. Raises ValueError, naming the field, if out of range."""
+class RateOptions(Options):
+    """Settings of `ExpectedArrivals`. Raises OptionError, naming the field, if out of range."""
 
-    window: float = 10.0
-    """Seconds over which the rate is averaged."""
-    margin: float = 0.02
-    """Share added to the rate."""
-    burst_window: float = 1.0
-    """Seconds over which changes and bursts are looked for."""
-    burst_deviations: float = 1.5
-    """Standard deviations by which arrivals are expected to run ahead of the rate."""
-    doubt: float = 1.0
-    """Standard deviations by which a change must exceed chance before it counts."""
-    budget_quantile: float = 0.1
-    """Which of the budgets seen last is expected; 0: the shortest."""
-    budget_window: float = 2.0
-    """Seconds for which a budget is remembered; the last one always is."""
-
-    def __post_init__(self) -> None:
-        for name in ("window", "burst_window", "budget_window"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected a positive time, got {getattr(self, name)}")
-        for name in ("margin", "burst_deviations", "doubt"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name}: expected at least 0, got {getattr(self, name)}")
-        if not 0.0 <= self.budget_quantile <= 1.0:
-            raise ValueError(f"budget_quantile: expected 0 to 1, got {self.budget_quantile}")
+    window: float = option(10.0, "Seconds over which the rate is averaged.", above=0)
+    margin: float = option(0.02, "Share added to the rate.", least=0)
+    burst_window: float = option(
+        1.0, "Seconds over which changes and bursts are looked for.", above=0
+    )
+    burst_deviations: float = option(
+        1.5, "Standard deviations by which arrivals are expected to run ahead.", least=0
+    )
+    doubt: float = option(
+        1.0, "Standard deviations by which a change must exceed chance to count.", least=0
+    )
+    budget_quantile: float = option(
+        0.1, "Which of the budgets seen last is expected; 0: the shortest.", least=0, most=1
+    )
+    budget_window: float = option(
+        2.0, "Seconds for which a budget is remembered; the last one always is.", above=0
+    )
 
 
 MOST_BUDGETS = 128

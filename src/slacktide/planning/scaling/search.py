@@ -1,4 +1,4 @@
-"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which nobody is late.
+"""`Search`: Sponge's Algorithm 1, made sound: the fewest cores under which no request is late.
 
 As printed (paper §3.3) the algorithm returns nothing of use: line 8 leaves the loop for every batch
 that would do, line 15 accepts just the bad case, and it stops at the first infeasible batch
@@ -64,8 +64,8 @@ class Search:
         self._rate = view.rate
 
     def first(self, *, cores: int) -> Configuration | None:
-        """The cheapest configuration of at least `cores` cores under which nobody who can be saved
-        is late and batches keep up with the rate; None if there is none.
+        """The cheapest configuration of at least `cores` cores under which no request that can be
+        saved is late and batches keep up with the rate; None if there is none.
 
         Cheapest: by cores + delta · batch, then by cores.
         """
@@ -162,7 +162,7 @@ class Search:
 def fewest_cores(
     view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
 ) -> dict[int, int | None]:
-    """By number of replicas, within the limits: the fewest cores of each with nobody late.
+    """By number of replicas, within the limits: the fewest cores of each with no request late.
 
     None where even the most cores are too few. Of the replicas there are those stay that serve
     first; further ones serve from `now + view.start_time` on. `horizon`, `p99`, `delta`: as in

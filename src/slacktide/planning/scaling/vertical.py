@@ -1,16 +1,17 @@
-"""`vertical`: the fewest cores of each replica under which nobody is late (Sponge §3, made sound).
+"""`vertical`: the fewest cores of each replica with no request late (Sponge §3, made sound).
 
 Every period, and at once when the queue would miss a deadline under the plan in force, the cheapest
-configuration that `Search` finds is wished for. More cores are wished for without waiting. Fewer
-are wished for only after every plan of the last `scale_down_delay` seconds would have done with
+configuration that `Search` finds is the target. More cores are asked for without waiting. Fewer
+are asked for only after every plan of the last `scale_down_delay` seconds would have done with
 them: what is given back too early costs deadlines, what is given back late costs a few
 core-seconds.
 
 **What is promised.** If batches take what is predicted, arrivals come as expected and the lane is
-the model's own, nobody who waits, is announced or is expected is late before the next plan, unless
-`late` in the wish says so; and where it says so, it is because no number of cores within the limits
-saves all of them (or the rate is beyond what they can serve). Requests that only luck can save keep
-the cores they need for it (`cores_for_chance`). See `walk` for what is left out.
+the model's own, no request that waits, is announced or is expected is late before the next plan,
+unless `late` in the target says so; and where it says so, it is because no number of cores within
+the limits saves all of them (or the rate is beyond what they can serve). Requests whose budget lies
+between the typical time and the 99th percentile keep the cores they need for it
+(`cores_for_chance`). See `queue_projection` for what is left out.
 """
 
 from __future__ import annotations

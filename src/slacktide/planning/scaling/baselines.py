@@ -1,4 +1,8 @@
-"""`fa2`: more or fewer instances of one core each, as Sponge's comparison does it (Sponge §4, after
+"""What planners are compared with (Sponge §4): a size that never changes, and one-core instances.
+
+`static`: so many cores and replicas from the start, whatever comes: `static-8` and `static-16`.
+
+`fa2`: more or fewer instances of one core each, as Sponge's comparison does it (Sponge §4, after
 FA2, RTAS 2022).
 
 What is searched is what its code searches: for instances ascending, for batch sizes ascending, the
@@ -20,11 +24,45 @@ takes to serve (10 s in Sponge §4) is the driver's to say.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
+
+
+@dataclass(frozen=True, slots=True)
+class StaticOptions(Options):
+    """Options of `static`. None: the most that the model's limits allow."""
+
+    cores: int | None = option(None, "Cores of each replica; none: the most allowed.", least=1)
+    replicas: int | None = option(None, "Replicas; none: the most allowed.", least=1)
+    batch: int | None = option(None, "Most rows in a batch; none: the most allowed.", least=1)
+
+
+class Static(ScalingPolicy):
+    """Always the same target, kept within the limits."""
+
+    period = math.inf
+
+    Options = StaticOptions
+
+    def __init__(self, options: StaticOptions) -> None:
+        self._options = options
+
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
+        options, limits = self._options, view.limits
+        return ScalingTarget(
+            replicas=_within(options.replicas, limits.replicas_min, limits.replicas_max),
+            cores=_within(options.cores, limits.cores_min, limits.cores_max),
+            batch=_within(options.batch, 1, limits.batch_max),
+            reason="static",
+        )
+
+
+def _within(value: int | None, least: int, most: int) -> int:
+    return most if value is None else min(max(value, least), most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from slacktide.planning.scaling import (
     ScalingTarget,
     make_planner,
 )
-from slacktide.planning.scaling.baselines.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
+from slacktide.planning.scaling.vpa import RATIO, UsageHistogram, Vpa, VpaOptions
 from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=8)
