@@ -53,7 +53,7 @@ EXPORTS = {
     "slacktide.load": """
         FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
         Stream Target TargetError Transport build_spec discover parse_target run_load
-        run_load_sync server_metadata
+        run_load_sync
     """,
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
@@ -71,9 +71,9 @@ EXPORTS = {
     """,
     "slacktide.reports": """
         SCHEMA Bar ComparedRun Comparison Curve Ending Percentiles Provenance Report
-        ReportError StreamReport StreamScore Timeline Window bars comparison_page curves
-        html_document html_list html_table page percentiles profile_page render
-        render_comparison render_sweep summary sweep_page
+        ReportError StreamReport StreamScore TextTable Timeline Window bars
+        comparison_page curves html_document html_list html_table page percentiles
+        profile_page render render_comparison render_sweep rich_table summary sweep_page
     """,
     "slacktide.models.repository": """
         ListedModel ModelDefinition ModelSettings NoProfile ProfileKey

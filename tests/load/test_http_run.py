@@ -22,7 +22,6 @@ from slacktide.load import (
     Target,
     TargetError,
     Transport,
-    server_metadata,
 )
 from slacktide.load import run_load as run_whole
 from slacktide.load.run import StartClock
@@ -481,14 +480,6 @@ def test_tls(kit: Kit, tmp_path: Path) -> None:
             return report
 
     assert asyncio.run(main()).goodput == 1.0
-
-
-def test_servers_say_what_they_are(kit: Kit) -> None:
-    async def main() -> Any:
-        async with kit.server() as server:
-            return await server_metadata(server.target)
-
-    assert asyncio.run(main())["name"] == "fake"
 
 
 @pytest.mark.parametrize(

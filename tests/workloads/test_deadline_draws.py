@@ -12,7 +12,6 @@ from slacktide.workloads import Deadlines, Fixed, Mix, Uniform, WorkloadError
 
 def test_fixed_is_the_same_for_all() -> None:
     assert Fixed(0.05).draw(3, np.random.default_rng(0)).tolist() == [0.05] * 3
-    assert Fixed(0.05).longest == 0.05
 
 
 def test_mix_follows_its_weights() -> None:
@@ -20,7 +19,6 @@ def test_mix_follows_its_weights() -> None:
     drawn = mix.draw(20_000, np.random.default_rng(0))
     assert set(drawn.tolist()) == {0.01, 0.1}
     assert np.mean(drawn == 0.01) == pytest.approx(0.75, abs=0.02)
-    assert mix.longest == 0.1
 
 
 def test_mix_is_even_without_weights() -> None:
@@ -33,7 +31,6 @@ def test_uniform_stays_in_its_range() -> None:
     assert drawn.min() >= 0.02
     assert drawn.max() <= 0.2
     assert drawn.mean() == pytest.approx(0.11, abs=0.005)
-    assert Uniform(0.02, 0.2).longest == 0.2
 
 
 @pytest.mark.parametrize("source", [Mix((0.01, 0.1), (3.0, 1.0)), Uniform(0.02, 0.2), Fixed(1.0)])

@@ -7,7 +7,6 @@ server but the wire. What it measures becomes a `Report`, which `slacktide.repor
 from slacktide.load.build import build_spec as build_spec
 from slacktide.load.build import parse_target as parse_target
 from slacktide.load.discover import discover as discover
-from slacktide.load.discover import server_metadata as server_metadata
 from slacktide.load.errors import LoadError as LoadError
 from slacktide.load.errors import LoadSpecError as LoadSpecError
 from slacktide.load.errors import TargetError as TargetError

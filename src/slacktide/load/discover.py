@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -34,12 +34,6 @@ async def discover(target: Target, model: str, version: str | None) -> RemoteMod
             return await ask(target, model, version)
     except TimeoutError:
         raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
-
-
-async def server_metadata(target: Target) -> Mapping[str, Any]:
-    """`name`, `version` and `extensions` of an HTTP server. Raises TargetError."""
-    document = await _get(target, "/v2", "the server's metadata")
-    return document if isinstance(document, dict) else {}
 
 
 async def _ask_http(target: Target, model: str, version: str | None) -> RemoteModel:

@@ -29,6 +29,8 @@ from slacktide.reports.plots import curves as curves
 from slacktide.reports.profile_page import profile_page as profile_page
 from slacktide.reports.sweep import render_sweep as render_sweep
 from slacktide.reports.sweep import sweep_page as sweep_page
+from slacktide.reports.table import TextTable as TextTable
 from slacktide.reports.table import render as render
 from slacktide.reports.table import render_comparison as render_comparison
+from slacktide.reports.table import rich_table as rich_table
 from slacktide.reports.table import summary as summary

@@ -15,12 +15,9 @@ from slacktide.load.report.document import Report
 from slacktide.reports import plots
 from slacktide.reports.comparison import Comparison
 from slacktide.reports.table import (
-    OUTCOME_COLUMNS,
-    PERCENTILE_COLUMNS,
-    latency_heading,
-    latency_rows,
-    listed,
-    milliseconds,
+    TextTable,
+    latency_table,
+    outcome_table,
     percent,
     rounding,
     summary,
@@ -78,20 +75,21 @@ def _body(report: Report) -> str:
         (
             f"<p>{escape(summary(report))}</p>",
             html_list("warnings", report.warnings),
-            "<h2>Outcomes</h2>",
-            html_table(("stream", "submitted", "goodput", *OUTCOME_COLUMNS), _outcomes(report)),
+            *_section(outcome_table(report)),
             plots.outcomes_over_time(report),
-            f"<h2>{escape(latency_heading(report))}</h2>",
-            html_table(("of", "count", *PERCENTILE_COLUMNS), _latencies(report)),
+            *_section(latency_table(report)),
             html_list("notes", rounding(report)),
             plots.latency_curves(report),
-            "<h2>Reasons</h2>",
-            html_table(("stream", "reason", "requests"), _reasons(report)),
+            *_section(TextTable("Reasons", ("stream", "reason", "requests"), _reasons(report))),
             html_list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
             "<details><summary>Configuration</summary>",
             f"<pre>{escape(_pretty(report))}</pre></details>",
         )
     )
+
+
+def _section(table: TextTable) -> tuple[str, str]:
+    return f"<h2>{escape(table.title)}</h2>", html_table(table.headings, table.lines)
 
 
 def html_document(title: str, sub: str, body: str) -> str:
@@ -113,21 +111,12 @@ def origin(report: Report) -> str:
     return f"{made.started} on {made.machine}; seed {report.seed}{commit}; {versions}"
 
 
-def _outcomes(report: Report) -> Iterable[Sequence[str]]:
-    for stream in listed(report):
-        counts = (str(stream.outcomes.get(kind, 0)) for kind in OUTCOME_COLUMNS)
-        yield (stream.name, str(stream.submitted), percent(stream.goodput), *counts)
-
-
-def _latencies(report: Report) -> Iterable[Sequence[str]]:
-    for label, samples in latency_rows(report):
-        yield (label, str(samples.count), *milliseconds(samples))
-
-
-def _reasons(report: Report) -> Iterable[Sequence[str]]:
-    for stream in report.streams:
-        for reason, count in sorted(stream.reasons.items(), key=lambda item: -item[1]):
-            yield (stream.name, reason, str(count))
+def _reasons(report: Report) -> list[tuple[str, str, str]]:
+    return [
+        (stream.name, reason, str(count))
+        for stream in report.streams
+        for reason, count in sorted(stream.reasons.items(), key=lambda item: -item[1])
+    ]
 
 
 def _comparison_table(comparison: Comparison) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
 
 from rich.box import SIMPLE
-from rich.console import Group
+from rich.console import Group, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -20,13 +22,44 @@ OUTCOME_COLUMNS = tuple(kind.value for kind in OutcomeKind)
 PERCENTILE_COLUMNS = ("p50", "p90", "p99", "p99.9", "max")
 
 
+class TextTable(NamedTuple):
+    """A table for a terminal (`rich_table`) and for a page (`html_table`)."""
+
+    title: str
+    headings: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    words: int = 1
+    """Columns that hold words, the first ones; numbers stand in the others."""
+
+
+def rich_table(
+    table: TextTable, *, gap: int = 1, styles: Mapping[str, str] = MappingProxyType({})
+) -> Table:
+    """The table with `gap` cells between its columns; `styles` are those of single words."""
+    made = Table(
+        title=Text(table.title),
+        title_justify="left",
+        box=SIMPLE,
+        padding=(0, gap, 0, 0),
+        show_edge=gap > 0,
+    )
+    for number, name in enumerate(table.headings):
+        justify: JustifyMethod = "left" if number < table.words else "right"
+        one_line = number == 0 or (gap == 0 and table.words == 1)
+        made.add_column(Text(name), justify=justify, no_wrap=one_line)
+    for line in table.lines:
+        made.add_row(*(Text(cell, style=styles.get(cell, "")) for cell in line))
+    return made
+
+
 def render(report: Report) -> Group:
     """The whole report: outcomes, latencies, complaints."""
     lines = [Text(summary(report), style="bold")]
     notes = [Text(note, style="dim") for note in rounding(report)]
     notes += [Text(f"warning: {warning}", style="yellow") for warning in report.warnings]
     notes += [Text(f"{count:>6} × {text}", style="red") for text, count in report.errors.items()]
-    return Group(*lines, outcome_table(report), latency_table(report), *notes)
+    tables = (outcome_table(report), latency_table(report))
+    return Group(*lines, *map(rich_table, tables), *notes)
 
 
 def summary(report: Report) -> str:
@@ -40,28 +73,28 @@ def summary(report: Report) -> str:
     )
 
 
-def outcome_table(report: Report) -> Table:
+def outcome_table(report: Report) -> TextTable:
     """Streams × outcomes."""
-    # Tight, so that eight columns fit a terminal of 80.
-    table = Table(title="Outcomes", title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("stream")
-    for heading in ("submitted", "goodput", *OUTCOME_COLUMNS):
-        table.add_column(heading, justify="right")
-    for stream in listed(report):
-        counts = (str(stream.outcomes.get(kind, 0)) for kind in OUTCOME_COLUMNS)
-        table.add_row(_plain(stream.name), str(stream.submitted), percent(stream.goodput), *counts)
-    return table
+    lines = [
+        (
+            stream.name,
+            str(stream.submitted),
+            percent(stream.goodput),
+            *(str(stream.outcomes.get(kind, 0)) for kind in OUTCOME_COLUMNS),
+        )
+        for stream in listed(report)
+    ]
+    return TextTable("Outcomes", ("stream", "submitted", "goodput", *OUTCOME_COLUMNS), lines)
 
 
-def latency_table(report: Report) -> Table:
+def latency_table(report: Report) -> TextTable:
     """Latencies in milliseconds."""
-    table = Table(title=latency_heading(report), title_justify="left", box=SIMPLE)
-    table.add_column("of")
-    for heading in ("count", *PERCENTILE_COLUMNS):
-        table.add_column(heading, justify="right")
-    for label, samples in latency_rows(report):
-        table.add_row(_plain(label), str(samples.count), *milliseconds(samples))
-    return table
+    lines = [
+        (label, str(samples.count), *milliseconds(samples))
+        for label, samples in latency_rows(report)
+    ]
+    title = f"Latency from the {report.latency_from} (ms)"
+    return TextTable(title, ("of", "count", *PERCENTILE_COLUMNS), lines)
 
 
 def render_comparison(comparison: Comparison) -> Table:
@@ -96,11 +129,6 @@ def latency_rows(report: Report) -> list[tuple[str, Percentiles]]:
     if report.lateness is not None:
         rows.append(("lateness of the generator", report.lateness))
     return rows
-
-
-def latency_heading(report: Report) -> str:
-    """What latencies are, and what they count from."""
-    return f"Latency from the {report.latency_from} (ms)"
 
 
 def rounding(report: Report) -> Iterator[str]:

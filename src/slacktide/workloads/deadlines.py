@@ -21,11 +21,6 @@ class Deadlines(Protocol):
         """Allowances in seconds, shape (count,), all positive."""
         ...
 
-    @property
-    def longest(self) -> float:
-        """The largest allowance that can be drawn."""
-        ...
-
     def describe(self) -> str:
         """The spec that makes these deadlines."""
         ...
@@ -42,10 +37,6 @@ class Fixed:
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return np.full(count, self.seconds)
-
-    @property
-    def longest(self) -> float:
-        return self.seconds
 
     def describe(self) -> str:
         return f"fixed:{_ms(self.seconds)}"
@@ -73,10 +64,6 @@ class Mix:
         weights = np.array(self.weights or (1.0,) * len(self.choices))
         return rng.choice(np.array(self.choices), size=count, p=weights / weights.sum())
 
-    @property
-    def longest(self) -> float:
-        return max(self.choices)
-
     def describe(self) -> str:
         if not self.weights:
             return "mix:" + ",".join(map(_ms, self.choices))
@@ -99,10 +86,6 @@ class Uniform:
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return rng.uniform(self.low, self.high, count)
-
-    @property
-    def longest(self) -> float:
-        return self.high
 
     def describe(self) -> str:
         return f"uniform:{_ms(self.low)}:{_ms(self.high)}"

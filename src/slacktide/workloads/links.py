@@ -22,9 +22,7 @@ class Delivery:
     on a link that never carries anything."""
 
     arrival: float
-    """When its first byte is here: deadlines run from then, less `network_time`."""
-    announced_at: float
-    """When the server can know of it: its headers travel in front."""
+    """When its first byte is here, headers first; deadlines run from then, less `network_time`."""
     complete_at: float
     """When its last byte is here; never before `arrival`."""
     network_time: float
@@ -96,7 +94,7 @@ class TraceLink:
         trace, back, there = self.trace, self.way_back, sent + self.offset
         begin = trace.moving_from(there)
         if begin == NEVER:
-            return Delivery(NEVER, NEVER, NEVER, NEVER)
+            return Delivery(NEVER, NEVER, NEVER)
         # Counted from `sent`, so that a link that moves at once costs no rounding.
         first = sent + (begin - there)
         last = max(first, sent + (trace.finish(payload_bytes, start=there) - there))
@@ -138,7 +136,7 @@ class SharedLink:
 
 
 def _journey(sent: float, first: float, last: float) -> Delivery:
-    return Delivery(arrival=first, announced_at=first, complete_at=last, network_time=first - sent)
+    return Delivery(arrival=first, complete_at=last, network_time=first - sent)
 
 
 def _megabits(bandwidth: float) -> str:

@@ -12,6 +12,7 @@ import pytest
 from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.simulation.scenario import Cell, ScenarioError, build, read_scenario
 from slacktide.simulation.scenario.profiles import read_profile
+from slacktide.workloads import Fixed
 
 Read = Callable[..., tuple[Cell, ...]]
 
@@ -59,8 +60,8 @@ def test_settings_replace_keys_of_the_file(read: Read) -> None:
     assert cell.scenario.duration == 5.0
     assert cell.scenario.seeds == (7,)
     (stream,) = build(cell).streams
-    assert stream.deadlines is not None
-    assert stream.deadlines.longest == pytest.approx(3 * (0.005 + 0.0005 * 17))
+    assert isinstance(stream.deadlines, Fixed)
+    assert stream.deadlines.seconds == pytest.approx(3 * (0.005 + 0.0005 * 17))
 
 
 def test_the_title_is_the_files_name_unless_it_says_otherwise(read: Read) -> None:

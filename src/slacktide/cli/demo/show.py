@@ -6,16 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 import orjson
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from slacktide.cli.demo.run import CALIBRATION_LOAD, DemoResult, QueueLimit
 from slacktide.cli.demo.traffic import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, MeasuredModel
 from slacktide.domain import OutcomeKind
-from slacktide.reports import StreamReport, comparison_page, render_comparison
+from slacktide.reports import (
+    StreamReport,
+    TextTable,
+    comparison_page,
+    render_comparison,
+    rich_table,
+)
 from slacktide.reports.table import percent
 
 JSON_NAME = "demo-report.json"
@@ -71,7 +75,7 @@ def show(result: DemoResult, out: Console) -> None:
     """The tables and the notes."""
     out.print()
     out.print(render_comparison(result.comparison))
-    out.print(_outcomes(result))
+    out.print(rich_table(_outcomes(result)))
     for note in notes(result):
         out.print(Padding(Text(f"- {note}"), (0, 0, 0, 2)))
     out.print()
@@ -102,35 +106,29 @@ def write_page(result: DemoResult, folder: Path) -> Path:
     return path
 
 
-def _outcomes(result: DemoResult) -> Table:
+def _outcomes(result: DemoResult) -> TextTable:
     """What became of the requests of each run, in percent; in time also by model."""
     models = [model.model for model in result.traffic.measured]
     models = models if len(models) > 1 else []
-    table = Table(
-        title="Of 100 requests (by model: of 100 of its own, in time)",
-        title_justify="left",
-        box=SIMPLE,
-        padding=(0, 1, 0, 0),
-    )
-    for heading in ("policy", "load"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("sent", "in time", *models, "late", "refused", "failed"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    lines = []
     for entry in result.comparison:
-        report = entry.report
-        streams = {stream.model: stream for stream in report.streams}
-        table.add_row(
+        total = entry.report.total
+        streams = {stream.model: stream for stream in entry.report.streams}
+        line = (
             entry.policy,
             entry.load.removesuffix(" peak"),
-            str(report.total.submitted),
-            _part(report.total, OutcomeKind.SERVED),
+            str(total.submitted),
+            _part(total, OutcomeKind.SERVED),
             *(_part(streams[model], OutcomeKind.SERVED) for model in models),
             # Given up is late too: the client waited until well after the deadline.
-            _part(report.total, OutcomeKind.LATE, OutcomeKind.CANCELLED),
-            _part(report.total, OutcomeKind.REJECTED, OutcomeKind.DROPPED),
-            _part(report.total, OutcomeKind.FAILED),
+            _part(total, OutcomeKind.LATE, OutcomeKind.CANCELLED),
+            _part(total, OutcomeKind.REJECTED, OutcomeKind.DROPPED),
+            _part(total, OutcomeKind.FAILED),
         )
-    return table
+        lines.append(line)
+    title = "Of 100 requests (by model: of 100 of its own, in time)"
+    headings = ("policy", "load", "sent", "in time", *models, "late", "refused", "failed")
+    return TextTable(title, headings, lines, words=2)
 
 
 def _part(stream: StreamReport, *kinds: OutcomeKind) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 import orjson
 
 from slacktide.load.report import Provenance
+from slacktide.reports import TextTable
 from slacktide.reproduce.harness.experiments import (
     Experiment,
     Goal,
@@ -35,23 +36,13 @@ Extras = TypeVar("Extras")
 """What a paper shows beside its rows."""
 
 
-class Table(NamedTuple):
-    """A table of text."""
-
-    title: str
-    headings: Sequence[str]
-    lines: Sequence[Sequence[str]]
-    words: int = 1
-    """Columns that hold words, the first ones; numbers stand in the others."""
-
-
 class Plot(NamedTuple):
     """An `<svg>` element."""
 
     svg: str
 
 
-Part: TypeAlias = Table | Plot | str
+Part: TypeAlias = TextTable | Plot | str
 Moved: TypeAlias = Callable[[float, str], None]
 """Told (share done, text)."""
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from rich.box import SIMPLE
-from rich.console import Group, JustifyMethod
+from rich.console import Group
 from rich.padding import Padding
-from rich.table import Table as RichTable
+from rich.table import Table
 from rich.text import Text
 
-from slacktide.reports import html_document, html_list, html_table
-from slacktide.reproduce.harness.run import Plot, Reproduction, Table
+from slacktide.reports import TextTable, html_document, html_list, html_table, rich_table
+from slacktide.reproduce.harness.run import Plot, Reproduction
 
 _TAKEN = "Taken where the paper does not say"
 _STYLES = {"met": "green", "missed": "bold red"}
@@ -22,16 +21,17 @@ _STYLES = {"met": "green", "missed": "bold red"}
 def render(result: Reproduction[Any, Any, Any]) -> Group:
     """What was assumed, the tables, and the lines of the summary, for a terminal."""
     paper = result.paper
-    parts: list[RichTable | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
+    gap = 0 if paper.narrow else 1
+    parts: list[Table | Text | Padding] = [Text(paper.title, style="bold"), Text("")]
     parts.append(Text(f"{_TAKEN}:"))
     parts += [Padding(Text(f"- {text}"), (0, 0, 0, 2)) for text in result.assumptions]
     for each in paper.parts(result, False):
-        if isinstance(each, Table):
-            parts.append(_table(each, narrow=paper.narrow))
+        if isinstance(each, TextTable):
+            parts.append(rich_table(each, gap=gap))
         elif isinstance(each, str):
             parts.append(Text(each))
     if result.goals:
-        parts.append(_table(_goals(result), narrow=paper.narrow))
+        parts.append(rich_table(_goals(result), gap=gap, styles=_STYLES))
     parts.append(Text(_footing(result), style="dim"))
     return Group(*parts)
 
@@ -63,7 +63,7 @@ def _footing(result: Reproduction[Any, Any, Any]) -> str:
     )
 
 
-def _goals(result: Reproduction[Any, Any, Any]) -> Table:
+def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
     """The lines of the summary; what they rest on only where one says so."""
     shown = slice(None if any(goal.basis for goal in result.goals) else -1)
     lines = [
@@ -71,28 +71,14 @@ def _goals(result: Reproduction[Any, Any, Any]) -> Table:
         for goal in result.goals
     ]
     headings = ("", "", "what", "measured", "wanted", "over")
-    return Table(result.goals_title, headings[shown], lines, words=3)
-
-
-def _table(table: Table, *, narrow: bool) -> RichTable:
-    padding = (0, 0 if narrow else 1, 0, 0)
-    made = RichTable(
-        title=table.title, title_justify="left", box=SIMPLE, padding=padding, show_edge=not narrow
-    )
-    for number, name in enumerate(table.headings):
-        justify: JustifyMethod = "left" if number < table.words else "right"
-        one_line = number == 0 or (narrow and table.words == 1)
-        made.add_column(name, justify=justify, no_wrap=one_line)
-    for line in table.lines:
-        made.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in line))
-    return made
+    return TextTable(result.goals_title, headings[shown], lines, words=3)
 
 
 def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:
     yield f"<h2>{_TAKEN}</h2>"
     yield html_list("notes", result.assumptions)
     for part in (*([_goals(result)] if result.goals else ()), *result.paper.parts(result, True)):
-        if isinstance(part, Table):
+        if isinstance(part, TextTable):
             yield f"<h2>{escape(part.title)}</h2>"
             yield html_table(part.headings, part.lines)
         else:

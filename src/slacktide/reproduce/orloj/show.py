@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-from slacktide.reports import Curve, curves
-from slacktide.reproduce.harness.run import Part, Plot, Reproduction, Table
+from slacktide.reports import Curve, TextTable, curves
+from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.harness.show import by_class, short
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
 from slacktide.reproduce.orloj.goals import FinishRow
@@ -54,7 +54,7 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
             yield Plot(curves(_lines(list(part)), x_label=_SLO, y_label=_FINISH, y_most=1.05))
     if result.extras:
         title = f"{result.heading(QUEUE)}, µs, medians on this machine"
-        yield Table(title, *_queue(result.extras))
+        yield TextTable(title, *_queue(result.extras))
         if plots:
             yield _queue_plot(result.extras)
 
@@ -112,12 +112,12 @@ def _line_of(row: FinishRow) -> str:
     return f"{row.scheduler.partition(',')[0]}, {row.slo_x_p99:g} ×"
 
 
-def _table(title: str, grid: Grid) -> Table:
+def _table(title: str, grid: Grid) -> TextTable:
     """Headings on several lines, so that ten columns fit a terminal of 80."""
     (first, *rest), lines = grid
     short = (name.replace("oracle_", "oracle ").replace("_", "_\n") for name in rest)
     folded = (name.replace(" ", "\n").replace("clockwork", "clock-\nwork") for name in short)
-    return Table(title, [first, *folded], lines)
+    return TextTable(title, [first, *folded], lines)
 
 
 def _queue(times: Iterable[QueueTime]) -> Grid:

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 from slacktide.profiles.amdahl import AmdahlFit
-from slacktide.reports import Curve, curves
-from slacktide.reproduce.harness.run import Part, Plot, Reproduction, Table
+from slacktide.reports import Curve, TextTable, curves
+from slacktide.reproduce.harness.run import Part, Plot, Reproduction
 from slacktide.reproduce.sponge.experiments import SpongeScope
 from slacktide.reproduce.sponge.figures import Budgets, Instance, PlannerChoice
 from slacktide.reproduce.sponge.goals import CoresRow
@@ -67,20 +67,20 @@ def parts(result: Result, plots: bool) -> Iterator[Part]:
     """The tables, and the plots of a page."""
     figures = result.extras
     if figures.budgets:
-        yield Table(result.heading("figure-1"), *_left_over(figures.budgets))
+        yield TextTable(result.heading("figure-1"), *_left_over(figures.budgets))
         if plots:
             yield from _figure_1(figures)
     if figures.instances:
         title = f"{result.heading('table-1')}: by the fit / printed"
-        yield Table(title, *_instances(figures.instances))
-        yield Table("What planners choose for 100 requests/s", *_choices(figures.choices))
+        yield TextTable(title, *_instances(figures.instances))
+        yield TextTable("What planners choose for 100 requests/s", *_choices(figures.choices))
     if figures.fit is not None:
         title = f"{result.heading('figure-3')}: milliseconds, by the fit / measured"
-        yield Table(title, *_fit(figures.fit))
+        yield TextTable(title, *_fit(figures.fit))
         if plots:
             yield _figure_3(figures.fit)
     for title, setting, rows in _settings(result.rows):
-        yield Table(title, *_policies(rows))
+        yield TextTable(title, *_policies(rows))
         if plots:
             yield from _courses(figures, setting)
     if "figure-3" in result.experiments and figures.fit is None:
