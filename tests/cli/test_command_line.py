@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from slacktide import __version__
-from slacktide.cli.main import app
-from slacktide.load import build_spec
+from slacktide.cli.main import VERBS as SENTENCES
+from slacktide.cli.main import app, load_verb
+from slacktide.domain.options import options_of
+from slacktide.load.build import LoadFlags
 
 Run = Any
 
@@ -35,15 +39,13 @@ def invoke(*words: str, **env: str) -> Any:
     return CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1", **env})
 
 
-def _name_of(command: Any) -> str:
-    return str(command.name or command.callback.__name__)
-
-
 def test_the_verbs_are_these():
-    found = {(_name_of(command),) for command in app.registered_commands}
-    for group in app.registered_groups:
-        for command in group.typer_instance.registered_commands:
-            found.add((group.typer_instance.info.name, _name_of(command)))
+    found: set[tuple[str, ...]] = set()
+    for name, sentence in SENTENCES.items():
+        command = load_verb(name)
+        inner = getattr(command, "commands", None)
+        found |= {(name,)} if inner is None else {(name, below) for below in inner}
+        assert " ".join(command.help.split()).startswith(sentence)
     assert found == set(VERBS)
 
 
@@ -56,8 +58,8 @@ def test_help_has_an_example(verb: tuple[str, ...]):
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tuple[str, ...]):
-    command: Any = typer.main.get_command(app)
-    for word in verb:
+    command: Any = load_verb(verb[0])
+    for word in verb[1:]:
         command = command.commands[word]
     text = invoke(*verb, "--help", COLUMNS="300").output
     for parameter in command.params:
@@ -71,6 +73,42 @@ def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tupl
 def test_version():
     result = invoke("--version")
     assert (result.exit_code, result.output) == (0, f"slacktide {__version__}\n")
+
+
+HEAVY = {"grpc", "numpy", "onnx", "onnxruntime", "uvloop", "yaml"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "slacktide --version",
+        "slacktide ",
+        "slacktide se",
+        "slacktide serve --h",
+        "slacktide simulate --",
+    ],
+)
+def test_version_and_completion_import_nothing_heavy(words: str) -> None:
+    code = (
+        "import sys, slacktide.cli.main as program; sys.argv[0] = 'slacktide';"
+        "exec('try: program.main()\\nexcept SystemExit: pass');"
+        f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)"
+    )
+    completing = {
+        "_SLACKTIDE_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    version = words.endswith("--version")
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(words.split()[1:] if version else ())],
+        env={**os.environ, **({} if version else completing)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout
+    assert done.stderr == "[]\n"
 
 
 def test_it_is_a_program(run: Run):
@@ -126,8 +164,8 @@ def test_a_flag_can_come_from_the_environment():
 
 def test_the_flags_of_load_are_those_of_build_spec():
     flags = set(importlib.import_module("slacktide.cli.load").load.__annotations__)
-    assert flags - set(build_spec.__annotations__) == {"html", "json", "min_goodput"}
-    assert set(build_spec.__annotations__) <= flags
+    assert flags - set(options_of(LoadFlags)) == {"target", "html", "json", "min_goodput"}
+    assert set(options_of(LoadFlags)) <= flags
 
 
 def test_a_file_gives_defaults_that_environment_and_flags_win_over(tmp_path: Path):

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 
-from slacktide.cli.main import app
+from slacktide.cli.main import load_verb
 
 PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 def flags() -> list[Any]:
     """The options of `slacktide serve` that set something."""
-    command: Any = typer.main.get_command(app)
-    options = [p for p in command.commands["serve"].params if p.param_type_name == "option"]
+    options = [p for p in load_verb("serve").params if p.param_type_name == "option"]
     return [option for option in options if option.name != "print_config"]
 
 

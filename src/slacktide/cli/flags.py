@@ -9,8 +9,6 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
-import yaml
-
 from slacktide.cli.output import fail, option
 from slacktide.domain.options import (
     Option,
@@ -117,13 +115,15 @@ def _value(given: Any, origin: Any) -> Any:
         return [word.strip() for word in given.split(",") if word.strip()]
     if origin is not Mapping:
         return given
+    import yaml  # a number, true, false or a word
+
     found = {}
     for pair in given:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"expected KEY=VALUE, got {pair!r}")
         try:
-            found[key] = yaml.safe_load(text)  # a number, true, false or a word
+            found[key] = yaml.safe_load(text)
         except yaml.YAMLError:
             what = "a number, true, false or text"
             raise ValueError(f"{key}: expected {what}, got {text!r}") from None

@@ -1,4 +1,4 @@
-"""The command line: `slacktide VERB`. Each verb has a file of its own here.
+"""The command line: `slacktide VERB`. Each verb has a file of its own here, imported when used.
 
 Exit codes: 0 done, 1 the result falls short of what was asked, 2 bad usage.
 """
@@ -6,21 +6,61 @@ Exit codes: 0 done, 1 the result falls short of what was asked, 2 bad usage.
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from slacktide._version import __version__
-from slacktide.cli.demo import demo
-from slacktide.cli.load import load
-from slacktide.cli.models import models
-from slacktide.cli.profile import profile
-from slacktide.cli.reproduce import reproduce
-from slacktide.cli.serve import serve
-from slacktide.cli.simulate import simulate
+
+VERBS: Mapping[str, str] = {
+    "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
+    "profile": "Measure a model's latency by batch size and cores, and store it beside the model.",
+    "load": "Send open-loop load with deadlines to a server, and report what was answered in time.",
+    "simulate": "Run a scenario under virtual time, with the engine and the schedulers that serve.",
+    "demo": "Serve example models under bursty load with deadlines, once for each way of batching.",
+    "models": "Make example models; check a repository.",
+    "reproduce": "Run a published experiment again, and set our figures beside the printed ones.",
+}
+"""What there is, in a sentence each: the first of the verb's own help."""
+
+
+def load_verb(name: str) -> Any:
+    """The command that a verb is, with all that it imports."""
+    found = getattr(import_module(f"slacktide.cli.{name}"), name)
+    if not isinstance(found, typer.Typer):
+        verb = typer.Typer(add_completion=False, rich_markup_mode="rich")
+        verb.command(name)(found)
+        found = verb
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+class _Verbs(TyperGroup):
+    """Lists the verbs, and completes their names, without importing any."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in VERBS:
+            return None
+        return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=VERBS[cmd_name])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        for name in VERBS if args[0] not in VERBS else ():
+            self.commands.setdefault(name, self.get_command(ctx, name))  # for "did you mean"
+        if args[0] in VERBS:
+            self.commands[args[0]] = load_verb(args[0])
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
     name="slacktide",
+    cls=_Verbs,
     help="An inference server that answers on time.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -31,13 +71,6 @@ app = typer.Typer(
         "auto_envvar_prefix": "SLACKTIDE",
     },
 )
-app.command()(serve)
-app.command()(profile)
-app.command()(load)
-app.command()(simulate)
-app.command()(demo)
-app.add_typer(models)
-app.add_typer(reproduce)
 
 
 def _print_version(wanted: bool) -> None:

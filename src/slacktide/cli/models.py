@@ -9,7 +9,9 @@ import typer
 
 from slacktide.cli.output import FELL_SHORT, fail, print_json, progress_bar
 
-models = typer.Typer(name="models", help="Make example models; check a repository.")
+models = typer.Typer(
+    name="models", help="Make example models; check a repository.", add_completion=False
+)
 
 
 @models.callback()

@@ -1,4 +1,7 @@
-"""What every verb prints alike: errors on stderr, progress for people, JSON for machines."""
+"""What every verb prints alike: errors on stderr, progress for people, JSON for machines.
+
+What prints is imported when something is printed: a command line is completed without.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import orjson
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FELL_SHORT = 1
 BAD_USAGE = 2
@@ -42,6 +45,8 @@ def option(
 
 def console() -> Console:
     """For tables and text on stdout."""
+    from rich.console import Console
+
     return Console(highlight=False)
 
 
@@ -59,12 +64,17 @@ def require_plots(what: str) -> None:
 
 def print_json(document: object) -> None:
     """One JSON document on stdout."""
+    import orjson
+
     sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
 @contextmanager
 def progress_bar(*, shown: bool = True) -> Iterator[Callable[[float, str], None]]:
     """A function (share done, text) that moves a bar on stderr, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 reproduce = typer.Typer(
     name="reproduce",
+    add_completion=False,
     help="Run a published experiment again, and set our figures beside the printed ones.",
     no_args_is_help=True,
 )

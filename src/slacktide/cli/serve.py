@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-import yaml
 
 from slacktide.cli.flags import from_flags, printed, with_flags
 from slacktide.cli.output import fail, option, print_json
@@ -28,6 +27,8 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     """
     if path is None:
         return None
+    import yaml
+
     try:
         document = yaml.safe_load(path.read_text()) or {}
     except (OSError, yaml.YAMLError) as error:

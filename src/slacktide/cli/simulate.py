@@ -19,9 +19,7 @@ from slacktide.cli.output import (
     progress_bar,
     require_plots,
 )
-from slacktide.cli.recordings import predict_recording, replay_recording
 from slacktide.domain.units import parse_seconds
-from slacktide.models.plugins import admit_all, offer_entry_points
 
 if TYPE_CHECKING:
     from slacktide.load.report import Report
@@ -186,13 +184,19 @@ def simulate(
     Example: slacktide simulate --predict server.rec --after 30s
     """
     if replay is not None or predict is not None:
+        from slacktide.models.plugins import admit_all, offer_entry_points
+
         offer_entry_points()
         if allow_imports:
             admit_all()
     if replay is not None:
+        from slacktide.cli.recordings import replay_recording
+
         _refuse(context, _known(context) - _OF_REPLAY, "--replay")
         raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
     if predict is not None:
+        from slacktide.cli.recordings import predict_recording
+
         _refuse(context, _known(context) - _OF_PREDICT, "--predict")
         raise typer.Exit(
             predict_recording(predict, after=_seconds(after), seeds=seed or (), json=json)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from slacktide.domain import Reason
-from slacktide.domain.tensors import ModelInterface
-from slacktide.wire.calls import Buffer, CallContext, InferCall, InferReply, Parameter
+
+if TYPE_CHECKING:  # numpy is not loaded to complete a command line
+    from slacktide.domain.tensors import ModelInterface
+    from slacktide.wire.calls import Buffer, CallContext, InferCall, InferReply, Parameter
 
 
 class Group(StrEnum):

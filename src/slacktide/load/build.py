@@ -10,12 +10,16 @@ stream; a key that is left out takes the value of its flag.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
+from slacktide.domain.options import OptionError, Options, option, read_options
 from slacktide.domain.suggestions import did_you_mean
+from slacktide.domain.units import SECONDS
 from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import (
     FilePayload,
@@ -37,7 +41,6 @@ from slacktide.workloads import (
     parse_deadlines,
     parse_link,
     parse_number,
-    parse_seconds,
 )
 
 _SCHEMES: Mapping[str, tuple[Transport, bool, int]] = {
@@ -64,59 +67,136 @@ MOST_LENGTHS = 16
 """Lengths that a range such as 8..200 stands for."""
 
 
-def build_spec(
-    target: str,
-    *,
-    model: str = "",
-    version: str = "",
-    application: str = "",
-    arrivals: str = "poisson:10",
-    deadline: str = "none",
-    priority: int = 0,
-    rows: str = "1",
-    shape: Sequence[str] = (),
-    payload: str = "random",
-    parameter: Sequence[str] = (),
-    stream: Sequence[str] = (),
-    duration: str = "10s",
-    warmup: str = "0s",
-    seed: int = 0,
-    connections: int | None = None,
-    patience: str = "10s",
-    upload: str = "0s",
-    link: str = "",
-    rtt: str = "0s",
-    shared_link: bool = False,
-    send_deadlines: bool = True,
-    spin: bool = False,
-    lateness_warning: str = "5ms",
-    token_file: Path | None = None,
-    ca_file: Path | None = None,
-    title: str = "",
-) -> LoadSpec:
-    """The run that these flags ask for.
+_TRAFFIC = "What to send, and when"
+_JUDGE = "How it is judged"
+_WIRE = "How it travels"
+_REPORT = "What comes of it"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFlags(Options):
+    """A run as a command line asks for it. What has a grammar of its own is still text."""
+
+    model: str = option("", "Model to ask.", panel=_TRAFFIC, metavar="NAME")
+    version: str = option("", "Its version; default: the latest.", panel=_TRAFFIC, metavar="N")
+    arrivals: str = option(
+        "poisson:10",
+        "poisson:RATE, gamma:RATE:cv=CV, onoff:RATE_ON:RATE_OFF:MEAN_ON:MEAN_OFF, "
+        "diurnal:LOW:HIGH:PERIOD, windows:RATE:WINDOW:cv=CV, constant:RATE or trace:FILE; "
+        "rates per second.",
+        panel=_TRAFFIC,
+        metavar="PROCESS",
+    )
+    duration: float = option(10.0, "What is scored.", panel=_TRAFFIC, unit=SECONDS)
+    warmup: float = option(
+        0.0, "The same load before that, not scored.", panel=_TRAFFIC, unit=SECONDS
+    )
+    stream: tuple[str, ...] = option(
+        (),
+        "One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags of a "
+        "single stream, which give what it leaves out. May be given several times.",
+        panel=_TRAFFIC,
+        metavar="WORDS",
+        repeated=True,
+    )
+    rows: str = option(
+        "1", "Rows of a request; of a list (1,2,4) one is drawn.", panel=_TRAFFIC, metavar="N,…"
+    )
+    shape: tuple[str, ...] = option(
+        (),
+        "INPUT=DIMS for free axes, as ids=16 or image=3x224x224; of a list (16,64) or a range "
+        "(8..24) one is drawn. May be given several times.",
+        panel=_TRAFFIC,
+        metavar="INPUT=DIMS",
+        repeated=True,
+    )
+    payload: str = option(
+        "random",
+        "random, random:integers=N, or files (.npy, .npz, .json), separated by commas.",
+        panel=_TRAFFIC,
+        metavar="KIND",
+    )
+    seed: int = option(0, "Of arrivals, deadlines and payloads alike.", panel=_TRAFFIC)
+    deadline: str = option(
+        "none",
+        "50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
+        panel=_JUDGE,
+        metavar="SPEC",
+    )
+    send_deadlines: bool = option(True, "Whether the server is told the deadline.", panel=_JUDGE)
+    patience: float = option(
+        10.0, "How long after its deadline to wait.", panel=_JUDGE, unit=SECONDS
+    )
+    application: str = option(
+        "", "The application that the requests are from.", panel=_WIRE, metavar="NAME"
+    )
+    priority: int = option(0, "1 (highest) to 5; 0 says nothing.", panel=_WIRE)
+    parameter: tuple[str, ...] = option(
+        (),
+        "NAME=VALUE, a further request parameter. May be given several times.",
+        panel=_WIRE,
+        metavar="NAME=VALUE",
+        repeated=True,
+    )
+    connections: int | None = option(
+        None, "HTTP: most open at once (512); gRPC: channels (1).", panel=_WIRE
+    )
+    upload: float = option(
+        0.0,
+        "How long after its headers each body leaves, as over a slow uplink; HTTP only.",
+        panel=_WIRE,
+        unit=SECONDS,
+    )
+    link: str = option(
+        "",
+        "What requests travel over: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g or 5g "
+        "(drawn).",
+        panel=_WIRE,
+        metavar="LINK",
+    )
+    rtt: float = option(0.0, "Its round trip.", panel=_WIRE, unit=SECONDS)
+    shared_link: bool = option(
+        False, "All connections queue for one link; else each has its own.", panel=_WIRE
+    )
+    token_file: Path | None = option(None, "File with the bearer token.", panel=_WIRE)
+    ca_file: Path | None = option(None, "Certificates (PEM) to trust over TLS.", panel=_WIRE)
+    spin: bool = option(False, "Never sleep between sends; takes a core.", panel=_WIRE)
+    lateness_warning: float = option(
+        0.005, "Own lateness (p99) above which the report warns.", panel=_REPORT, unit=SECONDS
+    )
+    title: str = option("", "Of the report.", panel=_REPORT, metavar="TEXT")
+
+
+def build_spec(target: str, **flags: Any) -> LoadSpec:
+    """The run that these flags (those of `LoadFlags`) ask for.
 
     `rows` is a list (`1,2,4`), a `shape` is INPUT=DIMS[,DIMS…] (`ids=16,64`, `ids=8..24` or
     `image=3x32x32`), a `payload` is `random`, `random:integers=1000`, or files (`a.npz,b.npz`), a
     `parameter` is NAME=VALUE, a `link` is as `parse_link` reads it. Raises LoadSpecError naming the
     flag.
     """
+    stated = {name: value for name, value in flags.items() if value is not None}
+    try:
+        given = read_options(LoadFlags, stated)
+    except OptionError as error:
+        name, told = error.problems[0]
+        raise LoadSpecError(f"--{name.replace('_', '-')}", told) from None
     defaults = {
-        "model": [model],
-        "version": [version],
-        "application": [application],
-        "arrivals": [arrivals],
-        "deadline": [deadline],
-        "priority": [str(priority)],
-        "rows": [rows],
-        "shape": list(shape),
-        "payload": [payload],
-        "parameter": list(parameter),
+        "model": [given.model],
+        "version": [given.version],
+        "application": [given.application],
+        "arrivals": [given.arrivals],
+        "deadline": [given.deadline],
+        "priority": [str(given.priority)],
+        "rows": [given.rows],
+        "shape": list(given.shape),
+        "payload": [given.payload],
+        "parameter": list(given.parameter),
         "name": [""],
     }
-    if stream:
+    if given.stream:
         streams = []
-        for number, text in enumerate(stream, start=1):
+        for number, text in enumerate(given.stream, start=1):
             with _inside(f"--stream {number}"):
                 streams.append(_stream({**defaults, **_words(text)}))
     else:
@@ -124,20 +204,20 @@ def build_spec(
             streams = [_stream(defaults)]
     with _inside(""):
         return LoadSpec(
-            target=parse_target(target, token_file=token_file, ca_file=ca_file),
+            target=parse_target(target, token_file=given.token_file, ca_file=given.ca_file),
             streams=tuple(streams),
-            duration=parse_seconds(duration, "duration"),
-            warmup=parse_seconds(warmup, "warmup"),
-            seed=seed,
-            connections=connections,
-            patience=parse_seconds(patience, "patience"),
-            upload=parse_seconds(upload, "upload"),
-            link=_link(link, parse_seconds(rtt, "rtt")),
-            shared_link=shared_link,
-            send_deadlines=send_deadlines,
-            spin=spin,
-            lateness_warning=parse_seconds(lateness_warning, "lateness-warning"),
-            title=title,
+            duration=given.duration,
+            warmup=given.warmup,
+            seed=given.seed,
+            connections=given.connections,
+            patience=given.patience,
+            upload=given.upload,
+            link=_link(given.link, given.rtt),
+            shared_link=given.shared_link,
+            send_deadlines=given.send_deadlines,
+            spin=given.spin,
+            lateness_warning=given.lateness_warning,
+            title=given.title,
         )
 
 
