@@ -66,8 +66,8 @@ EXPORTS = {
         classes_of_samples covering fit_latency session_sizes
     """,
     "slacktide.recording": """
-        Call Difference Header LayoutError Line PoolOpened Pools Record Recorder Recording
-        RecordingError Replayed Watcher export_times load_times replay
+        Call Difference Header LayoutError PoolOpened Record RecordedLine RecordedPools
+        Recorder Recording RecordingError Replayed Watcher export_times load_times replay
     """,
     "slacktide.reports": """
         SCHEMA Bar ComparedRun Comparison Curve Ending Percentiles Provenance Report

@@ -465,7 +465,7 @@ class House:
         self.until(
             lambda app: (
                 sum(
-                    len(pool.scheduler) + len(pool.suspects)
+                    len(pool.scheduler) + len(pool.quarantine)
                     for id, pool in app.engine.state.pools.items()
                     if id.model == model
                 )

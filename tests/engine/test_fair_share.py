@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PoolId, Route
 from slacktide.engine.pool import FAIR, GOING_ON
-from slacktide.engine.worth import LaneTime, standings
+from slacktide.engine.worth import LaneTime, fair_shares
 
 
 def lane_time(make_world, *, rows, shares):
@@ -56,11 +56,11 @@ def test_lane_time_fades():
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0.01, 100)), min_size=1, max_size=6))
 def test_standings_are_positive_and_rise_with_what_was_had(pairs):
     had, shares = zip(*pairs, strict=True)
-    found = standings(had, shares, floor=0.01)
+    found = fair_shares(had, shares, floor=0.01)
     assert all(standing > 0 for standing in found)
     if len(pairs) == 1:
         assert found == [pytest.approx(1.0)]
-    more = standings([had[0] + 1.0, *had[1:]], shares, floor=0.01)
+    more = fair_shares([had[0] + 1.0, *had[1:]], shares, floor=0.01)
     assert len(pairs) == 1 or more[0] >= found[0]
 
 

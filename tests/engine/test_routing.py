@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.domain import PoolId, Request, Route
-from slacktide.engine.routing import RouteTable
+from slacktide.engine.state import RouteTable
 
 
 def pool(name: str) -> PoolId:

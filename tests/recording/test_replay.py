@@ -16,8 +16,8 @@ from slacktide.domain import BatchFinished, OutcomeKind, Request, Submitted
 from slacktide.engine import check_invariants
 from slacktide.recording import Call, Recording, RecordingError, Watcher, replay
 from slacktide.recording.decisions import Ended, Finished, Notes, Ran, Waited
+from slacktide.recording.explain import concerns, lines
 from slacktide.recording.records import answers
-from slacktide.recording.telling import concerns, lines
 from slacktide.scheduling import POLICIES
 
 
@@ -207,7 +207,7 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
     ends = [each for each in told if isinstance(each, Ended)]
     assert len(ends) == len(unserved) - len(turned_away)
     assert any(run.rivals for run in runs)
-    assert any(run.asked is None for run in runs)  # suspects, after a crash
+    assert any(run.asked is None for run in runs)  # in quarantine, after a crash
     for run in runs:
         if run.asked is not None:
             assert run.asked.chosen is not None

@@ -11,9 +11,8 @@ from slacktide.domain import Request
 from slacktide.profiles import BatchLatency, RunClasses
 from slacktide.scheduling import DeadlineQueue, SlackOptions
 from slacktide.scheduling import class_queue as class_queue_module
-from slacktide.scheduling.class_admission import ClassAhead
 from slacktide.scheduling.class_queue import ClassQueue
-from slacktide.scheduling.class_tables import ClassTables
+from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead
 from slacktide.scheduling.queue import by_class
 
 SIGNATURES = [(), ((3,),)]
@@ -81,7 +80,7 @@ def check_against(
         for kind in kinds
     }
     for of in range(len(classes)):
-        ahead = ClassAhead(of, queue, TABLES[[one is classes for one in SNAPSHOTS].index(True)])
+        ahead = ClassWorkAhead(of, queue, TABLES[[one is classes for one in SNAPSHOTS].index(True)])
         expected = sum(
             r.rows * share(classes, classes.class_of(r)) / share(classes, of)
             for r in naive

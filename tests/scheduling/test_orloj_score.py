@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.scheduling.orloj_score import ONE_STEP, Histogram, Score
-from slacktide.scheduling.orloj_times import BINS, OrlojTimes
+from slacktide.scheduling.orloj_score import BINS, ONE_STEP, OrlojTimes, Score, TimeHistogram
 
 
-def histogram(edges: list[float], masses: list[float]) -> Histogram:
+def histogram(edges: list[float], masses: list[float]) -> TimeHistogram:
     """Bins of these masses (scaled to 1) between these edges."""
     cdf = np.concatenate([[0.0], np.cumsum(masses)]) / sum(masses)
     mean = sum(
         (left + right) / 2 * (above - below)
         for (left, right), (below, above) in zip(pairwise(edges), pairwise(cdf), strict=True)
     )
-    return Histogram(tuple(edges), tuple(cdf.tolist()), float(mean), float(mean))
+    return TimeHistogram(tuple(edges), tuple(cdf.tolist()), float(mean), float(mean))
 
 
-def equation_2(times: Histogram, *, t: float, deadline: float, cost: float, b: float) -> float:
+def equation_2(times: TimeHistogram, *, t: float, deadline: float, cost: float, b: float) -> float:
     """Eq. 2, literally, with h a density."""
     total = 0.0
     for (l1, l2), (below, above) in zip(pairwise(times.edges), pairwise(times.cdf), strict=True):
@@ -38,7 +37,7 @@ def equation_2(times: Histogram, *, t: float, deadline: float, cost: float, b: f
 
 
 @st.composite
-def histograms(draw: st.DrawFn) -> Histogram:
+def histograms(draw: st.DrawFn) -> TimeHistogram:
     widths = draw(st.lists(st.integers(1, 64), min_size=1, max_size=12))
     first = draw(st.integers(0, 100)) / 64
     masses = draw(
@@ -54,7 +53,7 @@ slacks = st.integers(-100, 2000).map(lambda i: i / 128 + 1 / 1024)
 
 
 @given(histograms(), rates, slacks)
-def test_it_is_equation_2(times: Histogram, b: float, slack: float) -> None:
+def test_it_is_equation_2(times: TimeHistogram, b: float, slack: float) -> None:
     found = Score(times, b=b).at(slack)
     printed = equation_2(times, t=3.0, deadline=3.0 + slack, cost=1.0, b=b)
     # Printed, it is a small difference of large numbers where b is small.
@@ -68,7 +67,7 @@ def test_it_is_equation_2(times: Histogram, b: float, slack: float) -> None:
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 8)), max_size=3),
 )
 def test_several_steps_are_the_sum_of_single_ones(
-    times: Histogram, b: float, slack: float, later: list[tuple[int, int]]
+    times: TimeHistogram, b: float, slack: float, later: list[tuple[int, int]]
 ) -> None:
     steps = [(0.0, 1.0), *((after / 64, cost / 4) for after, cost in later)]
     single = Score(times, b=b)
@@ -82,7 +81,7 @@ def test_several_steps_are_the_sum_of_single_ones(
     st.lists(st.tuples(st.integers(1, 300), st.integers(1, 8)), max_size=2),
 )
 def test_between_two_turns_it_only_rises_or_only_falls(
-    times: Histogram, b: float, later: list[tuple[int, int]]
+    times: TimeHistogram, b: float, later: list[tuple[int, int]]
 ) -> None:
     steps = [(0.0, 1.0), *((after / 64, cost / 4) for after, cost in later)]
     score = Score(times, b=b, steps=steps)

@@ -16,10 +16,10 @@ from slacktide.engine.ports import Proposal, Scheduler
 from slacktide.profiles import CorrectedTimes, LatencyTable, TimeDistribution
 from slacktide.scheduling import DeadlineQueue, Slack, SlackOptions, make_scheduler
 from slacktide.scheduling import slack as slack_module
-from slacktide.scheduling.admission import Admission, AllAhead
+from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.best_effort import batch_of, size_of_single
 from slacktide.scheduling.slack_prefix import clear_prefix
-from slacktide.scheduling.slack_table import PAYS, Prefixes, SlackTable, up_to
+from slacktide.scheduling.slack_table import PAYS, PrefixSizes, SlackTable, up_to
 from slacktide.scheduling.tables import row_times, size_grid
 
 MAX_BATCH = 12
@@ -88,18 +88,18 @@ def test_requests_that_are_all_alike(
 
 
 def test_patient_requests_are_decided_by_the_short_cut_and_ties_are_not(lab) -> None:
-    prices = {"now": 0.0, "kappa": 0.9, "tau": 0.01, "alone": 0.001}
+    pricer = {"now": 0.0, "kappa": 0.9, "tau": 0.01, "alone": 0.001}
     entries = [(1.0, id, lab.request(id, 1.0)) for id in range(4)]
-    paying = Prefixes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.002), certain=0.003)
-    assert clear_prefix(entries, paying, **prices) == 4
-    tied = Prefixes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.003), certain=0.003)
-    assert clear_prefix(entries, tied, **prices | {"kappa": 0.0}) is None
-    in_doubt = Prefixes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.002), certain=1.001)
-    assert clear_prefix(entries, in_doubt, **prices) is None
-    assert clear_prefix(entries, paying, **prices | {"now": 0.998}) is None, "urgent"
+    paying = PrefixSizes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.002), certain=0.003)
+    assert clear_prefix(entries, paying, **pricer) == 4
+    tied = PrefixSizes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.003), certain=0.003)
+    assert clear_prefix(entries, tied, **pricer | {"kappa": 0.0}) is None
+    in_doubt = PrefixSizes(sizes=(1, 2, 4), times=(0.001, 0.0015, 0.002), certain=1.001)
+    assert clear_prefix(entries, in_doubt, **pricer) is None
+    assert clear_prefix(entries, paying, **pricer | {"now": 0.998}) is None, "urgent"
     # On a clock at which a microsecond is lost in rounding, times say little about scores.
     late = [(1e10 + 1.0, id, lab.request(id, 1.0)) for id in range(4)]
-    assert clear_prefix(late, paying, **prices | {"now": 1e10, "tau": 1e-5}) is None
+    assert clear_prefix(late, paying, **pricer | {"now": 1e10, "tau": 1e-5}) is None
 
 
 @given(increments, st.integers(1, 30), st.integers(1, MAX_BATCH))
@@ -167,7 +167,7 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
             waiting=0,
             times=each,
             now=0.0,
-            ahead=AllAhead(queue, each),
+            ahead=AllWorkAhead(queue, each),
         )
         for each in (table, long)
     ]

@@ -77,7 +77,7 @@ def replay_recording(
 def _teller(recording: Recording, request: int | None) -> Callable[[Decision], None]:
     """Prints decisions; only those about `request`, if one is named."""
     from slacktide.recording import Call
-    from slacktide.recording.telling import concerns, lines
+    from slacktide.recording.explain import concerns, lines
 
     calls = (line.record for line in recording.lines() if isinstance(line.record, Call))
     begin = next((call.now for call in calls), 0.0)

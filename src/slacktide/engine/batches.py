@@ -25,7 +25,7 @@ from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
-from slacktide.engine.worth import standings, worth
+from slacktide.engine.worth import fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
 """Seconds of lane time that do not count when models are compared."""
@@ -72,7 +72,7 @@ class Batches:
     def _best(self, offers: Sequence[tuple[Placement, Proposal]]) -> tuple[Placement, Proposal]:
         """The offer worth most, given what each model has had of the lane; on ties the first."""
         now = self._state.now
-        had = standings(
+        had = fair_shares(
             [placement.lane_time.had(now=now) for placement, _ in offers],
             [placement.pool.share for placement, _ in offers],
             floor=FAIRNESS_FLOOR,
@@ -84,9 +84,9 @@ class Batches:
 
     def _propose(self, placement: Placement) -> Proposal | WaitUntil | None:
         pool = placement.pool
-        if pool.suspects:  # alone, so that a poison request takes nobody with it
-            suspect = pool.suspects[0]
-            return Proposal((suspect,), suspect.rows)
+        if pool.quarantine:  # alone, so that a poison request takes nobody with it
+            request = pool.quarantine[0]
+            return Proposal((request,), request.rows)
         if not len(pool.scheduler):
             return None
         replica = placement.replica
@@ -111,8 +111,8 @@ class Batches:
     def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
         pool = placement.pool
         running = self._start(lane, placement, proposal.members, proposal.rows)
-        if pool.suspects:
-            pool.suspects.popleft()
+        if pool.quarantine:
+            pool.quarantine.popleft()
         else:
             pool.scheduler.take(running.batch)
         entries = self._state.ledger.entries
@@ -183,16 +183,16 @@ class Batches:
         retry = len(batch.members) > 1
         for entry in self._waiting(batch):
             if retry:
-                self._suspect(entry, batch, event.detail)
+                self._quarantine(entry, batch, event.detail)
             else:
                 self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, event.detail)
-        self._forget_all_but_suspects(batch)
+        self._forget_all_but_quarantined(batch)
 
     def aborted(self, event: BatchAborted) -> None:
         batch = self.leave(event.batch).batch
         for entry in self._waiting(batch):
             self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, "its batch was stopped")
-        self._forget_all_but_suspects(batch)
+        self._forget_all_but_quarantined(batch)
 
     def lost(self, batch: Batch, crash: Crash) -> bool:
         """The replica died under `batch`: its members run again, one by one; the second crash
@@ -206,10 +206,10 @@ class Batches:
                 entry.crash = crash
                 crash.unjudged += 1
             if entry.crashes < self._state.settings.crashes_per_request_count:
-                self._suspect(entry, batch, crash.detail)
+                self._quarantine(entry, batch, crash.detail)
             else:
                 self._state.end_running(entry, batch, Reason.CRASHED, crash.detail)
-        self._forget_all_but_suspects(batch)
+        self._forget_all_but_quarantined(batch)
         return again
 
     def leave(self, batch: int) -> Running:
@@ -240,7 +240,7 @@ class Batches:
         entries = [self._state.ledger.entries[member.id] for member in batch.members]
         return [entry for entry in entries if entry.state is State.RUNNING]
 
-    def _suspect(self, entry: Entry, batch: Batch, detail: str) -> None:
+    def _quarantine(self, entry: Entry, batch: Batch, detail: str) -> None:
         """Have a member run again, alone, in its pool or in the one that has taken its place."""
         state, request, pool = self._state, entry.request, entry.pool
         assert isinstance(request, Request)
@@ -250,14 +250,14 @@ class Batches:
                 state.end_running(entry, batch, Reason.UNAVAILABLE, detail)
                 return
             entry.pool = pool = target
-        entry.state = State.SUSPECT
-        pool.suspects.append(request)
+        entry.state = State.QUARANTINED
+        pool.quarantine.append(request)
         state.touch(pool)
 
-    def _forget_all_but_suspects(self, batch: Batch) -> None:
+    def _forget_all_but_quarantined(self, batch: Batch) -> None:
         state = self._state
         entries = state.ledger.entries
-        ids = [m.id for m in batch.members if entries[m.id].state is not State.SUSPECT]
+        ids = [m.id for m in batch.members if entries[m.id].state is not State.QUARANTINED]
         for id in ids:
             del entries[id]
         if ids:

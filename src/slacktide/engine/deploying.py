@@ -15,11 +15,10 @@ from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Step
 from slacktide.engine.pool import Pool
-from slacktide.engine.replicas import Replicas
+from slacktide.engine.replicas import ReplicaLifecycle
 from slacktide.engine.requests import Requests
-from slacktide.engine.resizing import Resizing
-from slacktide.engine.routing import RouteTable
-from slacktide.engine.state import EngineState
+from slacktide.engine.resizing import LaneResizing
+from slacktide.engine.state import EngineState, RouteTable
 
 
 class Deploying:
@@ -29,8 +28,8 @@ class Deploying:
         self,
         state: EngineState,
         requests: Requests,
-        replicas: Replicas,
-        resizing: Resizing,
+        replicas: ReplicaLifecycle,
+        resizing: LaneResizing,
         idle: IdleWork,
     ) -> None:
         self._state = state

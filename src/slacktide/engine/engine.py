@@ -44,9 +44,9 @@ from slacktide.engine.batches import Batches
 from slacktide.engine.deploying import Deploying
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.ports import PoolFactory
-from slacktide.engine.replicas import Replicas
+from slacktide.engine.replicas import ReplicaLifecycle
 from slacktide.engine.requests import Requests
-from slacktide.engine.resizing import Resizing
+from slacktide.engine.resizing import LaneResizing
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.snapshot import Snapshot
 from slacktide.engine.state import EngineState
@@ -66,8 +66,8 @@ class Engine:
         self._requests = Requests(self.state)
         self._idle = IdleWork(self.state)
         self._batches = Batches(self.state, self._requests, self._idle)
-        self._replicas = Replicas(self.state, self._batches, self._idle)
-        self._resizing = Resizing(self.state)
+        self._replicas = ReplicaLifecycle(self.state, self._batches, self._idle)
+        self._resizing = LaneResizing(self.state)
         self._deploying = Deploying(
             self.state, self._requests, self._replicas, self._resizing, self._idle
         )
@@ -156,10 +156,10 @@ class Engine:
             expiry = pool.scheduler.next_expiry()
             if expiry is not None and expiry < at:
                 at = expiry
-            if pool.suspects:
-                for suspect in pool.suspects:
-                    if not suspect.best_effort and suspect.deadline < at:
-                        at = suspect.deadline
+            if pool.quarantine:
+                for request in pool.quarantine:
+                    if not request.best_effort and request.deadline < at:
+                        at = request.deadline
         for lane in self.state.lanes.values():
             running = lane.running
             if running is None:

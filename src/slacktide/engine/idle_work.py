@@ -148,7 +148,7 @@ class IdleWork:
             return None
         for placement in lane.placements:
             pool = placement.pool
-            if len(pool.scheduler) or pool.suspects or pool.announced:
+            if len(pool.scheduler) or pool.quarantine or pool.announced:
                 return None
         now = self._state.now
         for placement in holding:

@@ -52,12 +52,12 @@ def _one_place_each(engine: Engine) -> None:
     """Every open request is in exactly the place its state says."""
     state = engine.state
     queued = Counter(r.id for pool in state.pools.values() for r in pool.scheduler.pending())
-    suspects = Counter(r.id for pool in state.pools.values() for r in pool.suspects)
+    quarantine = Counter(r.id for pool in state.pools.values() for r in pool.quarantine)
     running = Counter(m.id for run in state.running.values() for m in run.batch.members)
     held = Counter(r.id for pool in state.pools.values() if pool.solo for r in pool.solo.held)
     everywhere = (
         ("queues", queued),
-        ("suspects", suspects),
+        ("quarantine", quarantine),
         ("batches", running),
         ("held", held),
     )
@@ -67,7 +67,7 @@ def _one_place_each(engine: Engine) -> None:
     expected = {
         State.ANNOUNCED: (0, 0, 0, 0),
         State.QUEUED: (1, 0, 0, 0),
-        State.SUSPECT: (0, 1, 0, 0),
+        State.QUARANTINED: (0, 1, 0, 0),
         State.RUNNING: (0, 0, 1, 0),
         State.HELD: (0, 0, 0, 1),
         State.ENDED: (0, 0, 1, 0),
@@ -75,17 +75,17 @@ def _one_place_each(engine: Engine) -> None:
     unjudged = Counter(
         entry.crash
         for entry in state.ledger.entries.values()
-        if entry.crash is not None and entry.state in (State.SUSPECT, State.RUNNING)
+        if entry.crash is not None and entry.state in (State.QUARANTINED, State.RUNNING)
     )
     for crash, count in unjudged.items():
         _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} to be judged")
     for id, entry in state.ledger.entries.items():
-        found = (queued[id], suspects[id], running[id], held[id])
+        found = (queued[id], quarantine[id], running[id], held[id])
         _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
         announced = not isinstance(entry.request, Request)
         _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
     known = state.ledger.entries.keys()
-    strays = (queued.keys() | suspects.keys() | running.keys() | held.keys()) - known
+    strays = (queued.keys() | quarantine.keys() | running.keys() | held.keys()) - known
     _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
@@ -164,5 +164,7 @@ def _placements(engine: Engine) -> None:
             ]
             _require(not live, f"{pool.id} is unavailable but keeps replicas")
         if down:
-            _require(not pool.suspects and not len(pool.scheduler), f"{pool.id} is down but holds")
+            _require(
+                not pool.quarantine and not len(pool.scheduler), f"{pool.id} is down but holds"
+            )
             _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")

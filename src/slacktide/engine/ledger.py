@@ -29,7 +29,7 @@ class State(Enum):
     """Its headers are here; the scheduler holds its notice."""
     QUEUED = "queued"
     """The scheduler holds it."""
-    SUSPECT = "suspect"
+    QUARANTINED = "quarantined"
     """It was in a batch that died; the pool holds it, to be run again alone."""
     RUNNING = "running"
     """A member of a running batch."""

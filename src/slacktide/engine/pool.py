@@ -39,13 +39,13 @@ class Pool:
         "learner",
         "max_batch",
         "placements",
+        "quarantine",
         "removed",
         "scheduler",
         "settings",
         "share",
         "solo",
         "start_time",
-        "suspects",
         "times",
         "usual_budget",
         "widest",
@@ -64,7 +64,7 @@ class Pool:
         self.cores = 1
         self.announced = 0
         """Requests whose body is on its way."""
-        self.suspects: deque[Request] = deque()
+        self.quarantine: deque[Request] = deque()
         """Members of batches that died, to be run again one by one before anything else."""
         self.crashes = CrashHistory(settings)
         self.down_reason: str | None = None

@@ -24,7 +24,7 @@ from slacktide.engine.recovery import Crash
 from slacktide.engine.state import EngineState
 
 
-class Replicas:
+class ReplicaLifecycle:
     """Handles ReplicaUp and ReplicaLost; starts, stops and kills."""
 
     def __init__(self, state: EngineState, batches: Batches, idle: IdleWork) -> None:

@@ -150,8 +150,8 @@ class Requests:
             target.announced += reason is None
         elif request.rows > target.max_batch:
             reason = Reason.BAD_INPUT
-        elif entry.state is State.SUSPECT:
-            target.suspects.append(request)
+        elif entry.state is State.QUARANTINED:
+            target.quarantine.append(request)
         else:
             target.widest = max(target.widest, request.rows)
             target.scheduler.admit_moved(request, now=state.now)
@@ -169,9 +169,9 @@ class Requests:
             for id, reason in pool.scheduler.expire(now=now):
                 state.end(state.ledger.entries[id], reason)
                 state.forget(id)
-        if pool.suspects:
-            for request in [r for r in pool.suspects if not r.best_effort and r.deadline <= now]:
-                pool.suspects.remove(request)
+        if pool.quarantine:
+            for request in [r for r in pool.quarantine if not r.best_effort and r.deadline <= now]:
+                pool.quarantine.remove(request)
                 state.end(state.ledger.entries[request.id], Reason.EXPIRED)
                 state.forget(request.id)
 

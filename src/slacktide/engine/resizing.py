@@ -21,7 +21,7 @@ from slacktide.engine.lane import Lane
 from slacktide.engine.state import EngineState
 
 
-class Resizing:
+class LaneResizing:
     """Handles LaneResized; starts what a plan wants."""
 
     def __init__(self, state: EngineState) -> None:

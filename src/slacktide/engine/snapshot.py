@@ -167,11 +167,11 @@ class Snapshot:
             state = self._live()
             live = state.pools[pool]
             found = live.scheduler.pending()
-            if live.suspects or live.announced:
+            if live.quarantine or live.announced:
                 entries = state.ledger.entries.values() if live.announced else ()
                 found = (
                     *found,
-                    *live.suspects,
+                    *live.quarantine,
                     *(e.request for e in entries if e.state is State.ANNOUNCED and e.pool is live),
                 )
             self._waiting[pool] = found

@@ -19,16 +19,49 @@ from slacktide.domain import (
     PoolId,
     Reason,
     Request,
+    Route,
 )
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import Entry, Ledger, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.ports import PoolFactory
 from slacktide.engine.recovery import Crash
-from slacktide.engine.routing import RouteTable
 from slacktide.engine.settings import EngineSettings
 
-WAITING = (State.ANNOUNCED, State.QUEUED, State.SUSPECT)
+
+class RouteTable:
+    """Routes by (model, version), narrowed by client, then application."""
+
+    __slots__ = ("_by_application", "_by_client", "_plain")
+
+    def __init__(self, routes: tuple[Route, ...] = ()) -> None:
+        self._plain: dict[tuple[str, str | None], PoolId] = {}
+        self._by_application: dict[tuple[str, str | None, str], PoolId] = {}
+        self._by_client: dict[tuple[str, str | None, str], PoolId] = {}
+        for route in routes:
+            key = (route.model, route.version)
+            if route.client is not None:
+                self._by_client[(*key, route.client)] = route.pool
+            elif route.application is not None:
+                self._by_application[(*key, route.application)] = route.pool
+            else:
+                self._plain[key] = route.pool
+
+    def pool_for(self, request: Request | Notice) -> PoolId | None:
+        """The pool of the narrowest matching route; None if none matches."""
+        model, version = request.model, request.version
+        if self._by_client:
+            pool = self._by_client.get((model, version, request.client))
+            if pool is not None:
+                return pool
+        if self._by_application:
+            pool = self._by_application.get((model, version, request.application))
+            if pool is not None:
+                return pool
+        return self._plain.get((model, version))
+
+
+WAITING = (State.ANNOUNCED, State.QUEUED, State.QUARANTINED)
 
 
 class EngineState:
@@ -147,9 +180,9 @@ class EngineState:
         request, pool = entry.request, entry.pool
         if entry.state is State.ANNOUNCED:
             pool.announced -= 1
-        if entry.state is State.SUSPECT:
+        if entry.state is State.QUARANTINED:
             assert isinstance(request, Request)
-            pool.suspects.remove(request)
+            pool.quarantine.remove(request)
         else:
             pool.scheduler.remove(request.id)
 

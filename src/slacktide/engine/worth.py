@@ -14,8 +14,9 @@ does.)
 
 Worth alone would let a model that gains tenfold from batching starve one that gains nothing, as
 soon as there is more work than time. So where several models want a lane, a worth is divided by the
-square of how much of its fair part the model has had lately (`standings`): with worths w and shares
-s that stay as they are, lane time settles at s · √w. Efficiency counts, and nobody starves.
+square of how much of its fair share the model has had lately (`fair_shares`): with worths w and
+shares s that stay as they are, lane time settles at s · √w. Efficiency counts, and no model
+starves.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class LaneTime:
         return self._seconds * math.exp((self._at - now) / self._window)
 
 
-def standings(had: Sequence[float], shares: Sequence[float], *, floor: float) -> list[float]:
+def fair_shares(had: Sequence[float], shares: Sequence[float], *, floor: float) -> list[float]:
     """How much of its fair part of the lane each model has had; 1: just that.
 
     `had`: recent seconds of those who want the lane now; `shares`: their weights, positive.

@@ -4,20 +4,20 @@ Pure. Measures nothing and opens no file: executors/measuring.py runs the model,
 keeps the result.
 """
 
-from slacktide.profiles.batch_latency import BatchLatency as BatchLatency
 from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
-from slacktide.profiles.classing import MOST_CLASSES as MOST_CLASSES
-from slacktide.profiles.classing import classes_of_samples as classes_of_samples
 from slacktide.profiles.distribution import POINTS as POINTS
-from slacktide.profiles.errors import ProfileError as ProfileError
 from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
 from slacktide.profiles.latency_fit import fit_latency as fit_latency
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES as ENOUGH_SAMPLES
 from slacktide.profiles.latency_table import LatencyTable as LatencyTable
 from slacktide.profiles.latency_table import Peak as Peak
+from slacktide.profiles.length_classes import MOST_CLASSES as MOST_CLASSES
+from slacktide.profiles.length_classes import classes_of_samples as classes_of_samples
+from slacktide.profiles.reading import ProfileError as ProfileError
 from slacktide.profiles.record import ProfileRecord as ProfileRecord
 from slacktide.profiles.run_classes import NO_HINT as NO_HINT
+from slacktide.profiles.run_classes import BatchLatency as BatchLatency
 from slacktide.profiles.run_classes import RunClasses as RunClasses
 from slacktide.profiles.session_sizes import covering as covering
 from slacktide.profiles.session_sizes import session_sizes as session_sizes

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 
 REACH = 2.0
 """The model is believed up to this many times the largest batch and the most cores that were

@@ -24,8 +24,8 @@ from operator import mul
 from slacktide.domain import Request
 from slacktide.profiles import reading
 from slacktide.profiles.correction import LOWEST_SPREAD, Correction, Place
-from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 from slacktide.profiles.surface import Surface, span
 from slacktide.profiles.time_distribution import SplitLogLogistic, TimeDistribution

@@ -4,7 +4,7 @@ Until requests differ it is a `CorrectedTimes` and nothing else: the same answer
 code. Requests that name an application or carry a work hint are told apart by it: what runs alone
 shows its length (`RunTimes`), and once lengths differ noticeably `classes` offers a snapshot and
 every prediction follows from it (`FixedTimes`). Larger batches then teach how the machine of today
-differs from the profile (`Pace`), since the length of their longest member is not seen.
+differs from the profile (`SpeedFilter`), since the length of their longest member is not seen.
 
 Times that stand still between revisions, as in `CorrectedTimes`: what was learnt is looked at
 every so many lone runs and published if it would show.
@@ -21,18 +21,17 @@ from numpy.typing import ArrayLike
 
 from slacktide.domain import Request
 from slacktide.profiles import reading
-from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.batch_times import DISCOUNT, NOTICEABLE, PATIENCE, CorrectedTimes
-from slacktide.profiles.classing import KeyLengths, classes_of
 from slacktide.profiles.distribution import Floats, expected_max, quantile
-from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.fixed_times import FixedTimes
 from slacktide.profiles.latency_fit import fit_latency
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.length_classes import KeyLengths, classes_of
 from slacktide.profiles.length_window import NEWEST
-from slacktide.profiles.pace import BOUND_FIXED, BOUND_SPEED, Pace
-from slacktide.profiles.run_classes import Key, RunClasses
+from slacktide.profiles.reading import ProfileError
+from slacktide.profiles.run_classes import BatchLatency, Key, RunClasses
 from slacktide.profiles.run_times import RunTimes
+from slacktide.profiles.speed_filter import BOUND_FIXED, BOUND_SPEED, SpeedFilter
 from slacktide.profiles.time_distribution import TimeDistribution
 
 DIFFERENT = 1.15
@@ -72,7 +71,7 @@ class ClassedTimes:
         self._latency = latency or (lambda cores: fit_latency(table, cores).latency)
         self._latencies: dict[int, BatchLatency] = {}
         self._lengths = RunTimes()
-        self._pace = Pace()
+        self._filter = SpeedFilter()
         self._tagged = False
         self._fresh = 0
         self._classes: RunClasses | None = None
@@ -127,7 +126,7 @@ class ClassedTimes:
         """`request` took `seconds` by itself, or with others of its length: `rows` rows in all."""
         latency = self._base(cores)
         per_length = latency.c1 * latency.paid(rows)
-        seconds *= math.exp(-self._pace.speed)  # as the machine was when it was profiled
+        seconds *= math.exp(-self._filter.speed)  # as the machine was when it was profiled
         replaced = self._lengths.learn(request, seconds / per_length, latency.c0 / per_length)
         self._fresh += 1
         few = self._lengths.samples < 4 * LOOK_EVERY
@@ -143,8 +142,8 @@ class ClassedTimes:
             if self.point.revision != seen:
                 self.revision += 1
             return
-        self._pace.speed = max(self._pace.speed - DISCOUNT, -BOUND_SPEED)
-        if abs(self._pace.speed - self._speed) > 2.0 * NOTICEABLE:
+        self._filter.speed = max(self._filter.speed - DISCOUNT, -BOUND_SPEED)
+        if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
             self._publish(self._classes)
 
     # For people, logs and metrics
@@ -162,7 +161,7 @@ class ClassedTimes:
     @property
     def drift(self) -> float:
         """Observed over profiled: 1.3 means that everything takes 30 % longer than profiled."""
-        return self.point.drift if self._classes is None else math.exp(self._pace.speed)
+        return self.point.drift if self._classes is None else math.exp(self._filter.speed)
 
     @property
     def drifted(self) -> bool:
@@ -205,8 +204,8 @@ class ClassedTimes:
         """What was learnt of lengths, JSON-ready; docs/profiles.md explains each field."""
         return {
             "schema": SCHEMA,
-            "speed": self._pace.speed,
-            "fixed": self._pace.fixed,
+            "speed": self._filter.speed,
+            "fixed": self._filter.fixed,
             "lengths": self._lengths.to_dict(),
         }
 
@@ -220,7 +219,7 @@ class ClassedTimes:
             if abs(value) > bound:
                 raise ProfileError(f"learnt.{name}: expected at most ±{bound:.3f}, got {value}")
         self._lengths = RunTimes.from_dict(fields["lengths"])
-        self._pace = Pace(speed, fixed)
+        self._filter = SpeedFilter(speed, fixed)
         self._tagged = self._lengths.tagged
         self._look()
 
@@ -263,7 +262,7 @@ class ClassedTimes:
         if not self._known.issuperset(keys):
             return  # a guess that fails says nothing about the machine
         fixed = times.classes(cores).latency.c0
-        pace = self._pace
+        pace = self._filter
         pace.observe(seconds, forecast, (1 - len(members)) * fixed / forecast.expected)
         self._since += 1
         noticeable = _SPEED_SHOWS * (1.0 + PATIENCE / self._since)
@@ -276,7 +275,7 @@ class ClassedTimes:
         """Sort into classes what has been learnt; publish that if it shows, or `always`."""
         self._fresh = 0
         before, classes = self._classes, None
-        known, step = self._lengths.distributions(math.exp(self._pace.fixed))
+        known, step = self._lengths.distributions(math.exp(self._filter.fixed))
         if known:
             classes = classes_of(known, self._base(1), step, hint_edges=self._lengths.edges)
             if not self._differ(known, step):
@@ -291,7 +290,7 @@ class ClassedTimes:
         """Whether the keys that are known are worth telling apart; once so, a little longer so."""
         known = [one for one in lengths if one.key in self._lengths.known]
         base = self._base(1)
-        latency = BatchLatency(base.c0 * math.exp(self._pace.fixed), base.c1)
+        latency = BatchLatency(base.c0 * math.exp(self._filter.fixed), base.c1)
         ease = 1.0 if self._classes is None else 0.5
         alone = [latency.seconds(1, expected_max(one.cdf, step)) for one in known]
         if max(alone) > min(alone) * (1.0 + ease * (DIFFERENT - 1.0)):
@@ -306,7 +305,7 @@ class ClassedTimes:
             self._error = None
         self._classes = classes
         self._known = self._lengths.known
-        self._speed, self._fixed = self._pace.speed, self._pace.fixed
+        self._speed, self._fixed = self._filter.speed, self._filter.fixed
         self._since = 0
         self._by_cores.clear()
         self.revision += 1

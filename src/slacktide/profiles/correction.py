@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from slacktide.profiles import reading
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 
 BOUND = math.log(10.0)
 """No prediction is moved by more than a factor of ten, either way."""

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 
 POINTS = 96
 """Lengths of the grid."""

@@ -20,7 +20,7 @@ from slacktide.profiles.distribution import (
     quantile,
     share_within,
 )
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 
 _MOST_KEPT = 4096

@@ -15,8 +15,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.surface import between, core_share
 
 LEAST_PART = 1e-3

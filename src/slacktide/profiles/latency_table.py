@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slacktide.profiles import reading
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.surface import Grid, Surface, batch_sizes, monotone
 
 ENOUGH_SAMPLES = 200

@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from slacktide.profiles.errors import ProfileError
+
+class ProfileError(ValueError):
+    """A table, a file or a question that makes no sense. The message names the field."""
+
 
 T = TypeVar("T")
 _LARGEST = math.nextafter(math.inf, 0.0)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slacktide.profiles import reading
-from slacktide.profiles.errors import ProfileError
 from slacktide.profiles.latency_fit import LengthTime
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.session_sizes import covering
 
 SCHEMA = 3

@@ -2,12 +2,20 @@
 
 A class is an application, or a bin of the work hint, or several of them merged; classes are
 numbered by mean length, shortest first. A snapshot: predictions that change make a new one.
-`classing.py` makes them; all CDFs share the grid of distribution.py.
+`length_classes.py` makes them; all CDFs share the grid of distribution.py.
+
+The time of a batch whose members are padded to the longest of them is (Orloj §4.2)
+
+    l_B = c0 + c1 · k · max(l)
+
+k is the number of rows paid for, l the length of a row: the part of its work that differs from
+request to request, in any unit (tokens, or seconds of marginal run time with c1 = 1).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -15,8 +23,42 @@ from typing import TypeAlias
 import numpy as np
 
 from slacktide.domain import Request
-from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.distribution import FLOOR, Floats
+from slacktide.profiles.reading import ProfileError
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLatency:
+    """Seconds of a batch by its rows and its longest length. Raises ProfileError if impossible."""
+
+    c0: float
+    """Seconds that every batch takes."""
+    c1: float
+    """Seconds per row and unit of length."""
+    sizes: tuple[int, ...] = ()
+    """Sizes that a batch is padded to, ascending; empty: it pays for its own rows only."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.c0 < math.inf:
+            raise ProfileError(f"c0 must be finite and not negative, got {self.c0}")
+        if not 0.0 < self.c1 < math.inf:
+            raise ProfileError(f"c1 must be finite and positive, got {self.c1}")
+        if any(size < 1 for size in self.sizes) or list(self.sizes) != sorted(set(self.sizes)):
+            raise ProfileError(f"sizes must be positive and ascending, got {self.sizes}")
+
+    def paid(self, rows: int) -> int:
+        """Rows that a batch of `rows` pays for; `rows` itself beyond the largest size."""
+        i = bisect_left(self.sizes, rows)
+        return self.sizes[i] if i < len(self.sizes) else rows
+
+    def seconds(self, rows: int, longest: float) -> float:
+        """Time of a batch of `rows` ≥ 1 rows, the longest of length `longest` ≥ 0."""
+        return self.c0 + self.c1 * self.paid(rows) * longest
+
+    def length_alone(self, seconds: float, rows: int = 1) -> float:
+        """The length of a request of `rows` rows that took `seconds` by itself; at least 0."""
+        return max(0.0, (seconds - self.c0) / (self.c1 * self.paid(rows)))
+
 
 NO_HINT = -1
 """Bin of a request without a work hint."""

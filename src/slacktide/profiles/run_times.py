@@ -1,8 +1,8 @@
 """`RunTimes`: what lone runs teach about the lengths of each application and hint bin.
 
 A window of samples for each key (`LengthWindow`), bins for the hints (`HintBins`), and how many
-requests of each key came lately. From these it makes the lengths that `classing.py` sorts. A key
-with fewer than `ENOUGH` samples is taken to be as long as the model's p99, the 99th percentile
+requests of each key came lately. From these it makes the lengths that `length_classes.py` sorts. A
+key with fewer than `ENOUGH` samples is taken to be as long as the model's p99, the 99th percentile
 over all requests measured, until it has its own.
 """
 
@@ -17,7 +17,6 @@ import numpy as np
 
 from slacktide.domain import Request
 from slacktide.profiles import reading
-from slacktide.profiles.classing import KeyLengths
 from slacktide.profiles.distribution import (
     POINTS,
     Floats,
@@ -26,8 +25,9 @@ from slacktide.profiles.distribution import (
     quantile,
     step_for,
 )
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.length_classes import KeyLengths
 from slacktide.profiles.length_window import WINDOW, LengthWindow
+from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import NO_HINT, Key
 
 BINS = 8

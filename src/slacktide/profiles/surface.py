@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from slacktide.profiles.amdahl import REACH, AmdahlModel, fit_grid
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 
 Grid = tuple[tuple[float, ...], ...]
 """Seconds, shape (n_batches, n_cores)."""

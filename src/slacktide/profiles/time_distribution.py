@@ -25,7 +25,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slacktide.profiles.errors import ProfileError
+from slacktide.profiles.reading import ProfileError
 
 _LN_99 = math.log(99.0)
 _NEVER = -700.0

@@ -4,11 +4,11 @@ It decides nothing and predicts nothing: how long batches take in a world that w
 for `simulation`.
 """
 
-from slacktide.recording.errors import LayoutError as LayoutError
-from slacktide.recording.errors import RecordingError as RecordingError
+from slacktide.recording.layout import LayoutError as LayoutError
+from slacktide.recording.layout import RecordingError as RecordingError
 from slacktide.recording.predictions import export_times as export_times
 from slacktide.recording.predictions import load_times as load_times
-from slacktide.recording.reading import Line as Line
+from slacktide.recording.reading import RecordedLine as RecordedLine
 from slacktide.recording.reading import Recording as Recording
 from slacktide.recording.recorder import Recorder as Recorder
 from slacktide.recording.records import Call as Call
@@ -16,7 +16,7 @@ from slacktide.recording.records import Header as Header
 from slacktide.recording.records import PoolOpened as PoolOpened
 from slacktide.recording.records import Record as Record
 from slacktide.recording.replay import Difference as Difference
-from slacktide.recording.replay import Pools as Pools
+from slacktide.recording.replay import RecordedPools as RecordedPools
 from slacktide.recording.replay import Replayed as Replayed
 from slacktide.recording.replay import Watcher as Watcher
 from slacktide.recording.replay import replay as replay

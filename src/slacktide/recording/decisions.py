@@ -1,10 +1,10 @@
 """Why this batch, why then, and why not that request: a replay that takes notes.
 
 Schedulers are pure and say nothing of their reasons; a scheduler that did would be slower for it.
-So a replay puts a `Witness` before each: it sees what the policy was asked, with what it had to
-choose from, and what it answered. Beside the choice stand others that could have been made, priced
-as a free lane prices proposals (engine/worth.py), whatever the policy itself goes by. A policy with
-a method `explain(replica, *, now) -> Sequence[str]` is asked for its own words.
+So a replay puts an `ObservedScheduler` before each: it sees what the policy was asked, with what it
+had to choose from, and what it answered. Beside the choice stand others that could have been made,
+priced as a free lane prices proposals (engine/worth.py), whatever the policy itself goes by. A
+policy with a method `explain(replica, *, now) -> Sequence[str]` is asked for its own words.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.engine.worth import worth
 from slacktide.recording.records import Call
-from slacktide.recording.replay import Pools, Watcher
+from slacktide.recording.replay import RecordedPools, Watcher
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PricedBatch:
     """A batch that could have been run. Seconds; `worth` as in engine/worth.py."""
 
     requests: int
@@ -59,19 +59,19 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProposalRecord:
     """A policy was asked what to run on a free lane."""
 
     pool: PoolId
     replica: Replica
     now: float
     pending: int
-    chosen: Choice | None
+    chosen: PricedBatch | None
     """None: it waits, or has nothing."""
     wait_until: float | None
     p99: float
     members: tuple[Member, ...]
-    others: tuple[Choice, ...]
+    others: tuple[PricedBatch, ...]
     """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
     words: tuple[str, ...]
     """The policy's own."""
@@ -84,9 +84,9 @@ class Ran:
     now: float
     batch: int
     lane: str
-    asked: Asked | None
+    asked: ProposalRecord | None
     """None: one in quarantine, or a solo run, whatever the policy."""
-    rivals: tuple[Asked, ...]
+    rivals: tuple[ProposalRecord, ...]
     """What other pools proposed for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
@@ -116,7 +116,7 @@ class Waited:
     """A free lane was left free on purpose."""
 
     now: float
-    asked: Asked
+    asked: ProposalRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,15 @@ class Ended:
 Decision: TypeAlias = Ran | Finished | Waited | Ended
 
 
-class Witness:
+class ObservedScheduler:
     """A scheduler that is looked at. Everything goes to the real one and back."""
 
     def __init__(
-        self, scheduler: Any, pool: PoolId, times: BatchTimes, tell: Callable[[Asked], None]
+        self,
+        scheduler: Any,
+        pool: PoolId,
+        times: BatchTimes,
+        tell: Callable[[ProposalRecord], None],
     ) -> None:
         self._scheduler = scheduler
         self._pool = pool
@@ -161,9 +165,9 @@ class Witness:
         explain = getattr(self._scheduler, "explain", None)
         words = () if explain is None else tuple(explain(replica, now=now))
         cores = max(1, len(replica.cores))
-        chosen: Choice | None = None
+        chosen: PricedBatch | None = None
         members: tuple[Member, ...] = ()
-        others: tuple[Choice, ...] = ()
+        others: tuple[PricedBatch, ...] = ()
         p99 = 0.0
         if isinstance(answer, Proposal):
             chosen = self._choice(answer.members, cores, now)
@@ -178,7 +182,7 @@ class Witness:
             others = tuple(self._others(pending, answer, replica, cores, now))
         wait_until = answer.at if isinstance(answer, WaitUntil) else None
         self._tell(
-            Asked(
+            ProposalRecord(
                 self._pool,
                 replica,
                 now,
@@ -193,10 +197,10 @@ class Witness:
         )
         return answer
 
-    def _choice(self, members: Sequence[Request], cores: int, now: float) -> Choice:
+    def _choice(self, members: Sequence[Request], cores: int, now: float) -> PricedBatch:
         rows = sum(member.rows for member in members)
         took = self._times.of(rows, cores, members)
-        return Choice(
+        return PricedBatch(
             len(members),
             rows,
             took.expected,
@@ -214,7 +218,7 @@ class Witness:
         replica: Replica,
         cores: int,
         now: float,
-    ) -> list[Choice]:
+    ) -> list[PricedBatch]:
         signature = answer.members[0].signature
         alike = sorted(
             (one for one in pending if one.signature == signature),
@@ -232,26 +236,28 @@ class Witness:
         return found
 
 
-class Witnessed(Pools):
-    """Pools whose schedulers have a `Witness`."""
+class ObservedPools(RecordedPools):
+    """Pools whose schedulers are observed."""
 
-    def __init__(self, tell: Callable[[Asked], None]) -> None:
+    def __init__(self, tell: Callable[[ProposalRecord], None]) -> None:
         super().__init__()
         self._tell = tell
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        """See `Pools.parts`."""
+        """See `RecordedPools.parts`."""
         made = super().parts(pool, max_batch, view)
-        return replace(made, scheduler=Witness(made.scheduler, pool, made.times, self._tell))
+        return replace(
+            made, scheduler=ObservedScheduler(made.scheduler, pool, made.times, self._tell)
+        )
 
 
 class Notes(Watcher):
     """Tells `tell` of every decision of a replay; give `pools` to that replay too."""
 
     def __init__(self, tell: Callable[[Decision], None]) -> None:
-        self.pools = Witnessed(lambda asked: self._asked.append(asked))
+        self.pools = ObservedPools(lambda asked: self._asked.append(asked))
         self._tell = tell
-        self._asked: list[Asked] = []
+        self._asked: list[ProposalRecord] = []
         self._known: dict[int, Request | Notice] = {}
         self._running: dict[int, RunBatch] = {}
         """What is not known to have finished, by batch."""

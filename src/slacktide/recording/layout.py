@@ -22,7 +22,15 @@ from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from slacktide.domain import Reason
-from slacktide.recording.errors import LayoutError
+
+
+class RecordingError(Exception):
+    """A recording that cannot be written or read; the text says what, where and why."""
+
+
+class LayoutError(RecordingError):
+    """A value that its field cannot hold, named as `Submitted.request.rows`."""
+
 
 Encode = Callable[[Any], Any]
 Decode = Callable[[Any, str], Any]

@@ -13,7 +13,7 @@ from slacktide.profiles import (
     ProfileError,
 )
 from slacktide.profiles.latency_fit import latency_on
-from slacktide.recording.errors import LayoutError
+from slacktide.recording.layout import LayoutError
 
 Predictions = CorrectedTimes | ClassedTimes
 """What a pool that is recorded may predict with."""

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import orjson
 
-from slacktide.recording.errors import LayoutError, RecordingError
+from slacktide.recording.layout import LayoutError, RecordingError
 from slacktide.recording.records import Header, Reader, Record, read_header
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class RecordedLine:
     """A record and where it stands."""
 
     path: Path
@@ -64,12 +64,12 @@ class Recording:
         """Whether its beginning is here, without which it cannot be replayed."""
         return self.header.part == 1
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[RecordedLine]:
         """Every record in order. Raises RecordingError at the first that is not one."""
         for path, _ in self._parts:
             yield from self._lines_of(path)
 
-    def _lines_of(self, path: Path) -> Iterator[Line]:
+    def _lines_of(self, path: Path) -> Iterator[RecordedLine]:
         try:
             with path.open("rb") as file:
                 file.readline()
@@ -80,7 +80,7 @@ class Recording:
                             "the server was killed"
                         )
                         return
-                    yield Line(path, number, self._record(text, path, number))
+                    yield RecordedLine(path, number, self._record(text, path, number))
         except OSError as error:
             raise RecordingError(f"{path} cannot be read: {error.strerror}") from None
 

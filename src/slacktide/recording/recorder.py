@@ -30,7 +30,7 @@ import orjson
 from slacktide._version import __version__
 from slacktide.domain import Command, Event, Plan, PlanChanged, PoolId
 from slacktide.engine import EngineSettings
-from slacktide.recording.errors import RecordingError
+from slacktide.recording.layout import RecordingError
 from slacktide.recording.records import (
     Header,
     PoolOpened,

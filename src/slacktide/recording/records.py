@@ -35,8 +35,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine import EngineSettings
-from slacktide.recording.errors import LayoutError
-from slacktide.recording.layout import Decoders, decoder, layout_of, record_encoder
+from slacktide.recording.layout import Decoders, LayoutError, decoder, layout_of, record_encoder
 from slacktide.scheduling import PoolRecipe
 
 SCHEMA = 1

@@ -16,13 +16,13 @@ import orjson
 
 from slacktide.domain import Command, PoolId
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
-from slacktide.recording.errors import RecordingError
+from slacktide.recording.layout import RecordingError
 from slacktide.recording.predictions import load_times
-from slacktide.recording.reading import Line, Recording
+from slacktide.recording.reading import RecordedLine, Recording
 from slacktide.recording.records import Call, Plain, PoolOpened, plain_commands
 
 
-class Pools:
+class RecordedPools:
     """Makes an engine's pools as they were made when they were recorded."""
 
     def __init__(self, learnt: Mapping[PoolId, BatchTimes] | None = None) -> None:
@@ -55,7 +55,7 @@ class Pools:
 class Difference:
     """The first call whose commands are not those that were recorded."""
 
-    line: Line
+    line: RecordedLine
     call: Call
     first_event: int
     """Running number of the first event of the call."""
@@ -89,7 +89,10 @@ class Watcher:
 
 
 def replay(
-    recording: Recording, *watchers: Watcher, until: float = math.inf, pools: Pools | None = None
+    recording: Recording,
+    *watchers: Watcher,
+    until: float = math.inf,
+    pools: RecordedPools | None = None,
 ) -> Replayed:
     """Replay the calls before `until` (on the recording's clock), or up to the first difference.
 
@@ -100,7 +103,7 @@ def replay(
             f"{recording.paths[0]}: part {recording.header.part} of a recording; a replay needs "
             "all parts from the first on, and that has been overwritten (--record-limit)"
         )
-    pools = pools or Pools()
+    pools = pools or RecordedPools()
     engine = Engine(pools.parts, recording.header.settings)
     calls = count = 0
     for line in recording.lines():

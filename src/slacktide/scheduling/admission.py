@@ -14,10 +14,10 @@ that of the same policy without admission. So every test errs towards letting in
 
 Those that will not be served are found by walking the queue in deadline order and passing over
 whoever cannot make it behind those kept: for requests of equal length this is the rule of Moore and
-Hodgson (1968), which keeps the most. The walk costs tens of µs, so it is made only if the plain
-count of rows ahead (bisections) would refuse, is kept until something leaves the queue or half a
-row's time has passed, and ends after `WALK` requests; the rest are taken to be feasible, as they
-were when admitted. For `slack` the third test is another one: promises.py.
+Hodgson (1968), which keeps the most. To project the queue like this costs tens of µs, so it is done
+only if the plain count of rows ahead (bisections) would refuse, is kept until something leaves the
+queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest are taken to be
+feasible, as they were when admitted. For `slack` the third test is another one: promises.py.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ SPARE_ROWS = 4
 SPARE = 0.1
 """The same as a share of those that fit, if that is more."""
 
-WALK = 256
+LOOKAHEAD = 256
 """Most requests looked at to find those that are doomed."""
 
 
-class Ahead(Protocol):
+class WorkAhead(Protocol):
     """Whose work comes before that of one request that asks to be let in."""
 
     @property
@@ -61,8 +61,8 @@ class Ahead(Protocol):
         ...
 
 
-class AllAhead:
-    """`Ahead` where all requests take as long but for their rows."""
+class AllWorkAhead:
+    """`WorkAhead` where all requests take as long but for their rows."""
 
     __slots__ = ("_queue", "times")
 
@@ -76,11 +76,11 @@ class AllAhead:
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
-        """(deadline, rows, time it must have left) of the first `WALK` that cost as much."""
+        """(deadline, rows, time it must have left) of the first `LOOKAHEAD` that cost as much."""
         lead, kind = self.times.lead, self._queue.kind
         return (
             (deadline, request.rows, lead[kind(request)[0]])
-            for deadline, _, request in self._queue.order[:WALK]
+            for deadline, _, request in self._queue.order[:LOOKAHEAD]
             if request.penalty >= penalty
         )
 
@@ -101,7 +101,7 @@ class RowRates(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Walk:
+class _Projection:
     """Outcome of one walk: who among those that cost at least `penalty` will not be served."""
 
     penalty: float
@@ -132,7 +132,7 @@ class Admission:
         self._view = view
         self._max_queue = max_queue
         self._enabled = enabled
-        self._known: _Walk | None = None
+        self._known: _Projection | None = None
         self.promises: Promises | None = None
         """What decides instead of the walk; where requests differ in class, it must."""
 
@@ -151,7 +151,7 @@ class Admission:
         waiting: int,
         times: RowRates,
         now: float,
-        ahead: Ahead,
+        ahead: WorkAhead,
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is let in."""
         budget = deadline - now
@@ -186,17 +186,17 @@ class Admission:
             return Reason.BEHIND_WORK
         if before <= room:
             return None
-        assert isinstance(ahead, AllAhead)
-        unserved, spares = self._walk(penalty, free, per_row, ahead, now).due(deadline)
+        assert isinstance(ahead, AllWorkAhead)
+        unserved, spares = self._project(penalty, free, per_row, ahead, now).due(deadline)
         # Rows too many; those let in since the walk are among them, hence not among its spares.
         excess = before - unserved - room
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None
         return Reason.BEHIND_WORK
 
-    def _walk(
-        self, penalty: float, free: float, per_row: float, ahead: AllAhead, now: float
-    ) -> _Walk:
+    def _project(
+        self, penalty: float, free: float, per_row: float, ahead: AllWorkAhead, now: float
+    ) -> _Projection:
         """Who, among those that cost at least `penalty`, will not be served; kept for a while."""
         queue = self._queue
         known = self._known
@@ -220,7 +220,7 @@ class Admission:
                 deadlines.append(deadline)
                 unserved.append(unserved[-1] + rows)
                 spares.append(spares[-1] + (rows if alone <= deadline else 0.0))
-        self._known = _Walk(
+        self._known = _Projection(
             penalty,
             queue.removals,
             now + per_row / 2,

@@ -7,7 +7,7 @@ to be complete is worth much where deadlines are tight, and costs everybody wher
 - a client is waited for while it keeps its word: not after a body that took more than half as long
   again as announced, or never came, until one comes in time again;
 - there may be many clients, and each may break its word once: lane time lost in waiting for bodies
-  that did not come in time is bounded to a share of all time (`Patience`).
+  that did not come in time is bounded to a share of all time (`HoldBudget`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _late_at(notice: Notice) -> float:
     return notice.arrival + max(LATE * announced, announced + GRACE)
 
 
-class Patience:
+class HoldBudget:
     """Lane time lost in waiting in vain: at most a share `WASTE` of all time."""
 
     __slots__ = ("_again", "_awaited", "_lost", "_since")

@@ -1,13 +1,13 @@
-"""How `slack` treats requests without a deadline: worth that rises with age, and a floor.
+"""How `slack` treats requests without a deadline: worth that rises with age, and a share.
 
-The floor holds for `orloj` too.
+The share holds for `orloj` too.
 
 They have a deadline that only orders them (arrival + window). Three rules:
 
 - *Spare room.* They join a batch of requests with deadlines where that raises the batch's value per
   second. The worth of one grows from 0 to its penalty as its age grows to its window.
 - *Idle lane.* With no deadline pending, they run alone, in order.
-- *Floor.* One older than its window leads a batch of its own, but such batches take at most `share`
+- *Share.* One older than its window leads a batch of its own, but such batches take at most `share`
   of the lane's time. Any rule on worth alone would either let a steady overload of requests with
   deadlines starve them, or let a flood of best-effort requests starve the others.
 """
@@ -67,7 +67,7 @@ def _rate(members: Sequence[Request], table: SlackTable) -> float:
     return len(members) / table.expected[sum(member.rows for member in members)]
 
 
-class Floor:
+class BestEffortShare:
     """Lane time that overdue best-effort requests may claim: at most `share` of it."""
 
     __slots__ = ("_next", "_share")

@@ -24,7 +24,7 @@ CROWDED = 4096
 """Codes beyond which it pays to forget those that nobody has any more."""
 
 
-class Kind(NamedTuple):
+class ClassKind(NamedTuple):
     """What a code stands for."""
 
     of: int
@@ -33,10 +33,10 @@ class Kind(NamedTuple):
     penalty: float
 
 
-NOBODY = Kind(0, 0, 0.0)
+NOBODY = ClassKind(0, 0, 0.0)
 
 
-def alike(one: RunClasses, other: RunClasses) -> bool:
+def same_classes(one: RunClasses, other: RunClasses) -> bool:
     """Whether every request is of the same class in both snapshots."""
     return one is other or (
         len(one) == len(other)
@@ -46,7 +46,7 @@ def alike(one: RunClasses, other: RunClasses) -> bool:
     )
 
 
-class Prefixes:
+class ClassPrefixes:
     """Batchable requests by class prefix: lists m hold those of class ≤ m. Read only."""
 
     __slots__ = ("codes", "due", "entries", "rows")
@@ -107,16 +107,16 @@ class ClassQueue:
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
         """What the requests are sorted by. May be replaced by what is `alike`."""
-        self.kinds: list[Kind] = [NOBODY]
+        self.kinds: list[ClassKind] = [NOBODY]
         """What each code stands for. Read only; grows, or is a new list."""
-        self._known: dict[Kind, int] = {}
+        self._known: dict[ClassKind, int] = {}
         self._codes = {id: self.code_of(request) for _, id, request in self._order}
-        self._groups: dict[Signature, Prefixes] = {}
+        self._groups: dict[Signature, ClassPrefixes] = {}
         split: dict[Signature, list[Entry]] = {}
         for entry in self._order:
             split.setdefault(entry[2].signature, []).append(entry)
         for signature, entries in split.items():
-            group = self._groups[signature] = Prefixes(len(classes))
+            group = self._groups[signature] = ClassPrefixes(len(classes))
             codes = [self._codes[entry[1]] for entry in entries]
             group.extend(entries, codes, [self.kinds[code].of for code in codes])
 
@@ -128,7 +128,7 @@ class ClassQueue:
         code = self._codes[entry[1]] = self.code_of(request)
         group = self._groups.get(request.signature)
         if group is None:
-            group = self._groups[request.signature] = Prefixes(len(self.classes))
+            group = self._groups[request.signature] = ClassPrefixes(len(self.classes))
         group.add(entry, code, self.kinds[code].of)
 
     def discard(self, gone: Sequence[Entry]) -> None:
@@ -147,14 +147,14 @@ class ClassQueue:
 
     def code_of(self, request: Request) -> int:
         """The code of `request`, by the present snapshot."""
-        kind = Kind(self.classes.class_of(request), request.rows, request.penalty)
+        kind = ClassKind(self.classes.class_of(request), request.rows, request.penalty)
         code = self._known.get(kind)
         if code is None:
             code = self._known[kind] = len(self.kinds)
             self.kinds.append(kind)
         return code
 
-    def group(self, signature: Signature) -> Prefixes:
+    def group(self, signature: Signature) -> ClassPrefixes:
         """The requests of one signature; KeyError if there is none. Read only."""
         return self._groups[signature]
 

@@ -8,17 +8,26 @@ Three kinds of tables, all worked out from one snapshot of the classes:
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
   (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is worked out
   when it first does.
+
+And, for admission, the work ahead of a request. The policy prefers the short: a request of class g
+is behind those of class ≤ g only, whatever the deadlines of the longer ones. Each counts with the
+least that it can take of a lane, which is its share of the fixed part in the fullest batch and its
+own length: in a batch of k, whoever is in it, c0 + c1 · k · max(l) is at least the sum of c0 / k +
+c1 · l over the members.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.profiles import RunClasses
 from slacktide.profiles.distribution import POINTS, expected_max
+from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.tables import Lazy, TimeByRows, size_grid
 
@@ -229,3 +238,44 @@ def _quantile(cdf: Floats, probability: float) -> float:
         return 0.0
     below, above = float(cdf[after - 1]), float(cdf[after])
     return after - 1 + (probability - below) / (above - below) if above > below else float(after)
+
+
+class ClassTimes:
+    """`RowRates` (admission.py) of the requests of one class; seconds."""
+
+    __slots__ = ("expected", "lead", "per_row")
+
+    def __init__(self, tables: ClassTables, of: int) -> None:
+        latency, longest = tables.classes.latency, tables.classes.means[-1]
+        self.lead: TimeByRows = Lazy(lambda rows: tables.lead[rows, of])
+        """Time that a request of so many rows must have left."""
+        self.expected: TimeByRows = Lazy(lambda rows: latency.seconds(rows, longest))
+        """Time of a batch of the longest class."""
+        self.per_row = least_share(tables, of)
+        """The least that a row of this class takes of a lane."""
+
+
+def least_share(tables: ClassTables, of: int) -> float:
+    """Seconds of a lane that a row of class `of` takes at the least."""
+    latency = tables.classes.latency
+    return latency.c0 / tables.limit + latency.c1 * tables.classes.means[of]
+
+
+class ClassWorkAhead:
+    """`WorkAhead` of a request of class `of`: those of its class and shorter ones in `queue`."""
+
+    __slots__ = ("_queue", "_weights", "of")
+
+    def __init__(self, of: int, queue: DeadlineQueue, tables: ClassTables) -> None:
+        self.of = of
+        self._queue = queue
+        own = least_share(tables, of)
+        self._weights = [least_share(tables, g) / own for g in range(of + 1)]
+
+    def rows_due(self, deadline: float, penalty: float) -> float:
+        after = (deadline, inf)
+        rows_due = 0.0
+        for ((rows, of), cost), part in self._queue.kinds.parts.items():
+            if of <= self.of and cost >= penalty:
+                rows_due += self._weights[of] * rows * bisect_right(part, after)
+        return rows_due

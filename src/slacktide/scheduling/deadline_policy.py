@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
 from slacktide.profiles import RunClasses
-from slacktide.scheduling.admission import Admission, Ahead, AllAhead, RowRates
+from slacktide.scheduling.admission import Admission, AllWorkAhead, RowRates, WorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
-from slacktide.scheduling.class_queue import alike
+from slacktide.scheduling.class_queue import same_classes
 from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows
 from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, TimeByRows, row_times
 
@@ -47,7 +47,7 @@ class DeadlinePolicy(ABC):
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
         self._sorted_by: RunClasses | None = None
-        self._ahead: AllAhead | None = None
+        self._ahead: AllWorkAhead | None = None
         self._admission = Admission(
             queue=self._timed, view=view, max_queue=max_queue, enabled=admission
         )
@@ -127,11 +127,11 @@ class DeadlinePolicy(ABC):
         """Time that a request must have left, by what the queue tells kinds apart by."""
         return self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
+    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, WorkAhead]:
         """What admission must know: how long `asked` takes, and who comes before it."""
         times = self._row_times(self._view.cores)
         if self._ahead is None or self._ahead.times is not times:
-            self._ahead = AllAhead(self._timed, times)
+            self._ahead = AllWorkAhead(self._timed, times)
         if times.classes is None:
             return times, self._ahead
         kind, _ = self._timed.kind(asked if isinstance(asked, Request) else as_request(asked))
@@ -144,7 +144,7 @@ class DeadlinePolicy(ABC):
         if before is None or classes is None:
             unlike = before is not classes
         else:
-            unlike = not alike(before, classes)
+            unlike = not same_classes(before, classes)
         if unlike:
             self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 

@@ -35,11 +35,10 @@ from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.domain.options import OptionError, option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import RunClasses
-from slacktide.scheduling.best_effort import Floor
+from slacktide.scheduling.best_effort import BestEffortShare
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import BestEffortOptions
-from slacktide.scheduling.orloj_score import ONE_STEP, Score
-from slacktide.scheduling.orloj_times import OrlojTimes, Reading
+from slacktide.scheduling.orloj_score import ONE_STEP, OrlojTimes, Reading, Score
 from slacktide.scheduling.queue import Entry, Partition, within_rows
 from slacktide.scheduling.tables import Cached, powers_of_two
 
@@ -80,7 +79,7 @@ class OrlojOptions(BestEffortOptions):
             before = step[0]
 
 
-class Kind(NamedTuple):
+class OrlojKind(NamedTuple):
     """All that tells requests apart but for their deadlines."""
 
     of: int
@@ -96,7 +95,7 @@ class Makers(NamedTuple):
     size: int
     earliest: float
     """The first deadline of those with the time for it, also of requests of more rows."""
-    parts: list[tuple[Kind, list[Entry], int]]
+    parts: list[tuple[OrlojKind, list[Entry], int]]
     """Of each kind the sorted entries, and the first of them that can make it."""
 
 
@@ -127,7 +126,7 @@ class Orloj(DeadlinePolicy):
             max_queue=options.max_queue,
         )
         self._sizes = powers_of_two(max_batch)
-        self._floor = Floor(options.best_effort_share)
+        self._overdue = BestEffortShare(options.best_effort_share)
         self._classes = times.classes(view.cores)
         self._parts = self._timed.index = Partition(self._timed.order, self._kind)
 
@@ -136,7 +135,7 @@ class Orloj(DeadlinePolicy):
         limit = min(self._max_batch, replica.max_batch)
         if self._best_effort.order:
             oldest = self._best_effort.order[0][2]
-            if not self._timed.order or self._floor.claims(oldest, now=now):
+            if not self._timed.order or self._overdue.claims(oldest, now=now):
                 waiting = self._best_effort.batchable(oldest.signature)
                 return _proposal(within_rows(waiting, limit))
         elif not self._timed.order:
@@ -158,7 +157,7 @@ class Orloj(DeadlinePolicy):
         super().take(batch)
         if len(self._timed.order) == timed:  # of best-effort requests alone
             seconds = self._times.of(batch.rows, max(1, len(batch.replica.cores))).expected
-            self._floor.spend(seconds, now=batch.started)
+            self._overdue.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
         """Give up who could not make even a batch of its own: EXPIRED once it is too late for all,
@@ -181,12 +180,12 @@ class Orloj(DeadlinePolicy):
     def _alone(self, _: RunClasses, rows: int, of: tuple[int, ...], cores: int) -> float:
         return self._tables(cores).histogram(of[0], rows, rows).need
 
-    def _kind(self, request: Request) -> Kind:
+    def _kind(self, request: Request) -> OrlojKind:
         classes = self._classes
         of = 0 if classes is None else classes.class_of(request)
-        return Kind(of, request.rows, request.penalty, request.signature)
+        return OrlojKind(of, request.rows, request.penalty, request.signature)
 
-    def _sorted(self) -> Partition[Kind]:
+    def _sorted(self) -> Partition[OrlojKind]:
         """The requests by kind, under the present classes."""
         classes = self._times.classes(self._view.cores)
         if classes is not self._classes:
@@ -194,9 +193,9 @@ class Orloj(DeadlinePolicy):
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
         return self._parts
 
-    def _groups(self) -> list[list[tuple[Kind, list[Entry]]]]:
+    def _groups(self) -> list[list[tuple[OrlojKind, list[Entry]]]]:
         """The parts that may share a batch, for the signatures of the earliest deadlines."""
-        found: dict[Signature, list[tuple[Kind, list[Entry]]]] = {}
+        found: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
         for kind, part in self._sorted().parts.items():
             found.setdefault(kind.signature, []).append((kind, part))
         groups = list(found.values())
@@ -205,7 +204,7 @@ class Orloj(DeadlinePolicy):
         return groups[:GROUPS]
 
     def _makers(
-        self, group: list[tuple[Kind, list[Entry]]], times: OrlojTimes, limit: int, now: float
+        self, group: list[tuple[OrlojKind, list[Entry]]], times: OrlojTimes, limit: int, now: float
     ) -> list[Makers]:
         """Lines 10 to 17: every size that enough requests of one signature can make."""
         found: list[Makers] = []
@@ -214,7 +213,7 @@ class Orloj(DeadlinePolicy):
                 break
             rows = 0
             earliest = inf
-            parts: list[tuple[Kind, list[Entry], int]] = []
+            parts: list[tuple[OrlojKind, list[Entry], int]] = []
             for kind, part in group:
                 need = times.histogram(kind.of, kind.rows, max(kind.rows, size)).need
                 first = bisect_left(part, (now + need,))

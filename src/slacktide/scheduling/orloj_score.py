@@ -22,6 +22,15 @@ takes the place of the paper's milestones and convex hull.
 
 A cost with several steps (appendix B) is a sum of such curves, each shifted by what its step comes
 after the deadline: the same equation with f the sum of the shifted densities, times their costs.
+
+While it is still open which others will be in a batch (§4.3), they are drawn from all that arrive,
+whichever application they come from: F is the mixture of all classes. The histogram in the score of
+a request of class g is that of a batch with it in, F_g · F^(k-1). (Both are products of CDFs, which
+is what Eq. 8 amounts to.) A mean, E[L], is wanted in two places: in the score, and in line 11,
+which drops requests and rules out sizes. The paper says that E[L] "only depends on the batch size":
+the mean of F^k in both (`batch`). It also writes line 11 EstimateBatchLatency(r, bs): the mean of
+F_g · F^(k-1) there (`own_class`) or in both (`by_class`). Where a pool knows no classes, all
+requests are one class, with the batch times that the pool predicts, and the readings are one.
 """
 
 from __future__ import annotations
@@ -31,6 +40,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from slacktide.engine.ports import BatchTimes
+from slacktide.profiles import RunClasses
+from slacktide.profiles.distribution import FLOOR, POINTS, expected_max
 
 Step = tuple[float, float]
 """(seconds after the deadline, cost of being later than that)."""
@@ -40,7 +56,7 @@ ONE_STEP: tuple[Step, ...] = ((0.0, 1.0),)
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class TimeHistogram:
     """Times of one kind of batch, seconds."""
 
     edges: tuple[float, ...]
@@ -48,7 +64,7 @@ class Histogram:
     cdf: tuple[float, ...]
     """P(time ≤ edge); 0 at the first and 1 at the last."""
     mean: float
-    """What E[L] is taken to be in the score (orloj_times.py)."""
+    """What E[L] is taken to be in the score."""
     need: float
     """What it is in line 11: the time that a request must have left to be in such a batch."""
 
@@ -58,7 +74,7 @@ class Score:
 
     __slots__ = ("_at_edge", "_b", "_edges", "_inflow", "directions", "turns")
 
-    def __init__(self, times: Histogram, *, b: float, steps: Sequence[Step] = ONE_STEP) -> None:
+    def __init__(self, times: TimeHistogram, *, b: float, steps: Sequence[Step] = ONE_STEP) -> None:
         """`b` is the rate of the anticipated delay, per second."""
         self._b = b
         edges, inflow = _shifted(times, steps)
@@ -88,7 +104,7 @@ class Score:
         return _after(self._at_edge[i], self._inflow[i], slack - self._edges[i], self._b)
 
 
-def _shifted(times: Histogram, steps: Sequence[Step]) -> tuple[list[float], list[float]]:
+def _shifted(times: TimeHistogram, steps: Sequence[Step]) -> tuple[list[float], list[float]]:
     """(edges, f / E[L] from each on): the densities of all steps over one another."""
     cells = list(zip(pairwise(times.edges), pairwise(times.cdf), strict=True))
     changes = []
@@ -113,3 +129,89 @@ def _shifted(times: Histogram, steps: Sequence[Step]) -> tuple[list[float], list
 def _after(p: float, inflow: float, x: float, b: float) -> float:
     """The curve `x` seconds after it was at `p`, with f / E[L] = `inflow` all the way."""
     return p * exp(-b * x) - inflow * expm1(-b * x) / b
+
+
+Reading: TypeAlias = Literal["batch", "own_class", "by_class"]
+"""Where E[L] is that of a batch with the request's own class in it: nowhere, line 11, everywhere.
+"""
+
+TAIL = 0.001
+"""Probability left out at either end where a histogram is made from quantiles."""
+
+BINS = 48
+"""Bins of such a histogram."""
+
+
+class OrlojTimes:
+    """Histograms and scores by class, rows and batch size, for one number of cores. Seconds.
+
+    All of it is worked out when first asked for.
+    """
+
+    def __init__(
+        self,
+        times: BatchTimes,
+        cores: int,
+        *,
+        b: float,
+        steps: tuple[Step, ...],
+        reading: Reading = "batch",
+    ) -> None:
+        self._times = times
+        self._reading = reading
+        self._cores = cores
+        self._b = b
+        self._steps = steps
+        classes = self._classes = times.classes(cores)
+        if classes is not None:
+            mixture = np.asarray(classes.shares) @ classes.cdfs
+            self._mix = np.log(np.maximum(mixture, FLOOR))
+        self._histograms: dict[tuple[int, int, int], TimeHistogram] = {}
+        self._scores: dict[tuple[int, int, int], Score] = {}
+
+    def histogram(self, of: int, rows: int, size: int) -> TimeHistogram:
+        """The time of a batch of `size` rows, `rows` of them of one request of class `of`."""
+        key = (of, rows, size)
+        found = self._histograms.get(key)
+        if found is None:
+            classes = self._classes
+            found = self._histograms[key] = (
+                self._by_rows(size)
+                if classes is None
+                else self._by_class(classes, of, max(0, size - rows), max(rows, size))
+            )
+        return found
+
+    def score(self, of: int, rows: int, size: int) -> Score:
+        """The priority curve of such a request in such a batch."""
+        key = (of, rows, size)
+        found = self._scores.get(key)
+        if found is None:
+            found = self._scores[key] = Score(
+                self.histogram(of, rows, size), b=self._b, steps=self._steps
+            )
+        return found
+
+    def _by_class(self, classes: RunClasses, of: int, others: int, rows: int) -> TimeHistogram:
+        latency, step = classes.latency, classes.step
+        cdf = np.exp(classes.logs[of] + others * self._mix)
+        cdf[0] = 0.0
+        edges = [latency.seconds(rows, j * step) for j in range(POINTS)]
+        anybody, own = (
+            latency.seconds(rows, expected_max(each, step))
+            for each in (np.exp((others + 1) * self._mix), cdf)
+        )
+        return TimeHistogram(
+            tuple(edges),
+            tuple(cdf.tolist()),
+            own if self._reading == "by_class" else anybody,
+            anybody if self._reading == "batch" else own,
+        )
+
+    def _by_rows(self, rows: int) -> TimeHistogram:
+        time = self._times.of(rows, self._cores)
+        mean, low = time.expected, time.quantile(TAIL)
+        high = max(time.quantile(1.0 - TAIL), low + 1e-6 * mean)
+        edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
+        inner = [time.on_time(edge) for edge in edges[1:-1]]
+        return TimeHistogram(tuple(edges), (0.0, *inner, 1.0), mean, mean)

@@ -23,7 +23,7 @@ from math import inf
 
 from slacktide.domain import Reason, Request
 from slacktide.engine.ports import PoolView
-from slacktide.scheduling.admission import WALK
+from slacktide.scheduling.admission import LOOKAHEAD
 from slacktide.scheduling.queue import DeadlineQueue
 
 AT_ONCE = 0.005
@@ -135,7 +135,7 @@ class Promises:
         taken: dict[int, float] = {}
         plan: dict[int, tuple[list[float], list[float]]] = {}
         without, cheapest = [], inf
-        for due, id, request in self._queue.order[:WALK]:
+        for due, id, request in self._queue.order[:LOOKAHEAD]:
             if request.penalty < penalty or id in self._lost:
                 continue
             cheapest = min(cheapest, request.penalty)

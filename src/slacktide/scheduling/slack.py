@@ -31,18 +31,17 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
 from slacktide.profiles import TimeDistribution
-from slacktide.scheduling.admission import Ahead, RowRates
-from slacktide.scheduling.announcements import Patience, as_request
-from slacktide.scheduling.best_effort import Floor, batch_of, size_of_single
-from slacktide.scheduling.class_admission import least_share
+from slacktide.scheduling.admission import RowRates, WorkAhead
+from slacktide.scheduling.announcements import HoldBudget, as_request
+from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_single
+from slacktide.scheduling.class_tables import least_share
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.promises import Promises
-from slacktide.scheduling.slack_alike import AllAlike
-from slacktide.scheduling.slack_by_class import ByClass
-from slacktide.scheduling.slack_candidates import Stance
+from slacktide.scheduling.slack_by_class import ClassChooser
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.slack_prefix import clear_prefix
 from slacktide.scheduling.slack_table import SlackTable, slack_tables, up_to
+from slacktide.scheduling.slack_uniform import DecisionContext, UniformChooser
 from slacktide.scheduling.tables import TimeByRows
 
 __all__ = ["Slack", "SlackOptions"]
@@ -86,18 +85,20 @@ class Slack(DeadlinePolicy):
         self._kappa = options.deferral_discount
         self._lead = options.lead
         self._tables = slack_tables(times, needs, max_batch)
-        self._alike = AllAlike(self._timed, self._tables)
-        self._by_class = ByClass(self._timed, options, max_batch=max_batch, times=times, view=view)
+        self._uniform = UniformChooser(self._timed, self._tables)
+        self._by_class = ClassChooser(
+            self._timed, options, max_batch=max_batch, times=times, view=view
+        )
         self._promises = Promises(self._timed, view, self._share, options.late_refusals)
         if options.admission:
             self._admission.promises = self._promises
-        self._floor = Floor(options.best_effort_share)
-        self._patience = Patience()
+        self._overdue = BestEffortShare(options.best_effort_share)
+        self._hold_budget = HoldBudget()
         self._cost: float | None = None
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request, or say why not."""
-        self._patience.arrived(request.id)
+        self._hold_budget.arrived(request.id)
         reason = super().add(request, now=now)
         promises = self._promises
         if reason is None:
@@ -136,12 +137,12 @@ class Slack(DeadlinePolicy):
         limit = min(self._max_batch, replica.max_batch)
         if best_effort.order:
             oldest = best_effort.order[0][2]
-            if not timed.order or self._floor.claims(oldest, now=now):
+            if not timed.order or self._overdue.claims(oldest, now=now):
                 return self._of_best_effort(oldest, limit, self._tables(cores))
         elif not timed.order:
             return Idle()
         classed = self._by_class.refresh()
-        chooser = self._by_class if classed else self._alike
+        chooser = self._by_class if classed else self._uniform
         alone = chooser.alone(cores)
         soon = self._soon(alone, now)
         if not best_effort.order and not soon:
@@ -152,18 +153,18 @@ class Slack(DeadlinePolicy):
                 if size is not None:
                     return _proposal([entry[2] for entry in timed.order[:size]])
         groups = timed.groups(GROUPS)
-        stance = self._stance(alone, now=now)
-        best = chooser.best(groups, (), cores, limit, stance)
+        context = self._context(alone, now=now)
+        best = chooser.best(groups, (), cores, limit, context)
         if soon:
             least = WORTH_WAITING * (best.score if best is not None else 0.0)
             joining: list[Request] = []
             for notice in soon:
                 joining.append(as_request(notice, groups[0][0][2].signature))
                 at = notice.complete_at
-                later = self._stance(alone, now=at, held=at - now, more=len(joining))
+                later = self._context(alone, now=at, held=at - now, more=len(joining))
                 found = chooser.best(groups, joining, cores, limit, later)
                 if found is not None and found.score > least:
-                    self._patience.hold(soon[0], now=now)
+                    self._hold_budget.hold(soon[0], now=now)
                     return WaitUntil(soon[0].complete_at)
         if best is None:
             return _proposal([timed.order[0][2]])
@@ -171,7 +172,7 @@ class Slack(DeadlinePolicy):
         if best_effort.order and best.rows < limit:
             waiting = best_effort.batchable(members[0].signature)
             if waiting:
-                members += chooser.filling(best, waiting, cores, limit, stance)
+                members += chooser.filling(best, waiting, cores, limit, context)
         return _proposal(members)
 
     def _of_best_effort(self, oldest: Request, limit: int, table: SlackTable) -> Proposal | Idle:
@@ -190,22 +191,22 @@ class Slack(DeadlinePolicy):
             table.prefixes(min(limit, len(order))),
             now=now,
             kappa=self._kappa,
-            tau=self._stance(alone, now=now).tau,
+            tau=self._context(alone, now=now).tau,
             alone=alone,
         )
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
         timed = len(self._timed.order)
-        self._patience.run(now=batch.started)
+        self._hold_budget.run(now=batch.started)
         super().take(batch)
         cores = max(1, len(batch.replica.cores))
-        chooser = self._by_class if self._by_class.refresh() else self._alike
+        chooser = self._by_class if self._by_class.refresh() else self._uniform
         alone, seconds = chooser.alone(cores), chooser.seconds(batch.members, batch.rows, cores)
         cost = self._cost if self._cost is not None else alone
         self._cost = cost + COST_GAIN * (seconds / len(batch.members) - cost)
         if len(self._timed.order) == timed:  # of best-effort requests alone
-            self._floor.spend(seconds, now=batch.started)
+            self._overdue.spend(seconds, now=batch.started)
 
     def ended(self, batch: Batch, *, now: float) -> None:
         """Before the next batch, whoever has lost its place is given up."""
@@ -225,23 +226,25 @@ class Slack(DeadlinePolicy):
         by_class = self._by_class
         return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, Ahead]:
+    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, WorkAhead]:
         if not self._by_class.refresh():
             return super()._work_before(asked)
         return self._by_class.work_before(asked)
 
-    def _stance(self, alone: float, *, now: float, held: float = 0.0, more: int = 0) -> Stance:
+    def _context(
+        self, alone: float, *, now: float, held: float = 0.0, more: int = 0
+    ) -> DecisionContext:
         """How a decision at `now` looks at things, with `more` requests than there are.
 
         τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds.
         """
         cost = self._cost if self._cost is not None else alone
         pending = len(self._timed.order) + more
-        return Stance(now, self._kappa, pending * cost / self._view.lanes + alone, held)
+        return DecisionContext(now, self._kappa, pending * cost / self._view.lanes + alone, held)
 
     def _soon(self, alone: float, now: float) -> list[Notice]:
         """The announced requests that the lane may be held for."""
-        if not self._notices.by_id or self._lead == 0.0 or not self._patience.lasts(now=now):
+        if not self._notices.by_id or self._lead == 0.0 or not self._hold_budget.lasts(now=now):
             return []
         return self._notices.soon(self._lead * alone, now=now)
 

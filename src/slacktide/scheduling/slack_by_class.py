@@ -1,4 +1,4 @@
-"""`ByClass`: what `slack` does where predictions know classes, for one pool.
+"""`ClassChooser`: what `slack` does where predictions know classes, for one pool.
 
 It keeps the pool's requests by class (class_queue.py) while the predictions sort them into classes,
 follows every new snapshot of these, and answers `slack` with the best batch (slack_classes.py).
@@ -13,17 +13,16 @@ from slacktide.domain import Notice, Request
 from slacktide.engine.ports import BatchTimes, PoolView
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth
-from slacktide.scheduling.class_admission import ClassAhead, ClassTimes
-from slacktide.scheduling.class_queue import ClassQueue, Prefixes, alike
-from slacktide.scheduling.class_tables import ClassTables
+from slacktide.scheduling.class_queue import ClassPrefixes, ClassQueue, same_classes
+from slacktide.scheduling.class_tables import ClassTables, ClassTimes, ClassWorkAhead
 from slacktide.scheduling.queue import DeadlineQueue, Entry, by_class, by_rows, within_rows
-from slacktide.scheduling.slack_candidates import LOOK, Candidate, Stance
-from slacktide.scheduling.slack_classes import Prices, best_of_group, score_of
+from slacktide.scheduling.slack_classes import ClassPricer, best_of_group, score_of
 from slacktide.scheduling.slack_options import SlackOptions
+from slacktide.scheduling.slack_uniform import LOOK, Candidate, DecisionContext
 from slacktide.scheduling.tables import TimeByRows
 
 
-class ByClass:
+class ClassChooser:
     """The requests with a deadline by class; of no use until `refresh` has said so."""
 
     __slots__ = (
@@ -31,7 +30,7 @@ class ByClass:
         "_index",
         "_max_batch",
         "_options",
-        "_prices",
+        "_pricers",
         "_queue",
         "_seen",
         "_tables",
@@ -56,8 +55,8 @@ class ByClass:
         self._index: ClassQueue | None = None
         self._seen: tuple[int, int] | None = None
         self._tables: dict[tuple[int, int], ClassTables] = {}
-        self._prices: dict[tuple[int, int], Prices] = {}
-        self._before: dict[int, tuple[ClassTimes, ClassAhead]] = {}
+        self._pricers: dict[tuple[int, int], ClassPricer] = {}
+        self._before: dict[int, tuple[ClassTimes, ClassWorkAhead]] = {}
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
@@ -65,13 +64,13 @@ class ByClass:
         if seen != self._seen:
             self._seen = seen
             self._tables.clear()
-            self._prices.clear()
+            self._pricers.clear()
             self._before.clear()
             classes = self._times.classes(self._view.cores)
             if classes is None:
                 self._index = self._queue.index = None
                 self._queue.sort_by(by_rows)
-            elif self._index is not None and alike(classes, self._index.classes):
+            elif self._index is not None and same_classes(classes, self._index.classes):
                 self._index.classes = classes
             else:
                 self._index = self._queue.index = ClassQueue(classes, self._queue.order)
@@ -89,21 +88,21 @@ class ByClass:
         tables = self._tables.get((cores, limit))
         if tables is None:
             classes = self._times.classes(cores)
-            if classes is None or not alike(classes, self.index.classes):
+            if classes is None or not same_classes(classes, self.index.classes):
                 classes = self.index.classes
             tables = self._tables[cores, limit] = ClassTables(
                 classes, limit=limit, options=self._options
             )
         return tables
 
-    def prices(self, cores: int, limit: int) -> Prices:
+    def pricer(self, cores: int, limit: int) -> ClassPricer:
         """What each code of `index` is worth by those tables."""
-        prices = self._prices.get((cores, limit))
+        pricer = self._pricers.get((cores, limit))
         kinds = self.index.kinds
-        if prices is None or prices.kinds is not kinds:
-            prices = self._prices[cores, limit] = Prices(self.tables(cores, limit), kinds)
-        prices.refresh()
-        return prices
+        if pricer is None or pricer.kinds is not kinds:
+            pricer = self._pricers[cores, limit] = ClassPricer(self.tables(cores, limit), kinds)
+        pricer.refresh()
+        return pricer
 
     def alone(self, cores: int) -> float:
         """Expected time of a request by itself, over all arrivals; seconds."""
@@ -112,9 +111,9 @@ class ByClass:
     def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
         """Expected time of a batch."""
         codes = [self.index.code_of(member) for member in members]
-        return self.prices(cores, self._max_batch).seconds(codes, rows)
+        return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
-    def work_before(self, asked: Request | Notice) -> tuple[ClassTimes, ClassAhead]:
+    def work_before(self, asked: Request | Notice) -> tuple[ClassTimes, ClassWorkAhead]:
         """What admission must know: how long `asked` takes, and who comes before it.
 
         Of an announced request nothing but the application is known.
@@ -125,7 +124,7 @@ class ByClass:
         known = self._before.get(of)
         if known is None:
             tables = self.tables(self._view.cores, self._max_batch)
-            ahead = ClassAhead(of, self._queue, tables)
+            ahead = ClassWorkAhead(of, self._queue, tables)
             known = self._before[of] = (ClassTimes(tables, of), ahead)
         return known
 
@@ -140,28 +139,30 @@ class ByClass:
         announced: Sequence[Request],
         cores: int,
         limit: int,
-        stance: Stance,
+        context: DecisionContext,
     ) -> Candidate | None:
         """The best batch of any of `groups`, the first of which `announced` are counted among."""
         best: Candidate | None = None
         tables, index = self.tables(cores, limit), self.index
         codes = [index.code_of(request) for request in announced]
-        prices = self.prices(cores, limit)
+        pricer = self.pricer(cores, limit)
         for group in groups:
             prefixes = index.group(group[0][2].signature)
             added = [(request.deadline, request.id, request) for request in announced]
             announced = ()
             for entry, code in zip(added, codes, strict=False):
                 prefixes.add(entry, code, index.kinds[code].of)
-            for among in self._choices(prefixes, tables, stance.now):
-                found = best_of_group(among, tables, prices, stance)
+            for among in self._choices(prefixes, tables, context.now):
+                found = best_of_group(among, tables, pricer, context)
                 if found is not None and (best is None or found.score > best.score):
                     best = found
             for entry, code in zip(added, codes, strict=False):
                 prefixes.discard([entry], [index.kinds[code].of])
         return best
 
-    def _choices(self, group: Prefixes, tables: ClassTables, now: float) -> Iterator[Prefixes]:
+    def _choices(
+        self, group: ClassPrefixes, tables: ClassTables, now: float
+    ) -> Iterator[ClassPrefixes]:
         """The group; and, where penalties differ, the costliest of it alone, as with one class."""
         yield group
         penalties = self._queue.penalties()
@@ -171,7 +172,7 @@ class ByClass:
             last = min(len(entries), first + LOOK * tables.limit)
             near = [i for i in range(first, last) if entries[i][2].penalty == penalties[-1]]
             if near:
-                costliest = Prefixes(len(tables.alone))
+                costliest = ClassPrefixes(len(tables.alone))
                 own = [codes[i] for i in near]
                 of = [self.index.kinds[code].of for code in own]
                 costliest.extend([entries[i] for i in near], own, of)
@@ -183,7 +184,7 @@ class ByClass:
         waiting: Sequence[Entry],
         cores: int,
         limit: int,
-        stance: Stance,
+        context: DecisionContext,
     ) -> list[Request]:
         """Best-effort requests among `waiting` that raise the score of `best` by joining it.
 
@@ -203,7 +204,7 @@ class ByClass:
         for i, size in enumerate(tables.sizes):
             if size <= best.rows:
                 continue
-            if best.entries[0][0] < stance.now + tables.need[longest, i * levels]:
+            if best.entries[0][0] < context.now + tables.need[longest, i * levels]:
                 break
             extra = within_rows(fitting, size - best.rows)
             others = [index.code_of(request) for request in extra]
@@ -212,10 +213,10 @@ class ByClass:
                 own,
                 best.rows + sum(request.rows for request in extra),
                 tables,
-                self.prices(cores, limit),
-                stance,
+                self.pricer(cores, limit),
+                context,
                 others=others,
-                value=sum(worth(request, now=stance.now) for request in extra),
+                value=sum(worth(request, now=context.now) for request in extra),
             )
             if found > score:
                 score = found

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from slacktide.profiles.distribution import POINTS
-from slacktide.scheduling.class_queue import Kind, Prefixes
+from slacktide.scheduling.class_queue import ClassKind, ClassPrefixes
 from slacktide.scheduling.class_tables import WIDTH, ClassTables, Floats, Ints
 from slacktide.scheduling.queue import Entry
-from slacktide.scheduling.slack_candidates import Candidate, Stance
+from slacktide.scheduling.slack_uniform import Candidate, DecisionContext
 
 NEVER = np.array(np.inf).tobytes()
 """The deadline of nobody."""
@@ -39,12 +39,12 @@ END = float(POINTS - 1)
 """The last point of the grid."""
 
 
-class Prices:
+class ClassPricer:
     """What pricing must know of each code (class_queue.py), as arrays; grows with the codes."""
 
     __slots__ = ("_known", "_tables", "alone", "kinds", "weight", "worth")
 
-    def __init__(self, tables: ClassTables, kinds: list[Kind]) -> None:
+    def __init__(self, tables: ClassTables, kinds: list[ClassKind]) -> None:
         self._tables = tables
         self.kinds = kinds
         self._known = 0
@@ -86,19 +86,19 @@ class Prices:
 
 
 def best_of_group(
-    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+    group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
     """The best batch of requests that may share one; None if nobody can be on time."""
     if group.rows == len(group):
-        return _best_window(group, tables, prices, stance)
-    return _best_filling(group, tables, prices, stance)
+        return _best_window(group, tables, pricer, context)
+    return _best_filling(group, tables, pricer, context)
 
 
 def _best_window(
-    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+    group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
     """`best_of_group` where every request has one row: candidates are windows."""
-    now, limit = stance.now, tables.limit
+    now, limit = context.now, tables.limit
     prefixes = _own(group.entries)
     due, codes = _flat(group, prefixes, limit)
     starts, left = _starts(group, prefixes, due, tables, now)
@@ -111,7 +111,7 @@ def _best_window(
     places = starts.ravel()[chosen, None] + tables.places
     code = codes.take(places)
     code *= tables.within.take(column, axis=0)
-    keys = prices.weight.take(code).sum(axis=1)
+    keys = pricer.weight.take(code).sum(axis=1)
     # The highest class counts more in a key than all lower ones together.
     whole = keys >= tables.compositions.weights.take(prefixes).take(chosen // width)
     if not whole.all():
@@ -122,7 +122,7 @@ def _best_window(
         return None
     count = np.minimum(left.ravel()[chosen], tables.size_of_column[column])
     slots = np.array(tables.compositions.slots(keys.tolist()))
-    scores = _scores(due.take(places), code, count, slots, tables, prices, stance)
+    scores = _scores(due.take(places), code, count, slots, tables, pricer, context)
     sparse = count < tables.size_of_column[column]
     sparse &= tables.compositions.p90_longest[slots] > tables.sparse_until
     scores[sparse] = -np.inf
@@ -142,24 +142,24 @@ def _scores(
     rows: Ints,
     slots: Ints,
     tables: ClassTables,
-    prices: Prices,
-    stance: Stance,
+    pricer: ClassPricer,
+    context: DecisionContext,
     extra: float = 0.0,
 ) -> Floats:
     """The score of each candidate: `due` (overwritten) and `code` by candidate and place.
 
     `extra` is the value of members that are not among them.
     """
-    now, kappa, compositions = stance.now, stance.kappa, tables.compositions
+    now, kappa, compositions = context.now, context.kappa, tables.compositions
     latency, step = tables.classes.latency, tables.classes.step
     per_step = tables.paid[rows] * (latency.c1 * step)
     took = latency.c0 + per_step * compositions.mean_longest[slots]
 
-    share = prices.alone.take(code)
+    share = pricer.alone.take(code)
     share += (took + now)[:, None]
     share -= due
     np.minimum(share, 0.0, out=share)  # Now it is − spare.
-    share *= 1.0 / stance.tau
+    share *= 1.0 / context.tau
     np.exp(share, out=share)
     share *= kappa
     share += 1.0 - kappa
@@ -181,10 +181,10 @@ def _scores(
     value += below  # P(on time).
 
     value *= share
-    value *= prices.worth.take(code)
+    value *= pricer.worth.take(code)
     scores: Floats = value.sum(axis=1)
     scores += extra
-    scores /= took + stance.held
+    scores /= took + context.held
     return scores
 
 
@@ -193,8 +193,8 @@ def score_of(
     codes: Sequence[int],
     rows: int,
     tables: ClassTables,
-    prices: Prices,
-    stance: Stance,
+    pricer: ClassPricer,
+    context: DecisionContext,
     *,
     others: Sequence[int] = (),
     value: float = 0.0,
@@ -204,27 +204,27 @@ def score_of(
     `others` are the codes of best-effort members; theirs is the `value` on top.
     """
     code = np.array([codes], dtype=np.int64)
-    key = int(prices.weight.take([*codes, *others]).sum())
+    key = int(pricer.weight.take([*codes, *others]).sum())
     scores = _scores(
         np.array([[entry[0] for entry in entries]]),
         code,
         np.array([rows]),
         np.array(tables.compositions.slots([key])),
         tables,
-        prices,
-        stance,
+        pricer,
+        context,
         value,
     )
     return float(scores[0])
 
 
 def _best_filling(
-    group: Prefixes, tables: ClassTables, prices: Prices, stance: Stance
+    group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
     """`best_of_group` where requests have several rows: each start is filled one by one."""
     best: Candidate | None = None
     levels = tables.need.shape[1] // len(tables.sizes)
-    needs = (tables.need + stance.now).tolist()
+    needs = (tables.need + context.now).tolist()
     for m in _own(group.entries):
         entries, codes = group.entries[m], group.codes[m]
         before = -1
@@ -245,12 +245,12 @@ def _best_filling(
                     if rows == size:
                         break
             own = [codes[i] for i in chosen]
-            if rows < low or all(prices.kinds[code].of < m for code in own):
+            if rows < low or all(pricer.kinds[code].of < m for code in own):
                 continue
-            if rows < size and prices.p90_longest(own) > tables.sparse_until:
+            if rows < size and pricer.p90_longest(own) > tables.sparse_until:
                 continue
             members = [entries[i] for i in chosen]
-            score = score_of(members, own, rows, tables, prices, stance)
+            score = score_of(members, own, rows, tables, pricer, context)
             if best is None or score > best.score:
                 best = Candidate(members, rows, score)
     return best
@@ -267,7 +267,7 @@ def _own(entries: Sequence[Sequence[Entry]]) -> list[int]:
     return found
 
 
-def _flat(group: Prefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
+def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats, Ints]:
     """Deadlines and codes of these prefixes, one after the other.
 
     Each is followed by `limit` empty places, so that a window at its end may run over.
@@ -279,7 +279,7 @@ def _flat(group: Prefixes, prefixes: Sequence[int], limit: int) -> tuple[Floats,
 
 
 def _starts(
-    group: Prefixes, prefixes: Sequence[int], due: Floats, tables: ClassTables, now: float
+    group: ClassPrefixes, prefixes: Sequence[int], due: Floats, tables: ClassTables, now: float
 ) -> tuple[Ints, Ints]:
     """(where the windows start among `due`, how many requests there are from there).
 

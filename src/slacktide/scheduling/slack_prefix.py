@@ -24,7 +24,7 @@ from itertools import accumulate
 from math import exp, ulp
 
 from slacktide.scheduling.queue import Entry
-from slacktide.scheduling.slack_table import Prefixes
+from slacktide.scheduling.slack_table import PrefixSizes
 
 ROUNDING = 1e-9
 """Relative difference of two scores that rounding cannot make; times are treated in `_margin`."""
@@ -32,7 +32,7 @@ ROUNDING = 1e-9
 
 def clear_prefix(
     entries: Sequence[Entry],
-    prefixes: Prefixes,
+    prefixes: PrefixSizes,
     *,
     now: float,
     kappa: float,
@@ -42,7 +42,7 @@ def clear_prefix(
     """How many of the first of `entries` make the best batch; None if only the search can tell.
 
     `entries` are sorted, all of one row and one penalty, and at least as many as the largest of
-    `prefixes.sizes`. `alone` and `tau` in seconds, as in slack_candidates.py.
+    `prefixes.sizes`. `alone` and `tau` in seconds, as in slack_uniform.py.
     """
     sizes, times = prefixes.sizes, prefixes.times
     longest = times[-1]

@@ -68,7 +68,7 @@ Needs = Callable[[TimeDistribution], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Prefixes:
+class PrefixSizes:
     """The sizes to try where every request has one row, and what they take."""
 
     sizes: tuple[int, ...]
@@ -101,7 +101,7 @@ class SlackTable:
         self._needs = needs
         self._cores = cores
         self._rows: dict[int, BatchTime] = {}
-        self._prefixes: dict[int, Prefixes] = {}
+        self._prefixes: dict[int, PrefixSizes] = {}
         self.expected: TimeByRows = Lazy(lambda rows: times.of(rows, cores).expected)
         """Median seconds by rows."""
         self.grid = size_grid(max_batch)
@@ -112,12 +112,12 @@ class SlackTable:
         """Sizes of the grid that save PAYS of the time per row against the one before."""
         self._untried = iter(self.grid[1:])
 
-    def prefixes(self, most: int) -> Prefixes:
+    def prefixes(self, most: int) -> PrefixSizes:
         """The paying sizes below `most` and `most` itself, unless it is larger than all of them."""
         found = self._prefixes.get(most)
         if found is None:
             sizes = up_to(most, self._paying_until(most))
-            found = self._prefixes[most] = Prefixes(
+            found = self._prefixes[most] = PrefixSizes(
                 sizes=sizes,
                 times=tuple([self.expected[size] for size in sizes]),
                 certain=self._certain(sizes[-1]),
@@ -135,7 +135,7 @@ class SlackTable:
         return paying
 
     def _certain(self, rows: int) -> float:
-        """See `Prefixes`. Times do not fall with rows, so the largest size speaks for all."""
+        """See `PrefixSizes`. Times do not fall with rows, so the largest size speaks for all."""
         time = self[rows]
         return max(time.high, time.needs[-1])
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from slacktide.domain import Outcome, PoolId
 from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
-from slacktide.recording import Pools, Recording, RecordingError, replay
+from slacktide.recording import RecordedPools, Recording, RecordingError, replay
 from slacktide.simulation.driver import Simulation
 from slacktide.simulation.items import SimulationError
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
@@ -100,7 +100,7 @@ def _run(
 ) -> None:
     """Run the engine once on what came from outside."""
     assert found.plan is not None
-    pools = Pools(learnt)
+    pools = RecordedPools(learnt)
     for opened in found.opened:
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}

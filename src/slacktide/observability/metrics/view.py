@@ -15,7 +15,7 @@ from slacktide.models.model_counters import ModelCounters
 from slacktide.models.versions import Catalog, VersionState
 from slacktide.profiles import ClassedTimes
 
-WAITING = (State.QUEUED, State.SUSPECT)
+WAITING = (State.QUEUED, State.QUARANTINED)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""`Pace`: how the machine of today differs from the one that was profiled, where lengths differ.
+"""`SpeedFilter`: how the machine differs from the one that was profiled, where lengths differ.
 
 Two figures: `speed`, a log factor on every batch time (clocks throttle, neighbours arrive), and
 `fixed`, a log factor on c0 alone. Lengths come from requests that ran alone, seconds to length by
@@ -38,7 +38,7 @@ _RETURN = 1.0 - 1.0 / 5000.0
 """Half of `speed` has become length after 3,500 batches."""
 
 
-class Pace:
+class SpeedFilter:
     """The two log factors, learnt from one batch at a time. Constant time and memory."""
 
     __slots__ = ("_cross", "_fixed_var", "_run", "_speed_var", "fixed", "speed")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from slacktide.domain import OutcomeKind, Reason, Request
-from slacktide.recording.decisions import Choice, Decision, Ended, Finished, Ran, Waited
+from slacktide.recording.decisions import Decision, Ended, Finished, PricedBatch, Ran, Waited
 
 MEMBERS_SHOWN = 8
 
@@ -106,7 +106,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
     yield from asked.words
 
 
-def _other(choice: Choice) -> str:
+def _other(choice: PricedBatch) -> str:
     return (
         f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} in time, "
         f"worth {choice.worth:.3g}"

@@ -20,10 +20,9 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slacktide.profiles.batch_latency import BatchLatency
 from slacktide.profiles.distribution import Floats, empirical_cdf, expected_max, step_for
-from slacktide.profiles.errors import ProfileError
-from slacktide.profiles.run_classes import NO_HINT, Key, RunClasses
+from slacktide.profiles.reading import ProfileError
+from slacktide.profiles.run_classes import NO_HINT, BatchLatency, Key, RunClasses
 
 MOST_CLASSES = 4
 """Merged groups that do as well as eight classes, at half the cost of a decision."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Request
 from slacktide.profiles import NO_HINT, BatchLatency, ProfileError, classes_of_samples
-from slacktide.profiles.classing import partition
+from slacktide.profiles.length_classes import partition
 
 LATENCY = BatchLatency(5.0, 1.0, (1, 2, 4, 8, 16))
 

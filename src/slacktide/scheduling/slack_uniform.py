@@ -1,4 +1,4 @@
-"""What `slack` chooses from: candidates of one group of batchable requests, and their value.
+"""What `slack` does where requests differ in rows and deadlines alone: candidates and their value.
 
 Where all requests have one row, the candidates of one size are windows of one sorted list and share
 their members' values: one pass and prefix sums, not one pass per candidate. That keeps a decision
@@ -7,22 +7,24 @@ under 100 µs in plain Python (bench/scheduler_decisions.py).
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import exp
 
-from slacktide.scheduling.queue import Entry, within_rows
-from slacktide.scheduling.slack_table import BatchTime, SlackTable
-from slacktide.scheduling.tables import TimeByRows
+from slacktide.domain import Request
+from slacktide.scheduling.best_effort import worth
+from slacktide.scheduling.queue import DeadlineQueue, Entry, within_rows
+from slacktide.scheduling.slack_table import BatchTime, SlackTable, up_to
+from slacktide.scheduling.tables import Cached, TimeByRows
 
 LOOK = 8
 """Requests looked at for the costliest ones, in batches of the largest size."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stance:
+class DecisionContext:
     """From where a decision looks at the requests. Times in seconds."""
 
     now: float
@@ -33,16 +35,16 @@ class Stance:
     """How long the lane would be kept waiting until `now`."""
 
 
-class Outlook:
+class UniformPricer:
     """What prices a request in one decision. Times in seconds."""
 
     __slots__ = ("alone", "held", "kappa", "now", "tau")
 
-    def __init__(self, stance: Stance, *, alone: TimeByRows) -> None:
-        self.now = stance.now
-        self.kappa = stance.kappa
-        self.tau = stance.tau
-        self.held = stance.held
+    def __init__(self, context: DecisionContext, *, alone: TimeByRows) -> None:
+        self.now = context.now
+        self.kappa = context.kappa
+        self.tau = context.tau
+        self.held = context.held
         self.alone = alone
         """Expected time of a request by its own, by rows."""
 
@@ -106,7 +108,7 @@ def best_candidate(
     single: bool,
     sizes: Sequence[int],
     table: SlackTable,
-    outlook: Outlook,
+    pricer: UniformPricer,
 ) -> Candidate | None:
     """The best batch of `entries`, which may all share one; None if nobody can be on time.
 
@@ -119,14 +121,14 @@ def best_candidate(
     for size in sizes:
         starts: list[int] = []
         for need in table[size].needs:
-            start = bisect_left(entries, (outlook.now + need,))
+            start = bisect_left(entries, (pricer.now + need,))
             if not starts or start != starts[-1]:
                 starts.append(start)
         if starts[-1] == len(entries):
             starts.pop()
             if not starts:
                 break
-        found = evaluate(entries, starts, low, size, table, outlook)
+        found = evaluate(entries, starts, low, size, table, pricer)
         if found is not None and (best is None or found.score > best.score):
             best = found
         low = size
@@ -139,7 +141,7 @@ def _best_window(
     low: int,
     size: int,
     table: SlackTable,
-    outlook: Outlook,
+    pricer: UniformPricer,
 ) -> Candidate | None:
     """The best of one size where every request has one row: windows that share their values."""
     time = table[size]
@@ -155,15 +157,15 @@ def _best_window(
                     if later > last or later > done:
                         break
                     done = later + size
-                values = outlook.values_of_single(entries[first:done], time)
+                values = pricer.values_of_single(entries[first:done], time)
                 sums = list(accumulate(values, initial=0.0))
             score = (sums[start - first + size] - sums[start - first]) / (
-                time.expected + outlook.held
+                time.expected + pricer.held
             )
         elif len(entries) - start > low:
             own = table[len(entries) - start]
-            score = sum(outlook.values_of_single(entries[start:], own)) / (
-                own.expected + outlook.held
+            score = sum(pricer.values_of_single(entries[start:], own)) / (
+                own.expected + pricer.held
             )
         else:
             break
@@ -182,7 +184,7 @@ def _best_filling(
     low: int,
     size: int,
     table: SlackTable,
-    outlook: Outlook,
+    pricer: UniformPricer,
 ) -> Candidate | None:
     """The best of one size where requests have several rows: each start is filled one by one."""
     best: Candidate | None = None
@@ -192,7 +194,98 @@ def _best_filling(
         if rows > low:
             filled = [(member.deadline, member.id, member) for member in members]
             time = table[rows]
-            score = sum(outlook.values(filled, time)) / (time.expected + outlook.held)
+            score = sum(pricer.values(filled, time)) / (time.expected + pricer.held)
             if best is None or score > best.score:
                 best = Candidate(filled, rows, score)
     return best
+
+
+class UniformChooser:
+    """Chooses among the requests with a deadline. Changes nothing."""
+
+    __slots__ = ("_queue", "_tables")
+
+    def __init__(self, queue: DeadlineQueue, tables: Cached[SlackTable]) -> None:
+        self._queue = queue
+        self._tables = tables
+
+    def alone(self, cores: int) -> float:
+        """Expected time of a request by itself, in seconds."""
+        return self._tables(cores).expected[1]
+
+    def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
+        """Expected time of a batch."""
+        return self._tables(cores).expected[rows]
+
+    def best(
+        self,
+        groups: Sequence[Sequence[Entry]],
+        announced: Sequence[Request],
+        cores: int,
+        limit: int,
+        context: DecisionContext,
+    ) -> Candidate | None:
+        """The best batch of any of `groups`, the first of which `announced` are counted among."""
+        table = self._tables(cores)
+        pricer = UniformPricer(context, alone=table.expected)
+        best: Candidate | None = None
+        single = len(self._queue) == self._queue.rows
+        if announced:
+            first = list(groups[0])
+            for request in announced:
+                insort(first, (request.deadline, request.id, request))
+            groups = [first, *groups[1:]]
+        for among in self._choices(groups, limit, context.now + table[1].needs[0]):
+            # A request of many rows fits only in a size that may not pay: then all are tried.
+            sizes = (
+                table.prefixes(min(limit, len(among))).sizes if single else up_to(limit, table.grid)
+            )
+            found = best_candidate(among, single=single, sizes=sizes, table=table, pricer=pricer)
+            if found is not None and (best is None or found.score > best.score):
+                best = found
+        return best
+
+    def _choices(
+        self, groups: Sequence[Sequence[Entry]], limit: int, earliest: float
+    ) -> Iterator[Sequence[Entry]]:
+        """Sorted lists of requests that may share a batch, from which candidates are made.
+
+        Each group; and, where penalties differ, the costliest of it alone, among the first
+        LOOK × `limit` due at `earliest` or later, as class prefixes are batches of the short alone.
+        One more list, not one per penalty: more do not measure better everywhere.
+        """
+        penalties = self._queue.penalties()
+        for group in groups:
+            yield group
+            if len(penalties) > 1:
+                first = bisect_left(group, (earliest,))
+                near = group[first : first + LOOK * limit]
+                costliest = [entry for entry in near if entry[2].penalty == penalties[-1]]
+                if costliest:
+                    yield costliest
+
+    def filling(
+        self,
+        best: Candidate,
+        waiting: Sequence[Entry],
+        cores: int,
+        limit: int,
+        context: DecisionContext,
+    ) -> list[Request]:
+        """Best-effort requests among `waiting` that raise the score of `best` by joining it."""
+        table = self._tables(cores)
+        pricer = UniformPricer(context, alone=table.expected)
+        chosen: list[Request] = []
+        score = best.score
+        for size in up_to(limit, table.grid):
+            extra = within_rows(waiting, size - best.rows) if size > best.rows else []
+            rows = best.rows + sum(request.rows for request in extra)
+            time = table[rows]
+            if best.entries[0][0] < context.now + time.needs[0]:
+                break
+            value = sum(pricer.values(best.entries, time))
+            value += sum(worth(request, now=context.now) for request in extra)
+            if value / time.expected > score:
+                score = value / time.expected
+                chosen = extra
+        return chosen
