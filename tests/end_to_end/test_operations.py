@@ -33,7 +33,7 @@ from slacktide.domain import PoolId
 from slacktide.frontends import security
 from slacktide.frontends.ports import Group
 from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
-from slacktide.models.pool_factory import Pools
+from slacktide.models.pool_factory import ModelPoolFactory
 from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 
@@ -176,14 +176,14 @@ def test_bad_settings_are_refused_before_anything_starts(
 def test_a_model_that_the_engine_cannot_take_fails_and_the_others_serve(
     zoo: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = Pools.parts
+    make = ModelPoolFactory.parts
 
-    def parts(self: Pools, pool: PoolId, max_batch: int, view: Any) -> Any:
+    def parts(self: ModelPoolFactory, pool: PoolId, max_batch: int, view: Any) -> Any:
         if pool.model == "bad":
             raise ZeroDivisionError("this pool cannot be")
         return make(self, pool, max_batch, view)
 
-    monkeypatch.setattr(Pools, "parts", parts)
+    monkeypatch.setattr(ModelPoolFactory, "parts", parts)
     zoo.matmul("bad")
     zoo.matmul()
     with serve(zoo) as house:
