@@ -89,11 +89,10 @@ EXPORTS = {
         OrlojOptions OrlojText PoolRecipe Slack SlackOptions make_scheduler
     """,
     "slacktide.frontends.grpc": """
-        AccessEntry AccessLog Authorize Denial GrpcServer GrpcSettings TlsPem
+        GrpcServer
     """,
     "slacktide.frontends.http": """
-        Access AccessLog Authorize Denial Group HttpServer HttpSettings Request Response
-        Route inference_routes metrics_routes
+        HttpServer Request Response Route inference_routes metrics_routes
     """,
     "slacktide.observability.metrics": """
         CONTENT_TYPE Metrics metrics_routes

@@ -18,7 +18,7 @@ from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends import text_reader
-from slacktide.frontends.sizes import KIB, MIB
+from slacktide.frontends.settings import KIB, MIB
 from slacktide.frontends.unpacking import (
     DIRECT_BYTES,
     FREE_BYTES,

@@ -16,10 +16,10 @@ from slacktide.domain import (
     Reason,
 )
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import HttpSettings
 from slacktide.frontends.http.hub import Hub
 from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import Router
+from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_codec import GrpcCodec
@@ -77,7 +77,7 @@ def run_http(data: bytes) -> None:
 
 def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
     """The requests in `data`, and the status of the refusal that ended it, fed `size` at a time."""
-    settings = HttpSettings(max_header_bytes=4096, max_body_bytes=65536, max_json_bytes=65536)
+    settings = HttpSettings(max_header_bytes=4096, max_request_bytes=65536, max_json_bytes=65536)
     hub = Hub(Router(()), settings, None, None)
     reader = RequestReader(hub, "client")
     found: list[Any] = []

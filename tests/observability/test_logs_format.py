@@ -15,18 +15,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slacktide.frontends.grpc import AccessEntry, GrpcServer
-from slacktide.frontends.http import Access, HttpServer, Response, Route
-from slacktide.frontends.http.router import Group
+from slacktide.frontends.grpc import GrpcServer
+from slacktide.frontends.http import HttpServer, Response, Route
+from slacktide.frontends.ports import AccessRecord, Group
 from slacktide.observability.access import AccessLogger
 from slacktide.observability.logs import JsonFormatter, TextFormatter, configure, printable
 
 MANUAL = Path(__file__).parents[2] / "docs" / "logs.md"
 HOSTILE = "r\n12:00:00.000 info    server: forged\r\x1b[31m\x9b\u2028\u202e\x00\x7f"
-ACCESS = Access("POST", "/v2/models/mlp/infer", 200, 312, 0.0012041, "r-17", "127.0.0.1")
-ENTRY = AccessEntry(
-    "/inference.GRPCInferenceService/ModelInfer", "127.0.0.1", "OK", 0.002, "mlp", "r-18"
+HTTP = AccessRecord(
+    "http", "127.0.0.1", "POST", "/v2/models/mlp/infer", 200, 0.0012041, "r-17", 312
 )
+METHOD = "/inference.GRPCInferenceService/ModelInfer"
+GRPC = AccessRecord("grpc", "127.0.0.1", METHOD, "mlp", "OK", 0.002, "r-18")
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +147,7 @@ def test_the_level_is_ours_and_the_access_log_has_its_own_switch() -> None:
     logging.getLogger("slacktide.models").warning("unheard")
     logging.getLogger("elsewhere").info("unheard")
     logging.getLogger("elsewhere").warning("heard")
-    AccessLogger().http(ACCESS)
+    AccessLogger()(HTTP)
     assert [entry["logger"] for entry in entries(stream)] == ["elsewhere", "slacktide.access"]
 
 
@@ -181,7 +182,7 @@ def test_what_does_not_print_is_escaped_and_what_is_long_is_cut() -> None:
 
 def test_an_access_line_over_http() -> None:
     stream = configured()
-    AccessLogger().http(ACCESS)
+    AccessLogger()(HTTP)
     (entry,) = entries(stream)
     assert entry.pop("ts")
     assert entry == {
@@ -201,7 +202,7 @@ def test_an_access_line_over_http() -> None:
 
 def test_an_access_line_over_grpc() -> None:
     stream = configured()
-    AccessLogger().grpc(ENTRY)
+    AccessLogger()(GRPC)
     (entry,) = entries(stream)
     assert entry.pop("ts")
     assert entry == {
@@ -220,8 +221,8 @@ def test_an_access_line_over_grpc() -> None:
 
 def test_every_field_is_in_the_manual() -> None:
     stream = configured()
-    AccessLogger().http(ACCESS)
-    AccessLogger().grpc(ENTRY)
+    AccessLogger()(HTTP)
+    AccessLogger()(GRPC)
     try:
         raise ValueError
     except ValueError:
@@ -251,8 +252,8 @@ def test_an_answer_whose_client_has_just_left_is_no_news_of_grpc() -> None:
 def test_clients_cannot_forge_access_lines(format: str) -> None:
     stream = configured("info", format)
     access = AccessLogger()
-    access.http(Access("POST", HOSTILE, 200, 0, 0.1, HOSTILE, "127.0.0.1"))
-    access.grpc(AccessEntry("/s/m", "127.0.0.1", "OK", 0.1, HOSTILE, HOSTILE))
+    access(AccessRecord("http", "127.0.0.1", "POST", HOSTILE, 200, 0.1, HOSTILE, 0))
+    access(AccessRecord("grpc", "127.0.0.1", "/s/m", HOSTILE, "OK", 0.1, HOSTILE))
     lines = stream.getvalue().removesuffix("\n").split("\n")
     assert len(lines) == 2
     assert all(line.isprintable() for line in lines)
@@ -265,7 +266,7 @@ def test_a_handler_of_others_gets_printable_text_too() -> None:
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     try:
-        AccessLogger().http(Access("GET", HOSTILE, 200, 0, 0.1, HOSTILE, "127.0.0.1"))
+        AccessLogger()(AccessRecord("http", "127.0.0.1", "GET", HOSTILE, 200, 0.1, HOSTILE, 0))
     finally:
         logger.removeHandler(handler)
     assert stream.getvalue().removesuffix("\n").isprintable()
@@ -278,7 +279,7 @@ def test_both_front_ends_write_their_lines() -> None:
     async def call() -> None:
         http = HttpServer(
             (Route("GET", "/ok", lambda request: Response(), Group.HEALTH),),
-            access_log=access.http,
+            access_log=access,
         )
         await http.start("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
@@ -287,7 +288,7 @@ def test_both_front_ends_write_their_lines() -> None:
         writer.close()
         await http.close()
 
-        server = GrpcServer(Plane(), Plane(), access_log=access.grpc)  # type: ignore[arg-type]  # no call is made of them
+        server = GrpcServer(Plane(), Plane(), access_log=access)  # type: ignore[arg-type]  # no call is made of them
         await server.start("127.0.0.1", 0)
         method = "/inference.GRPCInferenceService/ServerLive"
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from slacktide.domain import Reason
 
@@ -48,6 +48,30 @@ class ModelDescription:
     versions: tuple[str, ...]
     platform: str
     interface: ModelInterface
+
+
+class AccessRecord(NamedTuple):
+    """One line of the access log: an answer, or its absence."""
+
+    transport: str
+    """`http` or `grpc`."""
+    client: str
+    """Address without port."""
+    method: str
+    """`POST`, or a method's full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
+    target: str
+    """The path of an HTTP request, without its query; the model of a gRPC call."""
+    status: int | str
+    """Of HTTP (499: the client left before its answer); or gRPC's name for it (CANCELLED)."""
+    seconds: float
+    """From the first byte of the request, or a call's metadata, to the end of its answer's
+    making; of a stream once for all its requests."""
+    request_id: str
+    bytes_sent: int | None = None
+    """Length of the answer's body, over HTTP."""
+
+
+AccessLog = Callable[[AccessRecord], None]
 
 
 class InferenceCall(Protocol):

@@ -9,14 +9,15 @@ import logging
 import re
 import ssl
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 
 from slacktide.frontends.ports import Group
+from slacktide.wire.status import WireStatus
 
 log = logging.getLogger("slacktide.server")
 
@@ -41,7 +42,7 @@ class SecurityError(ValueError):
 
 
 class Verdict(Enum):
-    """What the gate says; `status` is HTTP's."""
+    """What the gate says: for those it keeps out, `value` is the message."""
 
     PASS = "pass"
     NO_TOKEN = "a bearer token is required"
@@ -55,10 +56,11 @@ class Verdict(Enum):
     PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
 
     @property
-    def status(self) -> int:
+    def status(self) -> WireStatus:
+        """Of a refusal."""
         if self in (Verdict.NO_TOKEN, Verdict.WRONG_TOKEN):
-            return 401
-        return 415 if self is Verdict.PAGE_CONTENT else 403
+            return WireStatus(401, "UNAUTHENTICATED")
+        return WireStatus(415 if self is Verdict.PAGE_CONTENT else 403, "PERMISSION_DENIED")
 
 
 _PASS = Verdict.PASS
@@ -78,6 +80,11 @@ class PortRules:
     """Whether models may be loaded and unloaded."""
 
 
+Authorize = Callable[[Group, Mapping[bytes, bytes]], Verdict]
+"""The gate of one port: sees the group and the headers of every call (lower-case names, those of
+`ASKED` at least) before anything else of it is read."""
+
+
 class Gate:
     """Judges calls by their headers, before anything else of them is read.
 
@@ -89,6 +96,10 @@ class Gate:
     def __init__(self, token: str | None) -> None:
         """`token`: what calls must carry; None: nothing. It may be replaced at any time."""
         self.token = token
+
+    def on(self, rules: PortRules) -> Authorize:
+        """The gate of a port with these rules."""
+        return partial(self.judge, rules=rules)
 
     def judge(
         self, group: Group, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()

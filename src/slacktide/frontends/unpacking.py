@@ -25,7 +25,7 @@ import orjson
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
-from slacktide.frontends.sizes import KIB, MIB
+from slacktide.frontends.settings import KIB, MIB
 from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
 from slacktide.frontends.turns import Line
 from slacktide.wire.calls import Buffer

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from slacktide.frontends.ports import AccessRecord
 from slacktide.observability.logs import ACCESS, printable
-
-if TYPE_CHECKING:
-    from slacktide.frontends.grpc.rpc import AccessEntry
-    from slacktide.frontends.http.hub import Access
 
 
 class AccessLogger:
-    """Its two methods are what the front ends take as `access_log`.
+    """What the front ends take as their `access_log`.
 
     Strings that clients chose are made printable here too, for handlers that are not ours.
     """
@@ -21,46 +17,22 @@ class AccessLogger:
     def __init__(self, logger: logging.Logger | None = None) -> None:
         self._log = logger or logging.getLogger(ACCESS)
 
-    def http(self, access: Access) -> None:
-        """An answer over HTTP, or its absence (499: the client left)."""
-        path = printable(access.path)
-        self._log.info(
-            '%s "%s %s" %d %d B %.3f ms',
-            access.client,
-            printable(access.method),
-            path,
-            access.status,
-            access.bytes_sent,
-            access.seconds * 1e3,
-            extra={
-                "transport": "http",
-                "client": access.client,
-                "method": printable(access.method),
-                "path": path,
-                "status": access.status,
-                "bytes_sent": access.bytes_sent,
-                "seconds": round(access.seconds, 6),
-                "request_id": printable(access.request_id),
-            },
-        )
-
-    def grpc(self, entry: AccessEntry) -> None:
-        """The end of a gRPC call; of a stream, once for all its requests."""
-        model = printable(entry.model)
-        self._log.info(
-            '%s "%s"%s %s %.3f ms',
-            entry.client,
-            entry.method,
-            f" {model}" if model else "",
-            entry.status,
-            entry.seconds * 1e3,
-            extra={
-                "transport": "grpc",
-                "client": entry.client,
-                "method": entry.method,
-                "model": model,
-                "status": entry.status,
-                "seconds": round(entry.seconds, 6),
-                "request_id": printable(entry.request_id),
-            },
-        )
+    def __call__(self, access: AccessRecord) -> None:
+        method, target = printable(access.method), printable(access.target)
+        ms = access.seconds * 1e3
+        fields: dict[str, object] = {
+            "transport": access.transport,
+            "client": access.client,
+            "method": method,
+            "path" if access.transport == "http" else "model": target,
+            "status": access.status,
+        }
+        if access.transport == "http":
+            sent = fields["bytes_sent"] = access.bytes_sent
+            text = f'{access.client} "{method} {target}" {access.status} {sent} B {ms:.3f} ms'
+        else:
+            model = f" {target}" if target else ""
+            text = f'{access.client} "{method}"{model} {access.status} {ms:.3f} ms'
+        fields["seconds"] = round(access.seconds, 6)
+        fields["request_id"] = printable(access.request_id)
+        self._log.info("%s", text, extra=fields)

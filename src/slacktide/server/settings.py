@@ -16,7 +16,7 @@ from slacktide.frontends.security import (
     host_name,
     is_loopback,
 )
-from slacktide.frontends.sizes import MIB
+from slacktide.frontends.settings import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 

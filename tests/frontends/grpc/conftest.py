@@ -16,7 +16,8 @@ from tests.frontends.doubles import FakeControlPlane, FakeDataPlane
 from tests.frontends.doubles import echo as echo
 from tests.frontends.doubles import refusing as refusing
 
-from slacktide.frontends.grpc import GrpcServer, GrpcSettings
+from slacktide.frontends.grpc import GrpcServer
+from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.proto.messages import INFERENCE_SERVICE
 
 

@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from slacktide.frontends.grpc import GrpcSettings
+from slacktide.frontends.settings import GrpcSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

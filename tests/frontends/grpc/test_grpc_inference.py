@@ -15,8 +15,8 @@ import uvloop
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.grpc import GrpcSettings
 from slacktide.frontends.grpc.rpc import peer_host
+from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import grpc_codec
 from slacktide.wire.bulk_fields import MAX_FIELDS
@@ -312,7 +312,7 @@ def test_a_message_that_does_not_come_is_given_up(fakes):
 
 def test_a_message_over_the_limit_ends_alone(fakes):
     async def main():
-        settings = GrpcSettings(max_message_bytes=100_000)
+        settings = GrpcSettings(max_request_bytes=100_000)
         async with fakes.serving(settings=settings) as server, fakes.channel(server) as channel:
             method = fakes.infer_method(channel)
             large = call()

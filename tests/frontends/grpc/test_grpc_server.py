@@ -13,14 +13,15 @@ import uvloop
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.grpc import Denial, GrpcServer, GrpcSettings, TlsPem
+from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.ports import Group
+from slacktide.frontends.security import Verdict
+from slacktide.frontends.settings import GrpcSettings, TlsPem
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE, service_methods
-from slacktide.wire.status import WireStatus
 
-DENIED = Denial(WireStatus(401, "UNAUTHENTICATED"), "a bearer token is needed")
+DENIED = Verdict.NO_TOKEN
 
 GROUPS = {
     "ServerLive": Group.HEALTH,
@@ -70,7 +71,7 @@ def test_every_method_passes_the_gate_before_its_message_is_read(fakes, method):
         asked = []
 
         def authorize(group, metadata):
-            asked.append((group, metadata.get("authorization")))
+            asked.append((group, metadata.get(b"authorization")))
             return DENIED
 
         async with (
@@ -82,16 +83,16 @@ def test_every_method_passes_the_gate_before_its_message_is_read(fakes, method):
         return asked, code, details, (data.calls, data.announced, control.loads, control.unloads)
 
     asked, code, details, effects = uvloop.run(main())
-    assert asked == [(GROUPS[method.rpartition("/")[2]], "Bearer x")]
+    assert asked == [(GROUPS[method.rpartition("/")[2]], b"Bearer x")]
     assert code is grpc.StatusCode.UNAUTHENTICATED
-    assert details == DENIED.message
+    assert details == DENIED.value
     assert effects == ([], [], [], [])
 
 
 def test_an_open_gate_lets_calls_pass(fakes):
     async def main():
         async with (
-            fakes.serving(authorize=lambda group, metadata: None) as server,
+            fakes.serving(authorize=lambda group, metadata: Verdict.PASS) as server,
             fakes.channel(server) as channel,
         ):
             return await fakes.infer_method(channel)(message())
@@ -127,7 +128,7 @@ def test_the_access_log_has_a_line_for_every_call(fakes):
     ]
     for line in lines:
         assert line.method == f"/{INFERENCE_SERVICE}/ModelInfer"
-        assert (line.client, line.model) == ("127.0.0.1", "m")
+        assert (line.client, line.target) == ("127.0.0.1", "m")
         assert line.seconds >= 0
 
 
@@ -322,7 +323,7 @@ def test_metadata_beyond_the_limit_is_refused(fakes):
 
 def test_a_compressed_message_is_limited_by_what_it_inflates_to(fakes):
     async def main():
-        settings = GrpcSettings(max_message_bytes=100_000)
+        settings = GrpcSettings(max_request_bytes=100_000)
         async with (
             fakes.serving(settings=settings) as server,
             separate_channel(server, compression=grpc.Compression.Gzip) as channel,

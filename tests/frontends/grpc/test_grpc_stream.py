@@ -15,7 +15,7 @@ import uvloop
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.grpc import GrpcSettings
+from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import ModelStreamInferResponse

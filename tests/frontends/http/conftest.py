@@ -13,7 +13,8 @@ import pytest
 import uvloop
 from tests.frontends.doubles import FakeControlPlane, FakeDataPlane, refusing
 
-from slacktide.frontends.http import HttpServer, HttpSettings, inference_routes
+from slacktide.frontends.http import HttpServer, inference_routes
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
 

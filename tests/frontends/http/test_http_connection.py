@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.domain import Reason
-from slacktide.frontends.http import HttpSettings
+from slacktide.frontends.settings import HttpSettings
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n"
 
@@ -330,7 +330,7 @@ def test_chunked_bodies_are_bounded(run, serve):
     head = LINE + b"Transfer-Encoding: chunked\r\n\r\n"
 
     async def body():
-        async with serve(limits(max_body_bytes=1000, max_chunks=50)) as here:
+        async with serve(limits(max_request_bytes=1000, max_chunks=50)) as here:
             many = await here.ask(head + b"1\r\na\r\n" * 60)
             assert (many.status, many.closes) == (413, True)
             large = await here.ask(head + b"3e9\r\n" + b"a" * 1001 + b"\r\n")
@@ -375,7 +375,7 @@ def test_one_client_has_only_its_part_of_the_common_buffer(run, serve, binary, s
 
 def test_refused_bodies_are_skipped_if_short_and_closed_on_if_long(run, serve, post):
     async def body():
-        async with serve(limits(max_body_bytes=1000, skip_bytes=10_000)) as here:
+        async with serve(limits(max_request_bytes=1000, skip_bytes=10_000)) as here:
             client = await here.connect()
             client.send(post(length=5000))
             short = await client.answer()
@@ -396,7 +396,7 @@ def test_a_client_that_sends_all_first_still_reads_the_refusal(run, serve, post)
     """Without lingering, the reset for its unread bytes would overtake the answer."""
 
     async def body():
-        async with serve(limits(max_body_bytes=1000, skip_bytes=10)) as here:
+        async with serve(limits(max_request_bytes=1000, skip_bytes=10)) as here:
             client = await here.connect()
             client.send(post(length=3_000_000))
             for _ in range(30):
@@ -630,7 +630,7 @@ def test_a_lingering_connection_is_cut_in_the_end(run, serve, post):
     clock = Clock()
 
     async def body():
-        async with serve(limits(max_body_bytes=10, skip_bytes=10), clock=clock) as here:
+        async with serve(limits(max_request_bytes=10, skip_bytes=10), clock=clock) as here:
             client = await here.connect()
             client.send(post(length=1_000_000))
             assert (await client.answer()).closes
@@ -732,11 +732,11 @@ def test_every_answer_is_logged_once_and_its_id_cannot_forge_lines(run, serve, p
             await here.ask(b"GET /nope HTTP/1.1\r\nHost: t\r\n\r\n")
             await here.ask(b"nonsense\r\n\r\n")
             first, second, third = here.log
-            assert (first.method, first.path, first.status) == ("POST", "/v2/models/m/infer", 200)
+            assert (first.method, first.target, first.status) == ("POST", "/v2/models/m/infer", 200)
             assert (first.request_id, first.client) == (r"'a\nb'", "127.0.0.1")
             assert first.bytes_sent > 0
             assert first.seconds >= 0
-            assert (second.path, second.status) == ("/nope", 404)
+            assert (second.target, second.status) == ("/nope", 404)
             assert third.status == 400
 
     run(body())

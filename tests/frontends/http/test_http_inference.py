@@ -19,7 +19,8 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import HttpSettings, Request, protocol
+from slacktide.frontends.http import Request, protocol
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
 from slacktide.wire.calls import CallContext, InferReply
@@ -272,7 +273,7 @@ def test_bombs_are_413_and_never_unpacked(serve, post, encoding):
     bomb = gzip.compress(zeros) if encoding == "gzip" else zlib.compress(zeros)
 
     async def body():
-        async with serve(HttpSettings(max_body_bytes=1_000_000)) as here:
+        async with serve(HttpSettings(max_request_bytes=1_000_000)) as here:
             answer = await here.ask(post(bomb, f"Content-Encoding: {encoding}"))
             assert answer.status == 413
             assert [reason for _, reason, _ in here.data.refused] == [Reason.TOO_LARGE]
@@ -450,7 +451,7 @@ def test_a_bug_behind_an_upload_ends_it(serve, post):
 
 def test_what_is_refused_before_its_body_is_told_with_its_caller(serve, post):
     async def body():
-        async with serve(HttpSettings(max_body_bytes=1)) as here:
+        async with serve(HttpSettings(max_request_bytes=1)) as here:
             answer = await here.ask(post(json_body(), "Traceparent: 00-a-b-01"))
             assert answer.status == 413
             (context,) = here.data.refused_from

@@ -11,7 +11,7 @@ from slacktide.frontends.http import reader as reader_module
 from slacktide.frontends.http.hub import Hub
 from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, RequestReader
 from slacktide.frontends.http.router import Router
-from slacktide.frontends.http.settings import HttpSettings
+from slacktide.frontends.settings import HttpSettings
 
 LIMIT = HttpSettings().max_header_bytes
 GET = b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n"
@@ -157,7 +157,7 @@ def test_every_byte_to_the_end_of_a_message_counts_against_the_limit(case):
 
 
 def test_an_impossible_size_is_refused_before_any_data_has_come():
-    reader = make(max_body_bytes=1000)
+    reader = make(max_request_bytes=1000)
     done = read(reader, [CHUNKED + b"3e9\r\n"])
     assert done.refusal is not None
     assert (done.refusal.status, reader.gathered) == (413, 0)

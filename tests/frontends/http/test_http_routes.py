@@ -11,16 +11,16 @@ import pytest
 import tritonclient.http as triton
 
 from slacktide.frontends.http import (
-    Denial,
-    Group,
     HttpServer,
-    HttpSettings,
     Response,
     Route,
     inference_routes,
     metrics_routes,
 )
 from slacktide.frontends.http.router import Router
+from slacktide.frontends.ports import Group
+from slacktide.frontends.security import Verdict
+from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.errors import BadField, ControlError
 
 ROUTES = inference_routes(None, None, HttpSettings())  # only looked at, never called
@@ -244,19 +244,20 @@ def test_the_stock_client_walks_the_control_routes(serve):
 
 def gate(group, headers):
     if headers.get(b"authorization") == b"Bearer right":
-        return None
-    return Denial("a token is needed", 403 if group is Group.CONTROL else 401)
+        return Verdict.PASS
+    return Verdict.CONTROL_OFF if group is Group.CONTROL else Verdict.NO_TOKEN
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
 def test_the_gate_stands_before_every_route(serve, route):
     status = 403 if route.group is Group.CONTROL else 401
+    message = gate(route.group, {}).value
 
     async def body():
         async with serve(authorize=gate) as here:
             path = filled(route.pattern)
             denied = await here.ask(request(route.method, path, b"{}"))
-            assert (denied.status, denied.json) == (status, {"error": "a token is needed"})
+            assert (denied.status, denied.json) == (status, {"error": message})
             assert here.data.calls == here.data.refused == here.control.loads == []
             token = "Authorization: Bearer right"
             assert (await here.ask(request(route.method, path, b"{}", token))).status != status
@@ -351,7 +352,7 @@ def test_the_router_caches_within_bounds():
         router.match(b"/v2/models/%/ready")
 
 
-@pytest.mark.parametrize("name", ["idle_timeout_s", "max_body_bytes", "tick_s"])
+@pytest.mark.parametrize("name", ["idle_timeout_s", "max_request_bytes", "tick_s"])
 def test_settings_must_be_positive(name):
     with pytest.raises(ValueError, match=name):
         HttpSettings(**{name: 0})

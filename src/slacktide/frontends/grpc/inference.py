@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slacktide.domain import Reason
-from slacktide.frontends.grpc.rpc import Refusal, Rpc, retry_metadata
+from slacktide.frontends.grpc.rpc import Rpc
 from slacktide.frontends.ports import DataPlane, InferenceCall
+from slacktide.frontends.refusals import refusal_in
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
@@ -30,10 +31,6 @@ from slacktide.wire.parameters import (
     parse_length,
     read_headers,
 )
-from slacktide.wire.status import status_of
-
-REASON_KEY = "slacktide-reason"
-"""Trailing metadata of a refusal: the label of its reason."""
 
 _STEERING = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
 
@@ -66,7 +63,7 @@ class ModelInfer:
 
     data: DataPlane
     codec: GrpcCodec
-    max_message_bytes: int
+    max_request_bytes: int
     triton_strict: bool
     unpacker: Unpacker
 
@@ -114,7 +111,7 @@ class ModelInfer:
                 call.cancel(Reason.CLIENT_CANCELLED if left else Reason.RUNTIME_ERROR)
             raise
         if reply.outputs is None:
-            raise refusal_of(reply, triton_strict=self.triton_strict)
+            raise refusal_in(reply, triton_strict=self.triton_strict)
         return self.codec.encode_reply(reply, wanted)
 
     def _announce(
@@ -129,15 +126,15 @@ class ModelInfer:
         call = self.data.call(model, version, context)
         try:
             length = parse_length(BYTES_HEADER, rpc.metadata[BYTES_HEADER])
-            if length > self.max_message_bytes:
-                expected = f"at most {self.max_message_bytes} bytes"
+            if length > self.max_request_bytes:
+                expected = f"at most {self.max_request_bytes} bytes"
                 raise BadField(BYTES_HEADER, expected, length, Reason.TOO_LARGE)
         except WireError as error:
             call.refuse(error.reason, error.message)
             raise
         place = call.announce(length, parameters)
         if isinstance(place, InferReply):
-            raise refusal_of(place, triton_strict=self.triton_strict)
+            raise refusal_in(place, triton_strict=self.triton_strict)
         return call, place
 
 
@@ -148,14 +145,6 @@ def _put(message: bytes, place: memoryview) -> memoryview:
     place = place[: len(message)]
     place[:] = message
     return place
-
-
-def refusal_of(reply: InferReply, *, triton_strict: bool) -> Refusal:
-    """What ends a call that got this reply, which has no outputs."""
-    reason = reply.outcome.reason
-    status = status_of(reason, has_result=False, triton_strict=triton_strict)
-    trailing = ((REASON_KEY, reason.label), *retry_metadata(reply.retry_after_s))
-    return Refusal(status, reply.message or reason.label.replace("_", " "), trailing)
 
 
 def _settle(answered: asyncio.Future[InferReply]) -> Callable[[InferReply], None]:

@@ -14,7 +14,6 @@ INVALID_ARGUMENT with a sentence (grpc.aio would answer UNKNOWN with a Python ex
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,65 +25,26 @@ import grpc
 import grpc.aio
 
 from slacktide.domain import Reason
-from slacktide.frontends.ports import Group
-from slacktide.wire.errors import ControlError, WireError
-from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
+from slacktide.frontends.ports import AccessLog, AccessRecord, Group
+from slacktide.frontends.refusals import Refusal, refusal_of
+from slacktide.frontends.security import ASKED, Authorize, Verdict
+from slacktide.wire.status import status_of
 
 Metadata: TypeAlias = Mapping[str, str]
 """A call's metadata, names in lower case; of a name that comes twice, the last value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """The gate's no. `status` is UNAUTHENTICATED or PERMISSION_DENIED."""
-
-    status: WireStatus
-    message: str
-
-
-Authorize = Callable[[Group, Metadata], Denial | None]
-"""Asked once per call, before anything of it is read but its metadata. None lets it pass."""
-
-
-@dataclass(frozen=True, slots=True)
-class AccessEntry:
-    """One line of the access log."""
-
-    method: str
-    """Full name, such as `/inference.GRPCInferenceService/ModelInfer`."""
-    client: str
-    status: str
-    """Name of the gRPC status; CANCELLED if the client withdrew."""
-    seconds: float
-    """From metadata to answer."""
-    model: str
-    request_id: str
-
-
-AccessLog = Callable[[AccessEntry], None]
-
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
+REASON_KEY = "slacktide-reason"
+"""Trailing metadata of a refusal: the label of its reason."""
+_ASKED = {name: name.decode() for name in ASKED if name != b"content-type"}
 LEAST_PUSHBACK_MS = 100
 """Shortest wait asked of clients that retry by themselves, which all do so at once."""
 
 NEVER_S = 365 * 86400.0
 """A gRPC deadline further off than this is none: some clients send the largest number they have,
 which grpc-core shortens to three years on the way."""
-
-_log = logging.getLogger(__name__)
-
-
-class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
-    """Ends the call with a status other than OK."""
-
-    def __init__(
-        self, status: WireStatus, message: str, trailing: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.trailing = trailing
 
 
 @dataclass(slots=True)
@@ -175,46 +135,48 @@ class Frame:
             except grpc.aio.BaseError:
                 raise  # the call is over, and grpc.aio knows
             except Exception as error:
-                refusal = self._refusal(name, error)
+                refusal = refusal_of(error, triton_strict=self.triton_strict, what=name)
                 status = refusal.status.grpc
                 return await context.abort(
-                    grpc.StatusCode[status], refusal.message, refusal.trailing
+                    grpc.StatusCode[status], refusal.message, _trailing(refusal)
                 )
             finally:
                 if self.access_log is not None:
-                    self.access_log(_entry(name, rpc, status, self.clock()))
+                    seconds = self.clock() - rpc.first_byte
+                    self.access_log(
+                        AccessRecord(
+                            "grpc", client, name, rpc.model, status, seconds, rpc.request_id
+                        )
+                    )
 
         if method.streams:
             return grpc.stream_stream_rpc_method_handler(run)
         return grpc.stream_unary_rpc_method_handler(run)
 
     def _admit(self, group: Group, rpc: Rpc) -> None:
-        denial = self.authorize(group, rpc.metadata) if self.authorize else None
-        if denial is not None:
-            raise Refusal(denial.status, denial.message)
-
-    def _refusal(self, name: str, error: Exception) -> Refusal:
-        if isinstance(error, Refusal):
-            return error
-        if isinstance(error, WireError):
-            return Refusal(status_of(error.reason, triton_strict=self.triton_strict), error.message)
-        if isinstance(error, ControlError):
-            return Refusal(CONTROL_STATUS[error.kind], str(error))
-        _log.error("%s failed", name, exc_info=error)
-        return Refusal(CONTROL_STATUS["internal"], "internal error")
+        """grpc.aio tells nobody the `:authority`; browsers do not speak gRPC, and what comes
+        through a proxy has its Origin."""
+        if self.authorize is None:
+            return
+        metadata = rpc.metadata
+        asked = {n: metadata[text].encode() for n, text in _ASKED.items() if text in metadata}
+        verdict = self.authorize(group, asked)
+        if verdict is not Verdict.PASS:
+            raise Refusal(verdict.status, verdict.value)
 
 
-def retry_metadata(seconds: float | None) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata that says when to try again: for people's code, and for gRPC's retries.
+def _trailing(refusal: Refusal) -> tuple[tuple[str, str], ...]:
+    """Trailing metadata: the reason, and when to try again, for people's code and gRPC's retries.
 
     A place may be free within a millisecond, but not for all that were refused: never at once.
     """
-    if seconds is None:
-        return ()
-    return (
-        ("retry-after", str(max(1, ceil(seconds)))),
-        ("grpc-retry-pushback-ms", str(max(LEAST_PUSHBACK_MS, ceil(seconds * 1e3)))),
-    )
+    trailing = [] if refusal.reason is None else [(REASON_KEY, refusal.reason.label)]
+    seconds = refusal.retry_after_s
+    if seconds is not None:
+        trailing.append(("retry-after", str(max(1, ceil(seconds)))))
+        pushback_ms = max(LEAST_PUSHBACK_MS, ceil(seconds * 1e3))
+        trailing.append(("grpc-retry-pushback-ms", str(pushback_ms)))
+    return tuple(trailing)
 
 
 @lru_cache(maxsize=4096)
@@ -227,10 +189,6 @@ def peer_host(peer: str) -> str:
     if scheme not in ("ipv4", "ipv6"):
         return scheme
     return rest.rpartition(":")[0].strip("[]")
-
-
-def _entry(name: str, rpc: Rpc, status: str, now: float) -> AccessEntry:
-    return AccessEntry(name, rpc.client, status, now - rpc.first_byte, rpc.model, rpc.request_id)
 
 
 _LOOKS_PER_TIMEOUT = 4

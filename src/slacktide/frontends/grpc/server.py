@@ -13,10 +13,11 @@ import grpc.aio
 from slacktide.frontends.grpc.control import ControlMethods, unsupported_table
 from slacktide.frontends.grpc.health import HealthMethods
 from slacktide.frontends.grpc.inference import ModelInfer
-from slacktide.frontends.grpc.rpc import AccessLog, Authorize, Bodies, Frame, Method
-from slacktide.frontends.grpc.settings import GrpcSettings, TlsPem
+from slacktide.frontends.grpc.rpc import Bodies, Frame, Method
 from slacktide.frontends.grpc.stream import ModelStreamInfer
-from slacktide.frontends.ports import ControlPlane, DataPlane, Group
+from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, Group
+from slacktide.frontends.security import Authorize
+from slacktide.frontends.settings import GrpcSettings, TlsPem
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE
@@ -46,7 +47,7 @@ class GrpcServer:
             data, codec, settings.stream_in_flight, clock, strict, unpacker
         )
         self._health = HealthMethods(control, settings.health_poll_s)
-        infer = ModelInfer(data, codec, settings.max_message_bytes, strict, unpacker)
+        infer = ModelInfer(data, codec, settings.max_request_bytes, strict, unpacker)
         inference = {
             "ModelInfer": Method(Group.INFERENCE, infer),
             "ModelStreamInfer": Method(Group.INFERENCE, self._streams, streams=True),

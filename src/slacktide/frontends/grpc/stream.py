@@ -21,9 +21,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slacktide.domain import Reason
-from slacktide.frontends.grpc.inference import door, refusal_of
-from slacktide.frontends.grpc.rpc import Refusal, Rpc
+from slacktide.frontends.grpc.inference import door
+from slacktide.frontends.grpc.rpc import Rpc
 from slacktide.frontends.ports import DataPlane, InferenceCall
+from slacktide.frontends.refusals import Refusal, refusal_in, refusal_of
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
 from slacktide.wire.calls import CallContext, InferReply
 from slacktide.wire.errors import WireError
@@ -146,8 +147,7 @@ class _Session:
         except WireError as error:
             if call is not None:
                 call.refuse(error.reason, error.message)
-            refusal = Refusal(status_of(error.reason, triton_strict=strict), error.message)
-            self._refuse(refusal, error.reason, about)
+            self._refuse(refusal_of(error, triton_strict=strict), error.reason, about)
             return
         wanted = infer.outputs
 
@@ -155,7 +155,7 @@ class _Session:
         def reply(answer: InferReply) -> None:
             del self._calls[number]
             if answer.outputs is None:
-                refusal = refusal_of(answer, triton_strict=strict)
+                refusal = refusal_in(answer, triton_strict=strict)
                 self._refuse(refusal, answer.outcome.reason, about)
             else:
                 self._answer(codec.encode_stream_reply(answer, wanted))

@@ -4,15 +4,9 @@ Converts, calls the data plane or the control plane, converts back; decides noth
 inference.
 """
 
-from slacktide.frontends.http.hub import Access as Access
-from slacktide.frontends.http.hub import AccessLog as AccessLog
-from slacktide.frontends.http.hub import Authorize as Authorize
-from slacktide.frontends.http.hub import Denial as Denial
 from slacktide.frontends.http.messages import Request as Request
 from slacktide.frontends.http.messages import Response as Response
 from slacktide.frontends.http.router import Route as Route
 from slacktide.frontends.http.routes import inference_routes as inference_routes
 from slacktide.frontends.http.routes import metrics_routes as metrics_routes
 from slacktide.frontends.http.server import HttpServer as HttpServer
-from slacktide.frontends.http.settings import HttpSettings as HttpSettings
-from slacktide.frontends.ports import Group as Group

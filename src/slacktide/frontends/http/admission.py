@@ -10,7 +10,10 @@ from slacktide.domain import Reason
 from slacktide.frontends.http.exchange import Exchange
 from slacktide.frontends.http.hub import Hub
 from slacktide.frontends.http.messages import Response, cors_lines, error_response, failure_response
+from slacktide.frontends.security import Verdict
 from slacktide.wire.errors import WireError
+
+_PASS = Verdict.PASS
 
 
 def open_exchange(hub: Hub, exchange: Exchange) -> None:
@@ -38,15 +41,16 @@ def _open(hub: Hub, exchange: Exchange) -> None:
         exchange.response = error_response(405, f"use {allow} here", extra=line)
         return
     if hub.authorize is not None:
-        denial = hub.authorize(route.group, exchange.headers)
-        if denial is not None:
-            line = b"WWW-Authenticate: Bearer\r\n" if denial.status == 401 else b""
-            exchange.response = error_response(denial.status, denial.message, extra=line)
+        verdict = hub.authorize(route.group, exchange.headers)
+        if verdict is not _PASS:
+            status = verdict.status.http
+            line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
+            exchange.response = error_response(status, verdict.value, extra=line)
             return
     exchange.route = route
     exchange.params = found.params
     receiver = route.receiver
-    exchange.limit = settings.max_body_bytes if receiver else settings.max_control_bytes
+    exchange.limit = settings.max_request_bytes if receiver else settings.max_control_bytes
     expect = exchange.headers.get(b"expect")
     if expect is not None and expect.strip().lower() != b"100-continue":
         exchange.response = error_response(417, "the only expectation met is 100-continue")

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from slacktide.frontends.http.messages import Request, Response, failure_response
 from slacktide.frontends.http.router import Router
-from slacktide.frontends.http.settings import HttpSettings
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import AccessLog, AccessRecord
+from slacktide.frontends.security import Authorize
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.turns import Turns
 from slacktide.frontends.unpacking import Unpacker
 
@@ -21,37 +21,6 @@ if TYPE_CHECKING:
     from slacktide.frontends.http.protocol import Connection
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Denial:
-    """Why the gate keeps a request out: 401 if a token would help; else 403 or 415."""
-
-    message: str
-    status: int = 401
-
-
-Authorize = Callable[[Group, Mapping[bytes, bytes]], Denial | None]
-"""Sees the group and the headers (lower-case names) of a request before any handler does."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """One line of the access log. Status 499: the client left before its answer."""
-
-    method: str
-    path: str
-    status: int
-    bytes_sent: int
-    """Length of the answer's body."""
-    seconds: float
-    """From the first byte of the request to the end of its answer's making."""
-    request_id: str
-    """Printable: a client cannot forge lines of a log with it."""
-    client: str
-
-
-AccessLog = Callable[[Access], None]
 
 
 class Hub:
@@ -138,14 +107,15 @@ class Hub:
         request_id = request.request_id
         if not request_id:
             request_id = request.headers.get(b"x-request-id", b"").decode("latin-1")
-        access = Access(
+        access = AccessRecord(
+            "http",
+            request.client,
             request.method,
             request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
             status,
-            bytes_sent,
             self.clock() - request.first_byte,
             request_id if request_id.isprintable() else ascii(request_id),
-            request.client,
+            bytes_sent,
         )
         try:
             self.access_log(access)

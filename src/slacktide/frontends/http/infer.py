@@ -16,10 +16,11 @@ from slacktide.frontends.http.messages import (
     Response,
     error_response,
     failure_response,
-    retry_after,
+    refusal_response,
 )
-from slacktide.frontends.http.settings import HttpSettings
 from slacktide.frontends.ports import DataPlane, InferenceCall
+from slacktide.frontends.refusals import refusal_in
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker
 from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
@@ -32,7 +33,6 @@ from slacktide.wire.parameters import (
     parse_parameters,
     read_headers,
 )
-from slacktide.wire.status import status_of
 
 _JSON_LENGTH = b"inference-header-content-length"
 _STEERING = frozenset(name.encode() for name in (*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
@@ -115,7 +115,7 @@ class InferEndpoint:
             inflation = None
             length = state.json_length
             if state.encoding:
-                inflation = Inflation(body, state.encoding, self._settings.max_body_bytes)
+                inflation = Inflation(body, state.encoding, self._settings.max_request_bytes)
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and (
@@ -226,15 +226,8 @@ class InferEndpoint:
                 return Response(200, (head,))
             line = b"Inference-Header-Content-Length: %d\r\n" % len(head)
             return Response(200, (head, *buffers), OCTETS, line)
-        reason = reply.outcome.reason
-        status = status_of(
-            reason, has_result=False, triton_strict=self._settings.triton_strict
-        ).http
-        return error_response(
-            status,
-            reply.message or reason.label.replace("_", " "),
-            extra=retry_after(status, reply.retry_after_s),
-        )
+        refusal = refusal_in(reply, triton_strict=self._settings.triton_strict)
+        return refusal_response(refusal)
 
 
 _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -10,11 +9,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer
-from slacktide.wire.errors import ControlError, WireError
-from slacktide.wire.status import CONTROL_STATUS, status_of
-
-log = logging.getLogger(__name__)
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
@@ -77,15 +73,14 @@ def error_response(status: int, message: str, *, extra: bytes = b"") -> Response
 
 
 def failure_response(error: Exception, *, triton_strict: bool = False) -> Response:
-    """The answer to a request whose handling raised. Of a bug, only the log learns more."""
-    if isinstance(error, WireError):
-        status = status_of(error.reason, triton_strict=triton_strict).http
-        return error_response(status, error.message, extra=retry_after(status, None))
-    if isinstance(error, ControlError):
-        status = CONTROL_STATUS.get(error.kind, CONTROL_STATUS["internal"]).http
-        return error_response(status, str(error))
-    log.error("a request handler failed", exc_info=error)
-    return error_response(500, "internal error")
+    """The answer to a request whose handling raised."""
+    return refusal_response(refusal_of(error, triton_strict=triton_strict))
+
+
+def refusal_response(refusal: Refusal) -> Response:
+    status = refusal.status.http
+    extra = retry_after(status, refusal.retry_after_s)
+    return error_response(status, refusal.message, extra=extra)
 
 
 def retry_after(status: int, seconds: float | None) -> bytes:

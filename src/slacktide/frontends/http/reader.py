@@ -297,7 +297,7 @@ class RequestReader:
     def _take_chunks(self, body: ChunkedBody, raw: bytes, at: int, lines: int) -> tuple[int, int]:
         current = self.current
         assert current is not None
-        limit = current.limit or self._hub.settings.max_body_bytes
+        limit = current.limit or self._hub.settings.max_request_bytes
         at, lines = body.take(raw, at, limit=limit, lines=lines)
         if body.data:
             self._keep(current, b"".join(body.data))

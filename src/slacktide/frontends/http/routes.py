@@ -18,8 +18,8 @@ from slacktide.frontends.http.control import (
 )
 from slacktide.frontends.http.infer import InferEndpoint
 from slacktide.frontends.http.router import Handler, Receiver, Route
-from slacktide.frontends.http.settings import HttpSettings
 from slacktide.frontends.ports import ControlPlane, DataPlane, Group
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
 TRACE_SETTINGS = {"trace_level": ["OFF"], "trace_rate": "0", "trace_count": "0", "trace_file": ""}

@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 
-from slacktide.frontends.http.hub import AccessLog, Authorize, Hub
+from slacktide.frontends.http.hub import Hub
 from slacktide.frontends.http.protocol import Connection
 from slacktide.frontends.http.router import Route, Router
-from slacktide.frontends.http.settings import HttpSettings
+from slacktide.frontends.ports import AccessLog
+from slacktide.frontends.security import Authorize
+from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,53 @@
+"""`Refusal`: why a front end has no result for a client, in all protocols.
+
+HTTP makes a response of it (http/messages.py), gRPC ends a call with it (grpc/rpc.py).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from slacktide.domain import Reason
+from slacktide.wire.calls import InferReply
+from slacktide.wire.errors import ControlError, WireError
+from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
+
+log = logging.getLogger("slacktide.server")
+
+
+class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
+    """Its message goes to the client as it is."""
+
+    def __init__(
+        self,
+        status: WireStatus,
+        message: str,
+        reason: Reason | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.reason = reason
+        """Of the outcome, where the call has one."""
+        self.retry_after_s = retry_after_s
+
+
+def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "") -> Refusal:
+    """What becomes of an exception in `what`. Of a bug, only the log learns more."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, WireError):
+        return Refusal(status_of(error.reason, triton_strict=triton_strict), error.message)
+    if isinstance(error, ControlError):
+        return Refusal(CONTROL_STATUS[error.kind], str(error))
+    log.error("%s failed", what or "a request handler", exc_info=error)
+    return Refusal(CONTROL_STATUS["internal"], "internal error")
+
+
+def refusal_in(reply: InferReply, *, triton_strict: bool = False) -> Refusal:
+    """What a reply without outputs says."""
+    reason = reply.outcome.reason
+    status = status_of(reason, has_result=False, triton_strict=triton_strict)
+    message = reply.message or reason.label.replace("_", " ")
+    return Refusal(status, message, reason, reply.retry_after_s)
