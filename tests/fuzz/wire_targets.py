@@ -100,11 +100,11 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
             if current.filled == current.length:
                 reader.complete(current)
         assert reader.gathered <= settings.max_header_bytes + size
-        for exchange in reader.ready:
-            assert len(exchange.headers) <= settings.max_headers
-            body = b"".join(exchange.pieces) or bytes(exchange.body or b"")
-            found.append((exchange.method, bytes(exchange.target), exchange.headers, body))
-            hub.release(exchange.charged, "client")
+        for request in reader.ready:
+            assert len(request.headers) <= settings.max_headers
+            body = b"".join(request.pieces) or bytes(request.body or b"")
+            found.append((request.method, bytes(request.target), request.headers, body))
+            hub.release(request)
         reader.ready.clear()
     reader.close()
     return found, None if refusal is None else refusal.status

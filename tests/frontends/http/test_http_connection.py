@@ -348,13 +348,13 @@ def test_the_common_buffer_is_bounded_and_given_back(run, serve, binary):
         async with serve(limits(max_buffered_bytes=1000)) as here:
             first = await here.connect()
             first.send(whole[:-200])
-            await here.until(lambda: here.hub.buffered)
+            await here.until(lambda: here.hub.buffers.bytes_in_use)
             assert (await here.ask(whole)).status == 429
             first.send(whole[-200:])
             assert (await first.answer()).status == 200
             first.close()
             assert (await here.ask(whole)).status == 200
-            assert here.hub.buffered == 0
+            assert here.hub.buffers.bytes_in_use == 0
 
     run(body())
 
@@ -368,7 +368,7 @@ def test_one_client_has_only_its_part_of_the_common_buffer(run, serve, binary, s
     async def body():
         async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
             assert (await here.ask(whole)).status == (503 if strict else 429)
-            assert here.hub.buffered == 0
+            assert here.hub.buffers.bytes_in_use == 0
 
     run(body())
 

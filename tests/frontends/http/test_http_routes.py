@@ -200,11 +200,11 @@ def test_control_bodies_may_come_in_pieces(serve):
             raw = request("POST", "/v2/repository/index", b'{"ready":true}')
             client = await here.connect()
             client.send(raw[:-5])
-            await here.until(lambda: here.hub.buffered)
+            await here.until(lambda: here.hub.buffers.bytes_in_use)
             client.send(raw[-5:])
             assert len((await client.answer()).json) == 1
             client.close()
-            assert here.hub.buffered == 0
+            assert here.hub.buffers.bytes_in_use == 0
 
     asyncio.run(body())
 

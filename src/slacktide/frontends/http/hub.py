@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from slacktide.domain import Reason
+from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
 from slacktide.frontends.http.messages import Request, Response, failure_response
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import AccessLog, AccessRecord
@@ -16,6 +17,7 @@ from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.turns import Turns
 from slacktide.frontends.unpacking import Unpacker
+from slacktide.wire.errors import WireError
 
 if TYPE_CHECKING:
     from slacktide.frontends.http.protocol import Connection
@@ -45,10 +47,9 @@ class Hub:
         self.emptied = asyncio.Event()
         """Set when the last connection has gone."""
         self.draining = False
-        self.buffered = 0
-        """Bytes of bodies held outside shared memory."""
-        self._buffered_by: Counter[str] = Counter()
-        """The same by client."""
+        most, per_client = settings.max_buffered_bytes, settings.max_buffered_per_client
+        self.buffers = MemoryBudget(most, per_client)
+        """Of bodies held outside shared memory, by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
         """Where every connection receives: filled and read out within one callback of the loop."""
         self.turns = Turns()
@@ -63,25 +64,21 @@ class Hub:
         if not self.connections:
             self.emptied.set()
 
-    def charge(self, size: int, client: str) -> bool:
-        """Take `size` bytes of the common buffer; False (and nothing taken) if there are none, or
-        this client has its part."""
-        settings = self.settings
-        if (
-            self.buffered + size > settings.max_buffered_bytes
-            or self._buffered_by[client] + size > settings.max_buffered_per_client
-        ):
-            return False
-        self.buffered += size
-        self._buffered_by[client] += size
-        return True
+    def charge(self, request: Request, size: int) -> None:
+        """Take `size` bytes of the common buffer for its body. Raises WireError if there are none,
+        or this client has its part."""
+        try:
+            self.buffers.charge(size, request.client)
+        except MemoryLimitExceeded:
+            message = "too many bodies are on their way"
+            raise WireError(Reason.MEMORY_LIMIT, message) from None
+        request.charged += size
 
-    def release(self, size: int, client: str) -> None:
+    def release(self, request: Request) -> None:
         """Give back what `charge` took."""
-        self.buffered -= size
-        self._buffered_by[client] -= size
-        if not self._buffered_by[client]:
-            del self._buffered_by[client]
+        if request.charged:
+            self.buffers.release(request.charged, request.client)
+            request.charged = 0
 
     def later(self, answer: Awaitable[Response], respond: Callable[[Response], None]) -> None:
         """Respond with what a coroutine returns. It runs to its end even if the client leaves."""

@@ -1,33 +1,56 @@
-"""`Request` as handlers see it, `Response` as they make it, and its bytes on the wire."""
+"""`Request` with its answer, `Response` as handlers make it, and its bytes on the wire."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
+from slacktide.domain import Reason
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer
+
+if TYPE_CHECKING:
+    from slacktide.frontends.http.router import Receiver, Route
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
 class Request:
-    """One request. `headers` has lower-case names; `params` are the decoded parts of the path."""
+    """One request on its way through a connection, with its answer.
+
+    Handlers read its first part; the rest is its connection's business.
+    """
 
     __slots__ = (
+        "awaits_continue",
         "body",
+        "body_since",
+        "charged",
+        "chunked",
         "client",
         "connection",
+        "filled",
         "first_byte",
         "headers",
+        "headers_done",
+        "keep_alive",
+        "length",
+        "limit",
+        "linger",
         "method",
+        "old",
+        "opened",
         "params",
+        "pieces",
+        "receiver",
         "request_id",
+        "response",
+        "route",
         "state",
         "target",
     )
@@ -42,12 +65,50 @@ class Request:
         self.method = ""
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
+        """By lower-case name."""
         self.params: Mapping[str, str] = {}
+        """The decoded parts of the path."""
         self.body: Buffer = b""
         self.request_id = ""
         """For the access log, where the body holds one; else `X-Request-Id` is told."""
         self.state: Any = None
         """Belongs to the route's handler."""
+
+        self.keep_alive = False
+        self.old = False
+        """HTTP/1.0."""
+        self.headers_done = False
+        self.chunked = False
+        self.length = 0
+        """Content-Length; 0 if there is none."""
+        self.limit = 0
+        """Most bytes of body the route takes; known once `opened`."""
+        self.filled = 0
+        """Bytes of body that have come."""
+        self.body_since: float | None = None
+        """When the wait for the body began."""
+        self.pieces: list[bytes] = []
+        """Body that came with its headers."""
+        self.awaits_continue = False
+        self.opened = False
+        """Routed, past the gate."""
+        self.route: Route | None = None
+        self.receiver: Receiver | None = None
+        self.charged = 0
+        """Bytes of the common buffer it holds."""
+        self.linger = False
+        """Its answer goes out before its body has come in."""
+        self.response: Response | None = None
+
+    def refused(self, reason: Reason, message: str) -> None:
+        """Have the receiver count that the connection itself turned the request away."""
+        if self.receiver is not None:
+            self.receiver.refuse(self, reason, message)
+
+    def abandoned(self, reason: Reason) -> None:
+        """Its client has gone."""
+        if self.receiver is not None and self.response is None:
+            self.receiver.abandon(self, reason)
 
 
 class Response(NamedTuple):

@@ -25,11 +25,11 @@ from functools import partial
 from typing import cast
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.admission import open_exchange, place_for
+from slacktide.frontends.http.admission import open_request, place_for
 from slacktide.frontends.http.compression import chosen_encoding, compressed
-from slacktide.frontends.http.exchange import Exchange
 from slacktide.frontends.http.hub import Hub
 from slacktide.frontends.http.messages import (
+    Request,
     Response,
     cors_lines,
     error_response,
@@ -74,7 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._hub = hub
         self._now = hub.clock()
         """When the last bytes came."""
-        self._waiting: deque[Exchange] = deque()
+        self._waiting: deque[Request] = deque()
         """Requests with their handlers, or answered but not yet written."""
         self._sink: memoryview | None = None
         """What is left to fill of the current body, if it goes past the parser."""
@@ -217,10 +217,10 @@ class Connection(asyncio.BufferedProtocol):
         if current is not None and current.headers_done and current.body_since is None:
             self._await_body(current)
 
-    def _await_body(self, current: Exchange) -> None:
+    def _await_body(self, current: Request) -> None:
         """The headers of `current` are here, its body is not: choose where it goes."""
         current.body_since = self._now
-        open_exchange(self._hub, current)
+        open_request(self._hub, current)
         if current.response is None and not current.chunked:
             sink = place_for(self._hub, current)
             if sink is not None:
@@ -234,7 +234,7 @@ class Connection(asyncio.BufferedProtocol):
             current.awaits_continue = True
         self._pump()
 
-    def _refuse_body(self, current: Exchange) -> None:
+    def _refuse_body(self, current: Request) -> None:
         """Queue an answer that comes before its body; pass over the body if it is short."""
         missing = current.length - current.filled
         if (
@@ -265,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, status: int, reason: Reason, message: str) -> None:
         """The connection itself refuses what it is receiving, and closes after the answer."""
-        current = self._reader.current or Exchange(self._now, self.client)
+        current = self._reader.current or Request(self._now, self.client)
         if current.response is None:
             current.refused(reason, message)
             current.response = error_response(status, message, extra=retry_after(status, None))
@@ -292,9 +292,9 @@ class Connection(asyncio.BufferedProtocol):
                     and len(waiting) < self._hub.settings.max_pipelined
                     and self._clogged_since is None
                 ):
-                    exchange = backlog.popleft()
-                    waiting.append(exchange)
-                    self._handle(exchange)
+                    request = backlog.popleft()
+                    waiting.append(request)
+                    self._handle(request)
                 else:
                     break
         finally:
@@ -306,83 +306,82 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
         self._update_reading()
 
-    def _handle(self, exchange: Exchange) -> None:
+    def _handle(self, request: Request) -> None:
         """Take a whole request to its handler."""
-        if not exchange.opened and exchange.response is None:
-            open_exchange(self._hub, exchange)
-        if exchange.response is not None:
+        if not request.opened and request.response is None:
+            open_request(self._hub, request)
+        if request.response is not None:
             return
 
-        respond = partial(self._respond, exchange)
-        if exchange.pieces:
-            pieces = exchange.pieces
-            exchange.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            exchange.pieces = []
+        respond = partial(self._respond, request)
+        if request.pieces:
+            pieces = request.pieces
+            request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            request.pieces = []
         try:
-            if exchange.receiver is not None:
-                exchange.receiver.submit(exchange, respond)
+            if request.receiver is not None:
+                request.receiver.submit(request, respond)
                 return
-            route = exchange.route
+            route = request.route
             assert route is not None
             assert callable(route.handler)
-            answer = route.handler(exchange)
+            answer = route.handler(request)
             if isinstance(answer, Response):
                 respond(answer)
             else:
                 self._hub.later(answer, respond)
         except Exception as error:
-            exchange.abandoned(Reason.RUNTIME_ERROR)
+            request.abandoned(Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
 
-    def _respond(self, exchange: Exchange, response: Response) -> None:
-        """Here is the answer to `exchange`: it goes out in its turn, compressed if that pays."""
-        accept = exchange.headers.get(b"accept-encoding")
+    def _respond(self, request: Request, response: Response) -> None:
+        """Here is the answer to `request`: it goes out in its turn, compressed if that pays."""
+        accept = request.headers.get(b"accept-encoding")
         if accept:
             hub, settings = self._hub, self._hub.settings
             worth = settings.compress_min_bytes <= response.length <= settings.compress_max_bytes
             encoding = chosen_encoding(accept) if worth else b""
             if encoding:
                 smaller = hub.unpacker.beside(self.client, partial(compressed, response, encoding))
-                hub.later(smaller, partial(self._settle, exchange))
+                hub.later(smaller, partial(self._settle, request))
                 return
-        self._settle(exchange, response)
+        self._settle(request, response)
 
-    def _settle(self, exchange: Exchange, response: Response) -> None:
-        if exchange.response is None:
-            exchange.response = response
+    def _settle(self, request: Request, response: Response) -> None:
+        if request.response is None:
+            request.response = response
             self._pump()
 
-    def _write(self, exchange: Exchange) -> None:
-        response = exchange.response
+    def _write(self, request: Request) -> None:
+        response = request.response
         assert response is not None
         length = response.length
         last = self._hub.draining and not (
             self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
-        close = last or not exchange.keep_alive
+        close = last or not request.keep_alive
         origins = self._hub.settings.allowed_origins
         if origins:
-            lines = cors_lines(exchange.headers, origins)
+            lines = cors_lines(request.headers, origins)
             response = response._replace(extra=response.extra + lines)
-        head = render_head(response, length, close=close, keep_alive_1_0=exchange.old)
+        head = render_head(response, length, close=close, keep_alive_1_0=request.old)
         if not self._transport.is_closing():
-            if exchange.method == "HEAD":
+            if request.method == "HEAD":
                 self._transport.write(head)
             elif length <= _JOIN_BYTES:
                 self._transport.write(b"".join((head, *response.body)))
             else:
                 self._transport.writelines((head, *response.body))
-        self._finished(exchange, response.status, length)
+        self._finished(request, response.status, length)
         if close:
-            self._close(linger=exchange.linger or self._skip > 0)
+            self._close(linger=request.linger or self._skip > 0)
 
-    def _finished(self, exchange: Exchange, status: int, length: int) -> None:
+    def _finished(self, request: Request, status: int, length: int) -> None:
         hub = self._hub
-        if exchange.charged:
-            hub.release(exchange.charged, self.client)
-            exchange.charged = 0
+        if request.charged:
+            hub.release(request)
         if hub.access_log is not None:
-            hub.record(exchange, status, length)
+            hub.record(request, status, length)
 
     def _close(self, *, linger: bool) -> None:
         """The last answer is written: end, as soon as the client can have read it."""
@@ -412,15 +411,15 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.current = None
         self._waiting.clear()
         self._reader.ready.clear()
-        for exchange in left:
+        for request in left:
             try:
-                exchange.abandoned(Reason.DISCONNECTED)
+                request.abandoned(Reason.DISCONNECTED)
             except Exception:
                 log.exception("cancelling a request failed")
             # A late answer finds its place taken and goes nowhere.
-            exchange.response = exchange.response or error_response(499, "")
-            if exchange.headers_done:
-                self._finished(exchange, 499, 0)
+            request.response = request.response or error_response(499, "")
+            if request.headers_done:
+                self._finished(request, 499, 0)
 
     # ---------------------------------------------------------------- small things
 

@@ -23,9 +23,10 @@ import httptools
 
 from slacktide.domain import Reason
 from slacktide.frontends.http.chunked import ChunkedBody, Refusal
-from slacktide.frontends.http.exchange import Exchange
 from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.messages import Request
 from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import WireError
 from slacktide.wire.status import status_of
 
 log = logging.getLogger(__name__)
@@ -112,8 +113,8 @@ class RequestReader:
         self.held = b""
         """What waits for the next call of `feed`."""
         self._refusal: Refusal | None = None
-        self.current: Exchange | None = None
-        self.ready: deque[Exchange] = deque()
+        self.current: Request | None = None
+        self.ready: deque[Request] = deque()
         self.ended = False
         """Nothing more is taken: the last request has been read, or reading has failed."""
 
@@ -154,11 +155,11 @@ class RequestReader:
         """The rest of the current body does not come through here; what follows it will."""
         self._parser = None
 
-    def complete(self, exchange: Exchange) -> None:
+    def complete(self, request: Request) -> None:
         """All of this request that will be read has been read."""
         self.current = None
-        self.ready.append(exchange)
-        if not exchange.keep_alive:
+        self.ready.append(request)
+        if not request.keep_alive:
             self.ended = True
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class RequestReader:
         if current is None:
             kept = self._kept
             if kept is not None and raw.startswith(kept.raw, at):
-                self.current = current = Exchange(self._now, self._client, self._connection)
+                self.current = current = Request(self._now, self._client, self._connection)
                 _, current.method, current.target, current.headers, current.length = kept
                 current.headers_done = current.keep_alive = True
                 return self._begin_body(current, raw, at + len(kept.raw), unheard=True)
@@ -184,7 +185,7 @@ class RequestReader:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
                     return at
-            self.current = current = Exchange(self._now, self._client, self._connection)
+            self.current = current = Request(self._now, self._client, self._connection)
             stop = raw.find(_END_OF_HEAD, at) + 4
             if stop < 4:
                 self._head += raw[at : at + self._max_header_bytes + 1]
@@ -272,7 +273,7 @@ class RequestReader:
 
     # ---------------------------------------------------------------- bodies
 
-    def _begin_body(self, current: Exchange, raw: bytes, at: int, *, unheard: bool = False) -> int:
+    def _begin_body(self, current: Request, raw: bytes, at: int, *, unheard: bool = False) -> int:
         """Behind the head of `current`, of which the parser has not heard if it is `unheard`.
         Returns the end of what is here of a body with a length."""
         if current.chunked:
@@ -309,16 +310,17 @@ class RequestReader:
             self.complete(current)
         return at, lines
 
-    def _keep(self, current: Exchange, data: bytes) -> None:
+    def _keep(self, current: Request, data: bytes) -> None:
         """Keep what has been decoded of a chunked body, in private memory that is counted."""
         current.filled += len(data)
-        if not self._hub.charge(len(data), self._client):
-            status = status_of(
-                Reason.MEMORY_LIMIT, triton_strict=self._hub.settings.triton_strict
-            ).http
-            self._refuse(status, "too many bodies are on their way", Reason.MEMORY_LIMIT)
+        try:
+            self._hub.charge(current, len(data))
+        except WireError as error:
+            strict = self._hub.settings.triton_strict
+            self._refuse(
+                status_of(error.reason, triton_strict=strict).http, error.message, error.reason
+            )
             return
-        current.charged += len(data)
         # One growing buffer: a list of tiny pieces would take forty times their size.
         if isinstance(current.body, bytearray):
             current.body += data
