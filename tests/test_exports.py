@@ -92,7 +92,7 @@ EXPORTS = {
         GrpcServer
     """,
     "slacktide.frontends.http": """
-        HttpServer Request Response Route inference_routes metrics_routes
+        HttpRequest HttpResponse HttpRoute HttpServer inference_routes metrics_routes
     """,
     "slacktide.observability.metrics": """
         CONTENT_TYPE Metrics metrics_routes

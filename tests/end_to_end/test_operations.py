@@ -31,7 +31,7 @@ import slacktide
 from slacktide.cli.main import app as command_line
 from slacktide.domain import PoolId
 from slacktide.frontends import security
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.models.pool_factory import ModelPoolFactory
 from slacktide.wire.errors import ControlError
@@ -311,7 +311,7 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
                     assert answer.status == 401, (route.method, path)
                     assert answer.headers["www-authenticate"] == "Bearer"
                     assert "token" in answer.error
-    assert seen == set(Group)
+    assert seen == set(EndpointGroup)
     right = {"Authorization": f"Bearer {TOKEN}"}
     assert guarded.ask(ends.port("http"), "GET", "/v2", None, right).status == 200
     assert guarded.ask(ends.port("metrics"), "GET", "/metrics", None, right).status == 200
@@ -323,7 +323,9 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
 
 def test_every_method_asks_for_the_token(guarded: Any) -> None:
     methods = guarded.server.app.front_ends._servers["grpc"].methods
-    assert {method.group for method in methods.values()} == set(Group) - {Group.METRICS}
+    assert {method.group for method in methods.values()} == set(EndpointGroup) - {
+        EndpointGroup.METRICS
+    }
     with grpc.insecure_channel(guarded.grpc) as channel:
         for name, method in methods.items():
             for metadata in ((), (("authorization", "Bearer wrong"),)):

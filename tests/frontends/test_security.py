@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from slacktide.frontends import security
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import (
     Credentials,
     Gate,
@@ -26,12 +26,16 @@ from slacktide.server.settings import ServerSettings
 TOKEN = "correct-horse-battery"
 
 
-@pytest.mark.parametrize("group", [group for group in Group if group is not Group.CONTROL])
+@pytest.mark.parametrize(
+    "group", [group for group in EndpointGroup if group is not EndpointGroup.CONTROL]
+)
 def test_without_a_token_everything_but_control_passes(group):
     assert Gate(None).judge(group, {}) is Verdict.PASS
 
 
-@pytest.mark.parametrize("group", [group for group in Group if group is not Group.HEALTH])
+@pytest.mark.parametrize(
+    "group", [group for group in EndpointGroup if group is not EndpointGroup.HEALTH]
+)
 @pytest.mark.parametrize(
     ("header", "verdict"),
     [
@@ -52,7 +56,9 @@ def test_every_group_but_health_asks_for_the_token(group, header, verdict):
 
 def test_probes_carry_no_token_and_name_any_host():
     rules = PortRules(hosts=frozenset())
-    assert Gate(TOKEN).judge(Group.HEALTH, {b"host": b"10.0.0.7:8000"}, rules) is Verdict.PASS
+    assert (
+        Gate(TOKEN).judge(EndpointGroup.HEALTH, {b"host": b"10.0.0.7:8000"}, rules) is Verdict.PASS
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,11 +93,14 @@ def test_probes_carry_no_token_and_name_any_host():
 def test_a_host_is_compared_without_port_case_and_final_dot(host, passes):
     rules = PortRules(hosts=frozenset({"models.example"}))
     expected = Verdict.PASS if passes else Verdict.FOREIGN_HOST
-    assert Gate(None).judge(Group.METADATA, {b"host": host}, rules) is expected
-    assert Gate(None).judge(Group.METADATA, {b"host": host}, PortRules(hosts=None)) is Verdict.PASS
+    assert Gate(None).judge(EndpointGroup.METADATA, {b"host": host}, rules) is expected
+    assert (
+        Gate(None).judge(EndpointGroup.METADATA, {b"host": host}, PortRules(hosts=None))
+        is Verdict.PASS
+    )
 
 
-@pytest.mark.parametrize("group", list(Group))
+@pytest.mark.parametrize("group", list(EndpointGroup))
 @pytest.mark.parametrize(
     ("headers", "passes"),
     [
@@ -127,9 +136,9 @@ def test_pages_of_origins_that_are_not_listed_are_refused_everywhere(group, head
 def test_control_takes_no_content_that_a_page_may_send_unasked(kind, verdict):
     headers = {} if kind is None else {b"content-type": kind}
     gate, rules = Gate(None), PortRules(control=True)
-    assert gate.judge(Group.CONTROL, headers, rules) is verdict
-    assert gate.judge(Group.INFERENCE, headers, rules) is Verdict.PASS
-    assert gate.judge(Group.CONTROL, headers, PortRules()) is Verdict.CONTROL_OFF
+    assert gate.judge(EndpointGroup.CONTROL, headers, rules) is verdict
+    assert gate.judge(EndpointGroup.INFERENCE, headers, rules) is Verdict.PASS
+    assert gate.judge(EndpointGroup.CONTROL, headers, PortRules()) is Verdict.CONTROL_OFF
 
 
 def settings(**wanted):
@@ -239,7 +248,9 @@ def test_a_new_token_is_taken_and_a_bad_one_is_not(tmp_path, caplog):
     held = Credentials(file, None)
 
     def verdict(token):
-        return held.gate.judge(Group.METADATA, {b"authorization": f"Bearer {token}".encode()})
+        return held.gate.judge(
+            EndpointGroup.METADATA, {b"authorization": f"Bearer {token}".encode()}
+        )
 
     assert verdict(TOKEN) is Verdict.PASS
     assert caplog.text == ""

@@ -16,7 +16,7 @@ from slacktide.domain import (
     Reason,
 )
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.settings import HttpSettings
@@ -78,8 +78,8 @@ def run_http(data: bytes) -> None:
 def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
     """The requests in `data`, and the status of the refusal that ended it, fed `size` at a time."""
     settings = HttpSettings(max_header_bytes=4096, max_request_bytes=65536, max_json_bytes=65536)
-    hub = Hub(Router(()), settings, None, None)
-    reader = RequestReader(hub, "client")
+    context = HttpContext(Router(()), settings, None, None)
+    reader = RequestReader(context, "client")
     found: list[Any] = []
     refusal = None
     at = steps = 0
@@ -104,7 +104,7 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
             assert len(request.headers) <= settings.max_headers
             body = b"".join(request.pieces) or bytes(request.body or b"")
             found.append((request.method, bytes(request.target), request.headers, body))
-            hub.release(request)
+            context.release(request)
         reader.ready.clear()
     reader.close()
     return found, None if refusal is None else refusal.status

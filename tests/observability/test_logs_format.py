@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.grpc import GrpcServer
-from slacktide.frontends.http import HttpServer, Response, Route
-from slacktide.frontends.ports import AccessRecord, Group
+from slacktide.frontends.http import HttpResponse, HttpRoute, HttpServer
+from slacktide.frontends.ports import AccessRecord, EndpointGroup
 from slacktide.observability.access import AccessLogger
 from slacktide.observability.logs import JsonFormatter, TextFormatter, configure, printable
 
@@ -278,7 +278,7 @@ def test_both_front_ends_write_their_lines() -> None:
 
     async def call() -> None:
         http = HttpServer(
-            (Route("GET", "/ok", lambda request: Response(), Group.HEALTH),),
+            (HttpRoute("GET", "/ok", lambda request: HttpResponse(), EndpointGroup.HEALTH),),
             access_log=access,
         )
         await http.start("127.0.0.1", 0)

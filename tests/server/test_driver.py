@@ -698,7 +698,7 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         stage.puppet.up()
         await turn()
         brake = Brake()
-        stage.driver.moderation = brake  # type: ignore[assignment]
+        stage.driver.coalescing = brake  # type: ignore[assignment]
         ids = [puppet.replica.id for puppet in stage.puppets]
         stage.driver.replicas.descriptor = dict(zip(ids, known, strict=True)).get
         stage.submit()

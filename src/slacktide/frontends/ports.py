@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # numpy is not loaded to complete a command line
     from slacktide.wire.calls import Buffer, CallContext, InferCall, InferReply, Parameter
 
 
-class Group(StrEnum):
+class EndpointGroup(StrEnum):
     """What an endpoint is for: every route and every gRPC method belongs to exactly one.
 
     One gate decides by group what may be called, over HTTP and gRPC alike. Triton's names where it

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from ipaddress import ip_address
 from pathlib import Path
 
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.status import WireStatus
 
 log = logging.getLogger("slacktide.server")
@@ -24,7 +24,7 @@ log = logging.getLogger("slacktide.server")
 LOOK_S = 2.0
 """Seconds between looks at the files of `Credentials`."""
 MIN_TOKEN_CHARACTERS = 16
-OPEN_GROUPS = frozenset({Group.HEALTH})
+OPEN_GROUPS = frozenset({EndpointGroup.HEALTH})
 """Probes carry no token and name any host. They learn whether the server lives and is ready, and of
 a model whose name they know, whether it is."""
 ASKED = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
@@ -64,7 +64,7 @@ class Verdict(Enum):
 
 
 _PASS = Verdict.PASS
-_CONTROL = Group.CONTROL
+_CONTROL = EndpointGroup.CONTROL
 # Members by name: on the way of every request, where reading them off their class takes longer.
 
 
@@ -80,7 +80,7 @@ class PortRules:
     """Whether models may be loaded and unloaded."""
 
 
-Authorize = Callable[[Group, Mapping[bytes, bytes]], Verdict]
+Authorize = Callable[[EndpointGroup, Mapping[bytes, bytes]], Verdict]
 """The gate of one port: sees the group and the headers of every call (lower-case names, those of
 `ASKED` at least) before anything else of it is read."""
 
@@ -102,7 +102,7 @@ class Gate:
         return partial(self.judge, rules=rules)
 
     def judge(
-        self, group: Group, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
+        self, group: EndpointGroup, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
     ) -> Verdict:
         """`headers` by lower-case name, those of `ASKED` at least."""
         origin = headers.get(b"origin")

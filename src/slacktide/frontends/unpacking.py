@@ -25,9 +25,9 @@ import orjson
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
+from slacktide.frontends.fairness import FairThread
 from slacktide.frontends.settings import KIB, MIB
 from slacktide.frontends.text_reader import ALL_JSON, ANSWER, GRPC, REQUEST, receive
-from slacktide.frontends.turns import Line
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.grpc_messages import typed_bytes
@@ -59,7 +59,7 @@ class Unpacker:
     def __init__(self, budget: MemoryBudget | None = None) -> None:
         """`budget`: of payloads, by client; None: a gigabyte of its own."""
         self._budget = MemoryBudget(1024 * MIB) if budget is None else budget
-        self._zlib = Line("slacktide-zlib")
+        self._zlib = FairThread("slacktide-zlib")
         self._readers = (_Reader("slacktide-short"), _Reader("slacktide-long"))
 
     async def inflate(self, inflation: Inflation, client: str) -> bytearray:
@@ -177,7 +177,7 @@ class _Reader:
     """A process that reads texts, and the thread that talks to it."""
 
     def __init__(self, name: str) -> None:
-        self.line = Line(name)
+        self.line = FairThread(name)
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 

@@ -157,7 +157,7 @@ class App:
             metrics,
             self.credentials,
             access,
-            self.driver.moderation.arrival_clock,
+            self.driver.coalescing.arrival_clock,
             budget,
         )
         if settings.exposed:

@@ -42,9 +42,9 @@ from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
-from slacktide.server.alarm import Alarm
-from slacktide.server.moderation import Moderation
+from slacktide.server.driver_timer import DriverTimer
 from slacktide.server.pending import PendingRequests, RequestOwner
+from slacktide.server.read_coalescing import ReadCoalescing
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
 
@@ -81,7 +81,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._events: list[Event | JobDone] = []
         self._flush_due = False
-        self._alarm = Alarm(self._loop, self.clock, self._wake)
+        self._timer = DriverTimer(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
         self.replicas = ReplicaSupervisor(
             launcher,
@@ -95,7 +95,7 @@ class Driver:
         self.broken = asyncio.Event()
         """Set when a plan could be neither put in force nor taken back: no state to serve from."""
         self._pause_due = False
-        self.moderation = Moderation(cores=len(os.sched_getaffinity(0)))
+        self.coalescing = ReadCoalescing(cores=len(os.sched_getaffinity(0)))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
 
@@ -111,7 +111,7 @@ class Driver:
     def submit(self, request: Request, payload: Payload, owner: RequestOwner) -> None:
         """A request is here, its payload written."""
         self._requests.add(request.id, owner, payload)
-        self.moderation.arrived(1, now=request.arrival)
+        self.coalescing.arrived(1, now=request.arrival)
         self.post(Submitted(request))
 
     def refuse(self, event: Refused, owner: RequestOwner) -> None:
@@ -195,7 +195,7 @@ class Driver:
         if not running:
             return
         now = self.clock()
-        seconds = self.moderation.pause_for(
+        seconds = self.coalescing.pause_for(
             now=now,
             soonest_end=min(each.expected_end for each in running),
             shortest_batch=min(each.expected_end - each.batch.started for each in running),
@@ -205,16 +205,16 @@ class Driver:
             reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
             known = [descriptor for descriptor in reports if descriptor is not None]
             if len(known) == len(running):
-                self.moderation.pause(seconds, known, now=now)
+                self.coalescing.pause(seconds, known, now=now)
                 # Called after what came meanwhile has been read.
-                self._loop.call_soon(self.moderation.resume)
+                self._loop.call_soon(self.coalescing.resume)
 
     def _deliver(self, events: Sequence[Event | JobDone]) -> None:
         if self._closed:
             return
         # Never earlier than the engine has been told: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.now)
-        if self._alarm.take_due(now=now):
+        if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
         for command in self.runtime.handle(events, now=now):
             self._carry_out(command)
@@ -234,7 +234,7 @@ class Driver:
             # While every lane is busy only expiries are due. Their answers can wait for the next
             # arrival or the end of a batch, a moment: waking up costs more than the answer.
             idle = self.engine.has_idle_lane
-            self._alarm.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
+            self._timer.set(at, patience=0.0 if idle else EXPIRY_PATIENCE)
 
     def _wake(self) -> None:
         at = self.runtime.next_wakeup()
@@ -272,6 +272,6 @@ class Driver:
     def close(self) -> None:
         """Stop every replica and answer nothing more."""
         self._closed = True
-        self._alarm.clear()
+        self._timer.clear()
         self.replicas.close()
         self._requests.refuse_all(now=self.clock())

@@ -11,8 +11,8 @@ from typing import Any
 
 from slacktide.executors.arena import MemoryBudget
 from slacktide.frontends.grpc import GrpcServer
-from slacktide.frontends.http import HttpServer, Route, inference_routes
-from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, Group
+from slacktide.frontends.http import HttpRoute, HttpServer, inference_routes
+from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
 from slacktide.frontends.security import Credentials, PortRules
 from slacktide.frontends.settings import (
     FrontEndSettings,
@@ -44,7 +44,9 @@ class FrontEnds:
         self._credentials, gate = credentials, credentials.gate
         rules, for_control = settings.rules(), settings.rules(control_port=True)
 
-        def http(routes: Iterable[Route], rules: PortRules, access: AccessLog | None) -> HttpServer:
+        def http(
+            routes: Iterable[HttpRoute], rules: PortRules, access: AccessLog | None
+        ) -> HttpServer:
             return HttpServer(
                 routes,
                 http_settings_of(settings, rules),
@@ -56,7 +58,7 @@ class FrontEnds:
 
         unpacker = Unpacker(budget)
         routes = inference_routes(data, control, http_settings_of(settings, rules), unpacker)
-        others = [route for route in routes if route.group is not Group.INFERENCE]
+        others = [route for route in routes if route.group is not EndpointGroup.INFERENCE]
         self._servers: dict[str, HttpServer | GrpcServer] = {}
         if settings.http_port is not None:
             self._servers["http"] = http(routes, rules, access)

@@ -14,7 +14,7 @@ import uvloop
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.frontends.grpc import GrpcServer
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import Verdict
 from slacktide.frontends.settings import GrpcSettings, TlsPem
 from slacktide.wire.calls import InferCall, InputTensor
@@ -24,28 +24,28 @@ from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE, ser
 DENIED = Verdict.NO_TOKEN
 
 GROUPS = {
-    "ServerLive": Group.HEALTH,
-    "ServerReady": Group.HEALTH,
-    "ModelReady": Group.HEALTH,
-    "Check": Group.HEALTH,
-    "Watch": Group.HEALTH,
-    "ServerMetadata": Group.METADATA,
-    "ModelMetadata": Group.METADATA,
-    "ModelConfig": Group.CONFIG,
-    "ModelStatistics": Group.STATISTICS,
-    "ModelInfer": Group.INFERENCE,
-    "ModelStreamInfer": Group.INFERENCE,
-    "RepositoryIndex": Group.REPOSITORY,
-    "RepositoryModelLoad": Group.CONTROL,
-    "RepositoryModelUnload": Group.CONTROL,
-    "SystemSharedMemoryStatus": Group.SHARED_MEMORY,
-    "SystemSharedMemoryRegister": Group.SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": Group.SHARED_MEMORY,
-    "CudaSharedMemoryStatus": Group.SHARED_MEMORY,
-    "CudaSharedMemoryRegister": Group.SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": Group.SHARED_MEMORY,
-    "TraceSetting": Group.TRACE,
-    "LogSettings": Group.LOGGING,
+    "ServerLive": EndpointGroup.HEALTH,
+    "ServerReady": EndpointGroup.HEALTH,
+    "ModelReady": EndpointGroup.HEALTH,
+    "Check": EndpointGroup.HEALTH,
+    "Watch": EndpointGroup.HEALTH,
+    "ServerMetadata": EndpointGroup.METADATA,
+    "ModelMetadata": EndpointGroup.METADATA,
+    "ModelConfig": EndpointGroup.CONFIG,
+    "ModelStatistics": EndpointGroup.STATISTICS,
+    "ModelInfer": EndpointGroup.INFERENCE,
+    "ModelStreamInfer": EndpointGroup.INFERENCE,
+    "RepositoryIndex": EndpointGroup.REPOSITORY,
+    "RepositoryModelLoad": EndpointGroup.CONTROL,
+    "RepositoryModelUnload": EndpointGroup.CONTROL,
+    "SystemSharedMemoryStatus": EndpointGroup.SHARED_MEMORY,
+    "SystemSharedMemoryRegister": EndpointGroup.SHARED_MEMORY,
+    "SystemSharedMemoryUnregister": EndpointGroup.SHARED_MEMORY,
+    "CudaSharedMemoryStatus": EndpointGroup.SHARED_MEMORY,
+    "CudaSharedMemoryRegister": EndpointGroup.SHARED_MEMORY,
+    "CudaSharedMemoryUnregister": EndpointGroup.SHARED_MEMORY,
+    "TraceSetting": EndpointGroup.TRACE,
+    "LogSettings": EndpointGroup.LOGGING,
 }
 METHODS = [
     f"/{service}/{name}"

@@ -41,13 +41,13 @@ class Harness:
                 await asyncio.sleep(0.001)
 
     @property
-    def hub(self):
-        return self.server._hub
+    def context(self):
+        return self.server._context
 
     def check(self) -> None:
         """What the server does on each tick."""
-        for connection in list(self.hub.connections):
-            connection.check(self.hub.clock())
+        for connection in list(self.context.connections):
+            connection.check(self.context.clock())
 
     async def ask(self, raw: bytes) -> Answer:
         """One request on a connection of its own."""

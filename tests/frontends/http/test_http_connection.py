@@ -135,11 +135,11 @@ def test_a_flood_of_requests_waits_for_turns_while_another_client_is_answered(ru
     async def body():
         async with serve() as here:
             ticks = iter(range(1_000_000))
-            here.hub.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
+            here.context.turns.clock = lambda: next(ticks) / 1000  # each look costs a millisecond
             other = await here.connect()
             flood = await here.connect("127.0.0.2")
             flood.send(GET * 4000)
-            await here.until(lambda: here.hub.turns.waiting)
+            await here.until(lambda: here.context.turns.waiting)
             assert len(here.log) < 1000  # a few turns' shares, in pieces
             other.send(GET)
             assert (await other.answer()).status == 200
@@ -348,13 +348,13 @@ def test_the_common_buffer_is_bounded_and_given_back(run, serve, binary):
         async with serve(limits(max_buffered_bytes=1000)) as here:
             first = await here.connect()
             first.send(whole[:-200])
-            await here.until(lambda: here.hub.buffers.bytes_in_use)
+            await here.until(lambda: here.context.buffers.bytes_in_use)
             assert (await here.ask(whole)).status == 429
             first.send(whole[-200:])
             assert (await first.answer()).status == 200
             first.close()
             assert (await here.ask(whole)).status == 200
-            assert here.hub.buffers.bytes_in_use == 0
+            assert here.context.buffers.bytes_in_use == 0
 
     run(body())
 
@@ -368,7 +368,7 @@ def test_one_client_has_only_its_part_of_the_common_buffer(run, serve, binary, s
     async def body():
         async with serve(limits(max_buffered_per_client=500, triton_strict=strict)) as here:
             assert (await here.ask(whole)).status == (503 if strict else 429)
-            assert here.hub.buffers.bytes_in_use == 0
+            assert here.context.buffers.bytes_in_use == 0
 
     run(body())
 
@@ -491,7 +491,7 @@ def test_reading_stops_while_answers_are_unread_and_goes_on_after(run, serve, po
     async def body():
         async with serve(limits(write_high_bytes=10_000)) as here:
             client = await here.connect()
-            (connection,) = here.hub.connections
+            (connection,) = here.context.connections
             client.writer.transport.pause_reading()
             client.send(post(*binary(bytes(8_000_000))))
             await here.until(lambda: connection._clogged_since is not None)
@@ -510,7 +510,7 @@ def test_reading_stops_while_requests_find_no_place(run, serve, post, binary):
         async with serve(limits(max_pipelined=1)) as here:
             here.data.holds = True
             client = await here.connect()
-            (connection,) = here.hub.connections
+            (connection,) = here.context.connections
             client.send(post(*binary(b"x")) * 4)
             await here.until(lambda: not connection._transport.is_reading())
             assert connection._clogged_since is None, "its answers have a place"
@@ -572,7 +572,7 @@ def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, po
             client = await here.connect()
             client.send(post(b"", length=100_000))
             await here.data.until(lambda: len(here.data.announced) == 1)
-            (connection,) = here.hub.connections
+            (connection,) = here.context.connections
             client.send(b"x" * 1000)
             await here.until(lambda: connection._reader.current.filled == 1000)
             clock.now += 14
@@ -614,7 +614,7 @@ def test_a_client_that_leaves_its_answer_unread_is_cut(run, serve, post, binary)
             data, line = binary(bytes(500_000))
             for _ in range(40):
                 client.send(post(data, line))
-            (connection,) = here.hub.connections
+            (connection,) = here.context.connections
             await here.until(lambda: connection._clogged_since is not None)
             clock.now += 8
             here.check()

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import Request, protocol
+from slacktide.frontends.http import HttpRequest, protocol
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
@@ -114,7 +114,7 @@ def test_headers_become_parameters_and_context(serve, post):
 
     async def body():
         async with serve() as here:
-            before = here.hub.clock()
+            before = here.context.clock()
             await here.ask(post(json_body(parameters={"late": "deliver"}), *headers))
             call, context = here.data.calls[0].infer, here.data.calls[0].context
             assert call.parameters == {
@@ -125,7 +125,7 @@ def test_headers_become_parameters_and_context(serve, post):
             assert context.transport_budget_s == pytest.approx(0.25)
             assert context.traceparent.startswith("00-0af7")
             assert context.request_id == "edge-1"
-            assert before <= context.first_byte <= here.hub.clock()
+            assert before <= context.first_byte <= here.context.clock()
 
     asyncio.run(body())
 
@@ -319,7 +319,7 @@ def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten(serve, pos
         async with serve() as here:
             client = await here.connect()
             client.send(post(long_json(60_000)))
-            budget = here.hub.unpacker._budget
+            budget = here.context.unpacker._budget
             await here.until(lambda: budget.bytes_in_use)
             client.close()
             await here.data.until(lambda: bool(here.data.cancelled))
@@ -497,7 +497,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
             seen = here.data
             for kept in (seen.calls, seen.announced, seen.refused_from):
                 kept.clear()
-            left = [one for one in gc.get_objects() if isinstance(one, Request | CallContext)]
+            left = [one for one in gc.get_objects() if isinstance(one, HttpRequest | CallContext)]
             client.close()
             assert left == []
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.http import reader as reader_module
-from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, RequestReader
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.settings import HttpSettings
@@ -19,7 +19,7 @@ CHUNKED = b"POST /x HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def make(**settings) -> RequestReader:
-    return RequestReader(Hub(Router([]), HttpSettings(**settings), None, None), "c")
+    return RequestReader(HttpContext(Router([]), HttpSettings(**settings), None, None), "c")
 
 
 class Read:

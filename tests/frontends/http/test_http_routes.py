@@ -11,14 +11,14 @@ import pytest
 import tritonclient.http as triton
 
 from slacktide.frontends.http import (
+    HttpResponse,
+    HttpRoute,
     HttpServer,
-    Response,
-    Route,
     inference_routes,
     metrics_routes,
 )
 from slacktide.frontends.http.router import Router
-from slacktide.frontends.ports import Group
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.errors import BadField, ControlError
@@ -200,11 +200,11 @@ def test_control_bodies_may_come_in_pieces(serve):
             raw = request("POST", "/v2/repository/index", b'{"ready":true}')
             client = await here.connect()
             client.send(raw[:-5])
-            await here.until(lambda: here.hub.buffers.bytes_in_use)
+            await here.until(lambda: here.context.buffers.bytes_in_use)
             client.send(raw[-5:])
             assert len((await client.answer()).json) == 1
             client.close()
-            assert here.hub.buffers.bytes_in_use == 0
+            assert here.context.buffers.bytes_in_use == 0
 
     asyncio.run(body())
 
@@ -245,12 +245,12 @@ def test_the_stock_client_walks_the_control_routes(serve):
 def gate(group, headers):
     if headers.get(b"authorization") == b"Bearer right":
         return Verdict.PASS
-    return Verdict.CONTROL_OFF if group is Group.CONTROL else Verdict.NO_TOKEN
+    return Verdict.CONTROL_OFF if group is EndpointGroup.CONTROL else Verdict.NO_TOKEN
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.pattern}")
 def test_the_gate_stands_before_every_route(serve, route):
-    status = 403 if route.group is Group.CONTROL else 401
+    status = 403 if route.group is EndpointGroup.CONTROL else 401
     message = gate(route.group, {}).value
 
     async def body():
@@ -306,7 +306,10 @@ def test_a_handler_that_raises_is_500_and_logged(run, caplog):
     def fast(request):
         raise RuntimeError("/secret/path")
 
-    routes = [Route("GET", "/a", slow, Group.HEALTH), Route("GET", "/b", fast, Group.HEALTH)]
+    routes = [
+        HttpRoute("GET", "/a", slow, EndpointGroup.HEALTH),
+        HttpRoute("GET", "/b", fast, EndpointGroup.HEALTH),
+    ]
 
     async def body():
         server = HttpServer(routes, access_log=lambda access: 1 / 0)
@@ -330,13 +333,13 @@ def test_a_handler_that_raises_is_500_and_logged(run, caplog):
 
 def test_tables_that_contradict_themselves_are_refused():
     def handler(request):
-        return Response()
+        return HttpResponse()
 
-    one = Route("GET", "/a/{x}", handler, Group.HEALTH)
+    one = HttpRoute("GET", "/a/{x}", handler, EndpointGroup.HEALTH)
     with pytest.raises(ValueError, match="two routes"):
         Router([one, one])
     with pytest.raises(ValueError, match="elsewhere"):
-        Router([one, Route("GET", "/a/{y}/b", handler, Group.HEALTH)])
+        Router([one, HttpRoute("GET", "/a/{y}/b", handler, EndpointGroup.HEALTH)])
 
 
 def test_the_router_caches_within_bounds():

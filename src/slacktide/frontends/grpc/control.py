@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError, Message
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import TensorSpec
-from slacktide.frontends.grpc.rpc import Behaviour, Method, Rpc
-from slacktide.frontends.ports import ControlPlane, Group
+from slacktide.frontends.grpc.rpc import GrpcCall, GrpcHandler, GrpcMethod
+from slacktide.frontends.ports import ControlPlane, EndpointGroup
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.proto import messages as m
@@ -27,11 +27,11 @@ Request = TypeVar("Request", bound=Message)
 
 
 def unary(
-    request_class: type[Request], answer: Callable[[Rpc, Request], Awaitable[Message]]
-) -> Behaviour:
+    request_class: type[Request], answer: Callable[[GrpcCall, Request], Awaitable[Message]]
+) -> GrpcHandler:
     """The handler that parses a `request_class`, calls `answer` and serializes what it returns."""
 
-    async def behaviour(rpc: Rpc) -> bytes:
+    async def behaviour(rpc: GrpcCall) -> bytes:
         try:
             request = request_class.FromString(await rpc.message())
         except DecodeError:
@@ -48,47 +48,57 @@ class ControlMethods:
 
     control: ControlPlane
 
-    def table(self) -> dict[str, Method]:
+    def table(self) -> dict[str, GrpcMethod]:
         """Method name → row."""
         return {
-            "ServerLive": Method(Group.HEALTH, unary(m.ServerLiveRequest, self._live)),
-            "ServerReady": Method(Group.HEALTH, unary(m.ServerReadyRequest, self._ready)),
-            "ModelReady": Method(Group.HEALTH, unary(m.ModelReadyRequest, self._model_ready)),
-            "ServerMetadata": Method(Group.METADATA, unary(m.ServerMetadataRequest, self._server)),
-            "ModelMetadata": Method(Group.METADATA, unary(m.ModelMetadataRequest, self._model)),
-            "ModelConfig": Method(Group.CONFIG, unary(m.ModelConfigRequest, self._config)),
-            "ModelStatistics": Method(
-                Group.STATISTICS, unary(m.ModelStatisticsRequest, self._statistics)
+            "ServerLive": GrpcMethod(EndpointGroup.HEALTH, unary(m.ServerLiveRequest, self._live)),
+            "ServerReady": GrpcMethod(
+                EndpointGroup.HEALTH, unary(m.ServerReadyRequest, self._ready)
             ),
-            "RepositoryIndex": Method(
-                Group.REPOSITORY, unary(m.RepositoryIndexRequest, self._index)
+            "ModelReady": GrpcMethod(
+                EndpointGroup.HEALTH, unary(m.ModelReadyRequest, self._model_ready)
             ),
-            "RepositoryModelLoad": Method(
-                Group.CONTROL, unary(m.RepositoryModelLoadRequest, self._load)
+            "ServerMetadata": GrpcMethod(
+                EndpointGroup.METADATA, unary(m.ServerMetadataRequest, self._server)
             ),
-            "RepositoryModelUnload": Method(
-                Group.CONTROL, unary(m.RepositoryModelUnloadRequest, self._unload)
+            "ModelMetadata": GrpcMethod(
+                EndpointGroup.METADATA, unary(m.ModelMetadataRequest, self._model)
+            ),
+            "ModelConfig": GrpcMethod(
+                EndpointGroup.CONFIG, unary(m.ModelConfigRequest, self._config)
+            ),
+            "ModelStatistics": GrpcMethod(
+                EndpointGroup.STATISTICS, unary(m.ModelStatisticsRequest, self._statistics)
+            ),
+            "RepositoryIndex": GrpcMethod(
+                EndpointGroup.REPOSITORY, unary(m.RepositoryIndexRequest, self._index)
+            ),
+            "RepositoryModelLoad": GrpcMethod(
+                EndpointGroup.CONTROL, unary(m.RepositoryModelLoadRequest, self._load)
+            ),
+            "RepositoryModelUnload": GrpcMethod(
+                EndpointGroup.CONTROL, unary(m.RepositoryModelUnloadRequest, self._unload)
             ),
         }
 
-    async def _live(self, rpc: Rpc, request: m.ServerLiveRequest) -> Message:
+    async def _live(self, rpc: GrpcCall, request: m.ServerLiveRequest) -> Message:
         return m.ServerLiveResponse(live=self.control.live())
 
-    async def _ready(self, rpc: Rpc, request: m.ServerReadyRequest) -> Message:
+    async def _ready(self, rpc: GrpcCall, request: m.ServerReadyRequest) -> Message:
         return m.ServerReadyResponse(ready=self.control.ready())
 
-    async def _model_ready(self, rpc: Rpc, request: m.ModelReadyRequest) -> Message:
+    async def _model_ready(self, rpc: GrpcCall, request: m.ModelReadyRequest) -> Message:
         rpc.model = request.name
         ready = self.control.model_ready(request.name, request.version or None)
         return m.ModelReadyResponse(ready=ready)
 
-    async def _server(self, rpc: Rpc, request: m.ServerMetadataRequest) -> Message:
+    async def _server(self, rpc: GrpcCall, request: m.ServerMetadataRequest) -> Message:
         metadata = self.control.server_metadata()
         return m.ServerMetadataResponse(
             name=metadata["name"], version=metadata["version"], extensions=metadata["extensions"]
         )
 
-    async def _model(self, rpc: Rpc, request: m.ModelMetadataRequest) -> Message:
+    async def _model(self, rpc: GrpcCall, request: m.ModelMetadataRequest) -> Message:
         rpc.model = request.name
         about = self.control.describe(request.name, request.version or None)
         return m.ModelMetadataResponse(
@@ -99,7 +109,7 @@ class ControlMethods:
             outputs=[_tensor(spec) for spec in about.interface.outputs],
         )
 
-    async def _config(self, rpc: Rpc, request: m.ModelConfigRequest) -> Message:
+    async def _config(self, rpc: GrpcCall, request: m.ModelConfigRequest) -> Message:
         rpc.model = request.name
         config = self.control.config(request.name, request.version or None)
         response = m.ModelConfigResponse()
@@ -107,14 +117,14 @@ class ControlMethods:
         json_format.ParseDict(config, response.config, ignore_unknown_fields=True)
         return response
 
-    async def _statistics(self, rpc: Rpc, request: m.ModelStatisticsRequest) -> Message:
+    async def _statistics(self, rpc: GrpcCall, request: m.ModelStatisticsRequest) -> Message:
         rpc.model = request.name
         statistics = self.control.statistics(request.name or None, request.version or None)
         response = m.ModelStatisticsResponse()
         json_format.ParseDict(statistics, response, ignore_unknown_fields=True)
         return response
 
-    async def _index(self, rpc: Rpc, request: m.RepositoryIndexRequest) -> Message:
+    async def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
         _only_repository(request.repository_name)
         keys = ("name", "version", "state", "reason")
         models = [
@@ -123,7 +133,7 @@ class ControlMethods:
         ]
         return m.RepositoryIndexResponse(models=models)
 
-    async def _load(self, rpc: Rpc, request: m.RepositoryModelLoadRequest) -> Message:
+    async def _load(self, rpc: GrpcCall, request: m.RepositoryModelLoadRequest) -> Message:
         _only_repository(request.repository_name)
         rpc.model = request.model_name
         parameters: dict[str, Parameter | Buffer] = {}
@@ -134,7 +144,7 @@ class ControlMethods:
         await self.control.load(request.model_name, parameters)
         return m.RepositoryModelLoadResponse()
 
-    async def _unload(self, rpc: Rpc, request: m.RepositoryModelUnloadRequest) -> Message:
+    async def _unload(self, rpc: GrpcCall, request: m.RepositoryModelUnloadRequest) -> Message:
         _only_repository(request.repository_name)
         rpc.model = request.model_name
         await self.control.unload(request.model_name)
@@ -161,14 +171,14 @@ _FINDS_NOTHING = (
 _SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
 _SETTINGS = "settings cannot be read or changed over the network"
 _REFUSED = {
-    "SystemSharedMemoryRegister": (Group.SHARED_MEMORY, _SHARED_MEMORY),
-    "CudaSharedMemoryRegister": (Group.SHARED_MEMORY, _SHARED_MEMORY),
-    "TraceSetting": (Group.TRACE, _SETTINGS),
-    "LogSettings": (Group.LOGGING, _SETTINGS),
+    "SystemSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
+    "CudaSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
+    "TraceSetting": (EndpointGroup.TRACE, _SETTINGS),
+    "LogSettings": (EndpointGroup.LOGGING, _SETTINGS),
 }
 
 
-def unsupported_table() -> dict[str, Method]:
+def unsupported_table() -> dict[str, GrpcMethod]:
     """Method name → row."""
     classes = service_methods(INFERENCE_SERVICE)
     table = {name: _finds_nothing(*classes[name]) for name in _FINDS_NOTHING}
@@ -177,15 +187,15 @@ def unsupported_table() -> dict[str, Method]:
     return table
 
 
-def _finds_nothing(request_class: type[Message], answer_class: type[Message]) -> Method:
-    async def say(_rpc: Rpc, _request: Message) -> Message:
+def _finds_nothing(request_class: type[Message], answer_class: type[Message]) -> GrpcMethod:
+    async def say(_rpc: GrpcCall, _request: Message) -> Message:
         return answer_class()
 
-    return Method(Group.SHARED_MEMORY, unary(request_class, say))
+    return GrpcMethod(EndpointGroup.SHARED_MEMORY, unary(request_class, say))
 
 
-def _refused(group: Group, request_class: type[Message], message: str) -> Method:
-    async def refuse(_rpc: Rpc, _request: Message) -> Message:
+def _refused(group: EndpointGroup, request_class: type[Message], message: str) -> GrpcMethod:
+    async def refuse(_rpc: GrpcCall, _request: Message) -> Message:
         raise ControlError("unsupported", message)
 
-    return Method(group, unary(request_class, refuse))
+    return GrpcMethod(group, unary(request_class, refuse))

@@ -13,8 +13,8 @@ from google.protobuf.message import DecodeError, Message
 
 from slacktide.domain import Reason
 from slacktide.frontends.grpc.control import unary
-from slacktide.frontends.grpc.rpc import Method, Rpc
-from slacktide.frontends.ports import ControlPlane, Group
+from slacktide.frontends.grpc.rpc import GrpcCall, GrpcMethod
+from slacktide.frontends.ports import ControlPlane, EndpointGroup
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,
@@ -34,17 +34,17 @@ class HealthMethods:
     poll_s: float
     drained: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def table(self) -> dict[str, Method]:
+    def table(self) -> dict[str, GrpcMethod]:
         """Method name → row."""
         return {
-            "Check": Method(Group.HEALTH, unary(HealthCheckRequest, self._check)),
-            "Watch": Method(Group.HEALTH, self._watch, streams=True),
+            "Check": GrpcMethod(EndpointGroup.HEALTH, unary(HealthCheckRequest, self._check)),
+            "Watch": GrpcMethod(EndpointGroup.HEALTH, self._watch, streams=True),
         }
 
-    async def _check(self, rpc: Rpc, request: HealthCheckRequest) -> Message:
+    async def _check(self, rpc: GrpcCall, request: HealthCheckRequest) -> Message:
         return HealthCheckResponse(status=self._status(request.service))
 
-    async def _watch(self, rpc: Rpc) -> None:
+    async def _watch(self, rpc: GrpcCall) -> None:
         """The status now and after every change; an unknown name may become known."""
         try:
             service = HealthCheckRequest.FromString(await rpc.message()).service

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slacktide.domain import Reason
-from slacktide.frontends.grpc.rpc import Rpc
+from slacktide.frontends.grpc.rpc import GrpcCall
 from slacktide.frontends.ports import DataPlane, InferenceCall
 from slacktide.frontends.refusals import refusal_in
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
@@ -35,7 +35,7 @@ from slacktide.wire.parameters import (
 _STEERING = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
 
 
-def door(rpc: Rpc) -> tuple[CallContext, dict[str, Parameter]]:
+def read_metadata(rpc: GrpcCall) -> tuple[CallContext, dict[str, Parameter]]:
     """What the metadata of a call says. Raises BadField naming the metadata key."""
     metadata = rpc.metadata
     budget = rpc.budget_s()
@@ -67,8 +67,8 @@ class ModelInfer:
     triton_strict: bool
     unpacker: Unpacker
 
-    async def __call__(self, rpc: Rpc) -> bytes:
-        context, parameters = door(rpc)
+    async def __call__(self, rpc: GrpcCall) -> bytes:
+        context, parameters = read_metadata(rpc)
         answered: asyncio.Future[InferReply] = asyncio.get_running_loop().create_future()
         call: InferenceCall | None = None
         place: memoryview | None = None
@@ -116,7 +116,7 @@ class ModelInfer:
 
     def _announce(
         self,
-        rpc: Rpc,
+        rpc: GrpcCall,
         version: str | None,
         context: CallContext,
         parameters: dict[str, Parameter],

@@ -25,7 +25,7 @@ import grpc
 import grpc.aio
 
 from slacktide.domain import Reason
-from slacktide.frontends.ports import AccessLog, AccessRecord, Group
+from slacktide.frontends.ports import AccessLog, AccessRecord, EndpointGroup
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.security import ASKED, Authorize, Verdict
 from slacktide.wire.status import status_of
@@ -48,7 +48,7 @@ which grpc-core shortens to three years on the way."""
 
 
 @dataclass(slots=True)
-class Rpc:
+class GrpcCall:
     """A call in progress. Handlers fill in `model` and `request_id` for the log."""
 
     context: Context
@@ -56,7 +56,7 @@ class Rpc:
     """Monotonic seconds when its metadata arrived."""
     metadata: Metadata
     client: str
-    bodies: Bodies
+    bodies: MessageTimeouts
     connection: str = ""
     model: str = ""
     request_id: str = ""
@@ -89,32 +89,32 @@ class Rpc:
         return None if remaining is None or remaining > NEVER_S else remaining
 
 
-Behaviour = Callable[[Rpc], Awaitable[bytes | None]]
+GrpcHandler = Callable[[GrpcCall], Awaitable[bytes | None]]
 """A handler: returns the serialized answer of a unary method; one that streams answers writes them
 itself. Raises Refusal, WireError or ControlError for anything but OK."""
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class GrpcMethod:
     """A row of the service table."""
 
-    group: Group
-    behaviour: Behaviour
+    group: EndpointGroup
+    behaviour: GrpcHandler
     streams: bool = False
     """Whether there may be more than one answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CallFrame:
     """What surrounds every handler: the gate, errors to statuses, the access log."""
 
     authorize: Authorize | None
     access_log: AccessLog | None
     clock: Callable[[], float]
-    bodies: Bodies
+    bodies: MessageTimeouts
     triton_strict: bool
 
-    def handler(self, name: str, method: Method) -> grpc.RpcMethodHandler[bytes, bytes]:
+    def handler(self, name: str, method: GrpcMethod) -> grpc.RpcMethodHandler[bytes, bytes]:
         """`method` as grpc.aio wants it; `name` is its full name."""
         behaviour = method.behaviour
 
@@ -124,7 +124,7 @@ class Frame:
             client = peer_host(peer)
             # Without a port all connections have one name.
             connection = peer if peer.startswith("ip") else ""
-            rpc = Rpc(context, self.clock(), dict(pairs), client, self.bodies, connection)
+            rpc = GrpcCall(context, self.clock(), dict(pairs), client, self.bodies, connection)
             rpc.request_id = rpc.metadata.get("x-request-id", "")
             status = "CANCELLED"  # unless something better is known below
             try:
@@ -153,7 +153,7 @@ class Frame:
             return grpc.stream_stream_rpc_method_handler(run)
         return grpc.stream_unary_rpc_method_handler(run)
 
-    def _admit(self, group: Group, rpc: Rpc) -> None:
+    def _admit(self, group: EndpointGroup, rpc: GrpcCall) -> None:
         """grpc.aio tells nobody the `:authority`; browsers do not speak gRPC, and what comes
         through a proxy has its Origin."""
         if self.authorize is None:
@@ -194,7 +194,7 @@ def peer_host(peer: str) -> str:
 _LOOKS_PER_TIMEOUT = 4
 
 
-class Bodies:
+class MessageTimeouts:
     """Tasks that wait for a message; those whose message does not come are cancelled.
 
     A timer for each call would cost a tenth of what the call may cost in all, and nearly every one

@@ -13,9 +13,9 @@ import grpc.aio
 from slacktide.frontends.grpc.control import ControlMethods, unsupported_table
 from slacktide.frontends.grpc.health import HealthMethods
 from slacktide.frontends.grpc.inference import ModelInfer
-from slacktide.frontends.grpc.rpc import Bodies, Frame, Method
+from slacktide.frontends.grpc.rpc import CallFrame, GrpcMethod, MessageTimeouts
 from slacktide.frontends.grpc.stream import ModelStreamInfer
-from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, Group
+from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, EndpointGroup
 from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import GrpcSettings, TlsPem
 from slacktide.frontends.unpacking import Unpacker
@@ -49,20 +49,20 @@ class GrpcServer:
         self._health = HealthMethods(control, settings.health_poll_s)
         infer = ModelInfer(data, codec, settings.max_request_bytes, strict, unpacker)
         inference = {
-            "ModelInfer": Method(Group.INFERENCE, infer),
-            "ModelStreamInfer": Method(Group.INFERENCE, self._streams, streams=True),
+            "ModelInfer": GrpcMethod(EndpointGroup.INFERENCE, infer),
+            "ModelStreamInfer": GrpcMethod(EndpointGroup.INFERENCE, self._streams, streams=True),
             **ControlMethods(control).table(),
             **unsupported_table(),
         }
         services = {INFERENCE_SERVICE: inference, HEALTH_SERVICE: self._health.table()}
-        self.methods: dict[str, Method] = {
+        self.methods: dict[str, GrpcMethod] = {
             f"/{service}/{name}": method
             for service, table in services.items()
             for name, method in table.items()
         }
         """Full method name → row: every method there is, with the group its gate is asked for."""
-        bodies = Bodies(settings.body_timeout_s, clock)
-        frame = Frame(authorize, access_log, clock, bodies, strict)
+        bodies = MessageTimeouts(settings.body_timeout_s, clock)
+        frame = CallFrame(authorize, access_log, clock, bodies, strict)
         self._handlers = _Handlers(
             {name: frame.handler(name, method) for name, method in self.methods.items()}
         )

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from slacktide.domain import Reason
-from slacktide.frontends.grpc.inference import door
-from slacktide.frontends.grpc.rpc import Rpc
+from slacktide.frontends.grpc.inference import read_metadata
+from slacktide.frontends.grpc.rpc import GrpcCall
 from slacktide.frontends.ports import DataPlane, InferenceCall
 from slacktide.frontends.refusals import Refusal, refusal_in, refusal_of
 from slacktide.frontends.unpacking import DIRECT_BYTES, Unpacker
@@ -47,7 +47,7 @@ class ModelStreamInfer:
     unpacker: Unpacker
     open: set[_Session] = field(default_factory=set)
 
-    async def __call__(self, rpc: Rpc) -> None:
+    async def __call__(self, rpc: GrpcCall) -> None:
         session = _Session(self, rpc)
         self.open.add(session)
         try:
@@ -72,10 +72,10 @@ class _About(NamedTuple):
 class _Session:
     """One stream."""
 
-    def __init__(self, owner: ModelStreamInfer, rpc: Rpc) -> None:
+    def __init__(self, owner: ModelStreamInfer, rpc: GrpcCall) -> None:
         self._owner = owner
         self._rpc = rpc
-        self._context, self._parameters = door(rpc)
+        self._context, self._parameters = read_metadata(rpc)
         self._fail_stream = rpc.metadata.get(GRPC_ERROR_KEY, "").lower() == "true"
         self._room = asyncio.Semaphore(owner.in_flight)
         self._calls: dict[int, InferenceCall] = {}

@@ -4,9 +4,9 @@ Converts, calls the data plane or the control plane, converts back; decides noth
 inference.
 """
 
-from slacktide.frontends.http.messages import Request as Request
-from slacktide.frontends.http.messages import Response as Response
-from slacktide.frontends.http.router import Route as Route
+from slacktide.frontends.http.messages import HttpRequest as HttpRequest
+from slacktide.frontends.http.messages import HttpResponse as HttpResponse
+from slacktide.frontends.http.router import HttpRoute as HttpRoute
 from slacktide.frontends.http.routes import inference_routes as inference_routes
 from slacktide.frontends.http.routes import metrics_routes as metrics_routes
 from slacktide.frontends.http.server import HttpServer as HttpServer

@@ -7,10 +7,10 @@ routes), can its body be taken, does its handler want it.
 from __future__ import annotations
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     cors_lines,
     error_response,
     failure_response,
@@ -20,21 +20,21 @@ from slacktide.frontends.security import Verdict
 _PASS = Verdict.PASS
 
 
-def open_request(hub: Hub, request: Request) -> None:
+def open_request(context: HttpContext, request: HttpRequest) -> None:
     """Find the route of a request whose headers are here. A refusal becomes its response."""
     request.opened = True
     try:
-        _open(hub, request)
+        _open(context, request)
     except Exception as error:
-        request.response = failure_response(error, triton_strict=hub.settings.triton_strict)
+        request.response = failure_response(error, triton_strict=context.settings.triton_strict)
 
 
-def _open(hub: Hub, request: Request) -> None:
-    settings = hub.settings
+def _open(context: HttpContext, request: HttpRequest) -> None:
+    settings = context.settings
     if request.method == "OPTIONS" and cors_lines(request.headers, settings.allowed_origins):
-        request.response = Response()
+        request.response = HttpResponse()
         return
-    found = hub.router.match(request.target)
+    found = context.router.match(request.target)
     if found is None:
         request.response = error_response(404, "Not Found")
         return
@@ -44,8 +44,8 @@ def _open(hub: Hub, request: Request) -> None:
         line = b"Allow: %b\r\n" % allow.encode()
         request.response = error_response(405, f"use {allow} here", extra=line)
         return
-    if hub.authorize is not None:
-        verdict = hub.authorize(route.group, request.headers)
+    if context.authorize is not None:
+        verdict = context.authorize(route.group, request.headers)
         if verdict is not _PASS:
             status = verdict.status.http
             line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
@@ -73,19 +73,19 @@ def _open(hub: Hub, request: Request) -> None:
         request.receiver = receiver
 
 
-def place_for(hub: Hub, request: Request) -> memoryview | None:
+def place_for(context: HttpContext, request: HttpRequest) -> memoryview | None:
     """Where to receive a body of known length; None if it was refused, which is the response."""
     try:
         if request.receiver is not None:
             place = request.receiver.announce(request, request.length)
         else:
-            hub.charge(request, request.length)
+            context.charge(request, request.length)
             request.body = bytearray(request.length)
             place = memoryview(request.body)
     except Exception as error:
         request.abandoned(Reason.RUNTIME_ERROR)
-        place = failure_response(error, triton_strict=hub.settings.triton_strict)
-    if isinstance(place, Response):
+        place = failure_response(error, triton_strict=context.settings.triton_strict)
+    if isinstance(place, HttpResponse):
         request.response = place
         return None
     return place

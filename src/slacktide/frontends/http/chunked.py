@@ -30,7 +30,7 @@ _JUDGED = 64
 """Bytes of an unfinished line that are looked at: it may grow by one byte at a time."""
 
 
-class Refusal(NamedTuple):
+class HttpRefusal(NamedTuple):
     """Why a connection cannot go on; it ends with this answer."""
 
     status: int
@@ -55,7 +55,7 @@ class ChunkedBody:
         self.filled = 0
         """Bytes of data so far."""
         self.done = False
-        self.refusal: Refusal | None = None
+        self.refusal: HttpRefusal | None = None
 
     def take(self, raw: bytes, at: int, *, limit: int, lines: int) -> tuple[int, int]:
         """Decode `raw` from `at` on. Returns where it stopped (at the end of `raw` or of the body,
@@ -120,4 +120,4 @@ class ChunkedBody:
 
     def _refuse(self, status: int, reason: Reason, message: str) -> None:
         self._left = 0
-        self.refusal = Refusal(status, reason, message)
+        self.refusal = HttpRefusal(status, reason, message)

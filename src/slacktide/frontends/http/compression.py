@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import zlib
 
-from slacktide.frontends.http.messages import Response
+from slacktide.frontends.http.messages import HttpResponse
 
 _WINDOW = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 _LEVEL = 1
@@ -36,7 +36,7 @@ def chosen_encoding(accept: bytes) -> bytes:
     return b""
 
 
-def compressed(response: Response, encoding: bytes) -> Response:
+def compressed(response: HttpResponse, encoding: bytes) -> HttpResponse:
     """The response under that coding; the Inference-Header-Content-Length stays as it was."""
     stream = zlib.compressobj(_LEVEL, wbits=_WINDOW[encoding])
     pieces = [stream.compress(piece) for piece in response.body]

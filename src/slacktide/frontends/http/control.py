@@ -9,14 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from slacktide.domain.tensors import TensorSpec
-from slacktide.frontends.http.messages import Request, Response, error_response, json_response
+from slacktide.frontends.http.messages import (
+    HttpRequest,
+    HttpResponse,
+    error_response,
+    json_response,
+)
 from slacktide.frontends.http.router import Handler
 from slacktide.frontends.ports import ControlPlane
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import BadField, ControlError
 from slacktide.wire.oip_json import load_object
 
-_EMPTY = Response()
+_EMPTY = HttpResponse()
 _FILE = "file:"
 
 
@@ -26,19 +31,19 @@ class ControlHandlers:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
-    def live(self, request: Request) -> Response:
-        return _EMPTY if self._control.live() else Response(503)
+    def live(self, request: HttpRequest) -> HttpResponse:
+        return _EMPTY if self._control.live() else HttpResponse(503)
 
-    def ready(self, request: Request) -> Response:
-        return _EMPTY if self._control.ready() else Response(503)
+    def ready(self, request: HttpRequest) -> HttpResponse:
+        return _EMPTY if self._control.ready() else HttpResponse(503)
 
-    def model_ready(self, request: Request) -> Response:
-        return _EMPTY if self._control.model_ready(*_model(request)) else Response(400)
+    def model_ready(self, request: HttpRequest) -> HttpResponse:
+        return _EMPTY if self._control.model_ready(*_model(request)) else HttpResponse(400)
 
-    def server_metadata(self, request: Request) -> Response:
+    def server_metadata(self, request: HttpRequest) -> HttpResponse:
         return json_response(self._control.server_metadata())
 
-    def model_metadata(self, request: Request) -> Response:
+    def model_metadata(self, request: HttpRequest) -> HttpResponse:
         model = self._control.describe(*_model(request))
         return json_response(
             {
@@ -50,26 +55,26 @@ class ControlHandlers:
             }
         )
 
-    def model_config(self, request: Request) -> Response:
+    def model_config(self, request: HttpRequest) -> HttpResponse:
         return json_response(self._control.config(*_model(request)))
 
-    def all_statistics(self, request: Request) -> Response:
+    def all_statistics(self, request: HttpRequest) -> HttpResponse:
         return json_response(self._control.statistics(None, None))
 
-    def model_statistics(self, request: Request) -> Response:
+    def model_statistics(self, request: HttpRequest) -> HttpResponse:
         return json_response(self._control.statistics(*_model(request)))
 
-    def index(self, request: Request) -> Response:
+    def index(self, request: HttpRequest) -> HttpResponse:
         ready = _document(request).get("ready", False)
         if type(ready) is not bool:
             raise BadField("ready", "true or false", ready)
         return json_response(self._control.repository_index(ready))
 
-    async def load(self, request: Request) -> Response:
+    async def load(self, request: HttpRequest) -> HttpResponse:
         await self._control.load(request.params["model"], _load_parameters(request))
         return _EMPTY
 
-    async def unload(self, request: Request) -> Response:
+    async def unload(self, request: HttpRequest) -> HttpResponse:
         # `unload_dependents` is always sent by stock clients; nothing here depends on a model.
         _parameters(request)
         await self._control.unload(request.params["model"])
@@ -82,7 +87,7 @@ def fixed(document: object) -> Handler:
     return lambda request: response
 
 
-def nothing(request: Request) -> Response:
+def nothing(request: HttpRequest) -> HttpResponse:
     """There was nothing to do, and it is done."""
     return _EMPTY
 
@@ -90,7 +95,7 @@ def nothing(request: Request) -> Response:
 def unsupported(what: str) -> Handler:
     """A handler that refuses: 501, saying what is not there."""
 
-    def refuse(request: Request) -> Response:
+    def refuse(request: HttpRequest) -> HttpResponse:
         raise ControlError("unsupported", f"{what} is not supported by this server")
 
     return refuse
@@ -99,7 +104,7 @@ def unsupported(what: str) -> Handler:
 def absent(what: str, parameter: str) -> Handler:
     """A handler for a single thing of which there are none: 404, naming it."""
 
-    def missing(request: Request) -> Response:
+    def missing(request: HttpRequest) -> HttpResponse:
         return error_response(404, f"no {what} named {request.params[parameter]!r}")
 
     return missing
@@ -108,14 +113,14 @@ def absent(what: str, parameter: str) -> Handler:
 def rendered(render: Callable[[], tuple[int, str, bytes]]) -> Handler:
     """A handler that answers what `render` returns: status, content type, body."""
 
-    def handle(request: Request) -> Response:
+    def handle(request: HttpRequest) -> HttpResponse:
         status, content_type, body = render()
-        return Response(status, (body,), content_type.encode())
+        return HttpResponse(status, (body,), content_type.encode())
 
     return handle
 
 
-def _model(request: Request) -> tuple[str, str | None]:
+def _model(request: HttpRequest) -> tuple[str, str | None]:
     return request.params["model"], request.params.get("version")
 
 
@@ -123,19 +128,19 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype.wire_name, "shape": spec.shape}
 
 
-def _document(request: Request) -> dict[str, Any]:
+def _document(request: HttpRequest) -> dict[str, Any]:
     """The JSON object in the body; an empty body counts as an empty object."""
     return load_object(request.body) if len(request.body) else {}
 
 
-def _parameters(request: Request) -> dict[str, Any]:
+def _parameters(request: HttpRequest) -> dict[str, Any]:
     parameters = _document(request).get("parameters", {})
     if type(parameters) is not dict:
         raise BadField("parameters", "an object", parameters)
     return parameters
 
 
-def _load_parameters(request: Request) -> dict[str, Parameter | Buffer]:
+def _load_parameters(request: HttpRequest) -> dict[str, Parameter | Buffer]:
     """Load parameters, files decoded. Whether files are wanted is the control plane's business."""
     loaded: dict[str, Parameter | Buffer] = {}
     for name, value in _parameters(request).items():

@@ -1,4 +1,4 @@
-"""`Request` with its answer, `Response` as handlers make it, and its bytes on the wire."""
+"""`HttpRequest` with its answer, `HttpResponse` as handlers make it, and its bytes on the wire."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer
 
 if TYPE_CHECKING:
-    from slacktide.frontends.http.router import Receiver, Route
+    from slacktide.frontends.http.router import HttpRoute, Receiver
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
-class Request:
+class HttpRequest:
     """One request on its way through a connection, with its answer.
 
     Handlers read its first part; the rest is its connection's business.
@@ -92,13 +92,13 @@ class Request:
         self.awaits_continue = False
         self.opened = False
         """Routed, past the gate."""
-        self.route: Route | None = None
+        self.route: HttpRoute | None = None
         self.receiver: Receiver | None = None
         self.charged = 0
         """Bytes of the common buffer it holds."""
         self.linger = False
         """Its answer goes out before its body has come in."""
-        self.response: Response | None = None
+        self.response: HttpResponse | None = None
 
     def refused(self, reason: Reason, message: str) -> None:
         """Have the receiver count that the connection itself turned the request away."""
@@ -111,7 +111,7 @@ class Request:
             self.receiver.abandon(self, reason)
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """One answer. `body` is sent as it is, piece by piece; `extra` are whole header lines."""
 
     status: int = 200
@@ -124,21 +124,21 @@ class Response(NamedTuple):
         return sum(map(len, self.body))
 
 
-def json_response(document: object, status: int = 200) -> Response:
-    return Response(status, (orjson.dumps(document),))
+def json_response(document: object, status: int = 200) -> HttpResponse:
+    return HttpResponse(status, (orjson.dumps(document),))
 
 
-def error_response(status: int, message: str, *, extra: bytes = b"") -> Response:
+def error_response(status: int, message: str, *, extra: bytes = b"") -> HttpResponse:
     """Every error has this one form; stock clients read `error`."""
-    return Response(status, (orjson.dumps({"error": message}),), JSON, extra)
+    return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
 
 
-def failure_response(error: Exception, *, triton_strict: bool = False) -> Response:
+def failure_response(error: Exception, *, triton_strict: bool = False) -> HttpResponse:
     """The answer to a request whose handling raised."""
     return refusal_response(refusal_of(error, triton_strict=triton_strict))
 
 
-def refusal_response(refusal: Refusal) -> Response:
+def refusal_response(refusal: Refusal) -> HttpResponse:
     status = refusal.status.http
     extra = retry_after(status, refusal.retry_after_s)
     return error_response(status, refusal.message, extra=extra)
@@ -172,7 +172,7 @@ _STATUS_LINES = {
 }
 
 
-def render_head(response: Response, length: int, *, close: bool, keep_alive_1_0: bool) -> bytes:
+def render_head(response: HttpResponse, length: int, *, close: bool, keep_alive_1_0: bool) -> bytes:
     """Status line and headers. `length` is that of the body as sent."""
     connection = b""
     if close:

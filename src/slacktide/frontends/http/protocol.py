@@ -27,10 +27,10 @@ from typing import cast
 from slacktide.domain import Reason
 from slacktide.frontends.http.admission import open_request, place_for
 from slacktide.frontends.http.compression import chosen_encoding, compressed
-from slacktide.frontends.http.hub import Hub
+from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
-    Request,
-    Response,
+    HttpRequest,
+    HttpResponse,
     cors_lines,
     error_response,
     failure_response,
@@ -47,13 +47,13 @@ _JOIN_BYTES = 64 * 1024
 """Answers up to this length are joined into one write; longer ones go as a vector."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
         "_clogged_since",
         "_close_by",
-        "_hub",
+        "_context",
         "_now",
         "_pumping",
         "_queued",
@@ -70,11 +70,11 @@ class Connection(asyncio.BufferedProtocol):
     _transport: asyncio.Transport
     _reader: RequestReader
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self._now = hub.clock()
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
+        self._now = context.clock()
         """When the last bytes came."""
-        self._waiting: deque[Request] = deque()
+        self._waiting: deque[HttpRequest] = deque()
         """Requests with their handlers, or answered but not yet written."""
         self._sink: memoryview | None = None
         """What is left to fill of the current body, if it goes past the parser."""
@@ -98,30 +98,30 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.client = str(peer[0]).removeprefix("::ffff:")
-        self._reader = RequestReader(self._hub, self.client, str(peer or ""))
+        self._reader = RequestReader(self._context, self.client, str(peer or ""))
         # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
-        self._transport.set_write_buffer_limits(high=self._hub.settings.write_high_bytes)
-        self._hub.joined(self)
-        if len(self._hub.connections) > self._hub.settings.max_connections:
+        self._transport.set_write_buffer_limits(high=self._context.settings.write_high_bytes)
+        self._context.joined(self)
+        if len(self._context.connections) > self._context.settings.max_connections:
             self._fail(503, Reason.CLIENT_LIMIT, "too many connections")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._sink is not None:
             return self._sink
         if self._skip:
-            return self._hub.scratch[: self._skip]
-        return self._hub.scratch
+            return self._context.scratch[: self._skip]
+        return self._context.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._now = self._hub.clock()
+        self._now = self._context.clock()
         if self._sink is not None:
             self._filled(nbytes)
         elif self._skip:
             self._skip -= nbytes
-            if self._hub.draining:
+            if self._context.draining:
                 self.start_drain()
         elif not self._reader.ended:
-            data, turns = self._hub.scratch[:nbytes], self._hub.turns
+            data, turns = self._context.scratch[:nbytes], self._context.turns
             if turns.open_to(self.client):
                 since = turns.clock()
                 self._feed(data)
@@ -137,11 +137,11 @@ class Connection(asyncio.BufferedProtocol):
         self._leave()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hub.left(self)
+        self._context.left(self)
         self._leave()
 
     def pause_writing(self) -> None:
-        self._clogged_since = self._hub.clock()
+        self._clogged_since = self._context.clock()
         self._update_reading()
 
     def resume_writing(self) -> None:
@@ -160,7 +160,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Look at the clock: enforce every time-out of this connection."""
-        settings = self._hub.settings
+        settings = self._context.settings
         current = self._reader.current
         if self._close_by is not None:
             if now >= self._close_by:
@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_turn(self) -> None:
         if self._may_go_on() and not self._queued:
             self._queued = True
-            self._hub.turns.wait(self.client, self.go_on)
+            self._context.turns.wait(self.client, self.go_on)
 
     def _may_go_on(self) -> bool:
         """Whether the reader holds bytes and nothing else is to be done before them."""
@@ -217,12 +217,12 @@ class Connection(asyncio.BufferedProtocol):
         if current is not None and current.headers_done and current.body_since is None:
             self._await_body(current)
 
-    def _await_body(self, current: Request) -> None:
+    def _await_body(self, current: HttpRequest) -> None:
         """The headers of `current` are here, its body is not: choose where it goes."""
         current.body_since = self._now
-        open_request(self._hub, current)
+        open_request(self._context, current)
         if current.response is None and not current.chunked:
-            sink = place_for(self._hub, current)
+            sink = place_for(self._context, current)
             if sink is not None:
                 piece = b"".join(current.pieces)
                 sink[: len(piece)] = piece
@@ -234,14 +234,14 @@ class Connection(asyncio.BufferedProtocol):
             current.awaits_continue = True
         self._pump()
 
-    def _refuse_body(self, current: Request) -> None:
+    def _refuse_body(self, current: HttpRequest) -> None:
         """Queue an answer that comes before its body; pass over the body if it is short."""
         missing = current.length - current.filled
         if (
             current.chunked
             or current.awaits_continue
             or b"expect" in current.headers
-            or missing > self._hub.settings.skip_bytes
+            or missing > self._context.settings.skip_bytes
         ):
             current.keep_alive = False
             current.linger = True
@@ -265,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, status: int, reason: Reason, message: str) -> None:
         """The connection itself refuses what it is receiving, and closes after the answer."""
-        current = self._reader.current or Request(self._now, self.client)
+        current = self._reader.current or HttpRequest(self._now, self.client)
         if current.response is None:
             current.refused(reason, message)
             current.response = error_response(status, message, extra=retry_after(status, None))
@@ -289,7 +289,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._write(waiting.popleft())
                 elif (
                     backlog
-                    and len(waiting) < self._hub.settings.max_pipelined
+                    and len(waiting) < self._context.settings.max_pipelined
                     and self._clogged_since is None
                 ):
                     request = backlog.popleft()
@@ -306,10 +306,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
         self._update_reading()
 
-    def _handle(self, request: Request) -> None:
+    def _handle(self, request: HttpRequest) -> None:
         """Take a whole request to its handler."""
         if not request.opened and request.response is None:
-            open_request(self._hub, request)
+            open_request(self._context, request)
         if request.response is not None:
             return
 
@@ -326,41 +326,43 @@ class Connection(asyncio.BufferedProtocol):
             assert route is not None
             assert callable(route.handler)
             answer = route.handler(request)
-            if isinstance(answer, Response):
+            if isinstance(answer, HttpResponse):
                 respond(answer)
             else:
-                self._hub.later(answer, respond)
+                self._context.later(answer, respond)
         except Exception as error:
             request.abandoned(Reason.RUNTIME_ERROR)
-            respond(failure_response(error, triton_strict=self._hub.settings.triton_strict))
+            respond(failure_response(error, triton_strict=self._context.settings.triton_strict))
 
-    def _respond(self, request: Request, response: Response) -> None:
+    def _respond(self, request: HttpRequest, response: HttpResponse) -> None:
         """Here is the answer to `request`: it goes out in its turn, compressed if that pays."""
         accept = request.headers.get(b"accept-encoding")
         if accept:
-            hub, settings = self._hub, self._hub.settings
+            context, settings = self._context, self._context.settings
             worth = settings.compress_min_bytes <= response.length <= settings.compress_max_bytes
             encoding = chosen_encoding(accept) if worth else b""
             if encoding:
-                smaller = hub.unpacker.beside(self.client, partial(compressed, response, encoding))
-                hub.later(smaller, partial(self._settle, request))
+                smaller = context.unpacker.beside(
+                    self.client, partial(compressed, response, encoding)
+                )
+                context.later(smaller, partial(self._settle, request))
                 return
         self._settle(request, response)
 
-    def _settle(self, request: Request, response: Response) -> None:
+    def _settle(self, request: HttpRequest, response: HttpResponse) -> None:
         if request.response is None:
             request.response = response
             self._pump()
 
-    def _write(self, request: Request) -> None:
+    def _write(self, request: HttpRequest) -> None:
         response = request.response
         assert response is not None
         length = response.length
-        last = self._hub.draining and not (
+        last = self._context.draining and not (
             self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
         close = last or not request.keep_alive
-        origins = self._hub.settings.allowed_origins
+        origins = self._context.settings.allowed_origins
         if origins:
             lines = cors_lines(request.headers, origins)
             response = response._replace(extra=response.extra + lines)
@@ -376,23 +378,23 @@ class Connection(asyncio.BufferedProtocol):
         if close:
             self._close(linger=request.linger or self._skip > 0)
 
-    def _finished(self, request: Request, status: int, length: int) -> None:
-        hub = self._hub
+    def _finished(self, request: HttpRequest, status: int, length: int) -> None:
+        context = self._context
         if request.charged:
-            hub.release(request)
-        if hub.access_log is not None:
-            hub.record(request, status, length)
+            context.release(request)
+        if context.access_log is not None:
+            context.record(request, status, length)
 
     def _close(self, *, linger: bool) -> None:
         """The last answer is written: end, as soon as the client can have read it."""
         self._skip = 0
-        settings = self._hub.settings
+        settings = self._context.settings
         if linger and not self._transport.is_closing():
-            self._close_by = self._hub.clock() + settings.linger_s
+            self._close_by = self._context.clock() + settings.linger_s
             if self._transport.can_write_eof():
                 self._transport.write_eof()
         else:
-            self._close_by = self._hub.clock() + settings.write_timeout_s
+            self._close_by = self._context.clock() + settings.write_timeout_s
             self._transport.close()
         # Requests behind a last answer are not answered: their client has been told so.
         self._abandon_all()
@@ -441,7 +443,7 @@ class Connection(asyncio.BufferedProtocol):
         if wanted is not self._reading and not self._transport.is_closing():
             self._reading = wanted
             if wanted:
-                self._reading_since = self._hub.clock()
+                self._reading_since = self._context.clock()
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import httptools
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.chunked import ChunkedBody, Refusal
-from slacktide.frontends.http.hub import Hub
-from slacktide.frontends.http.messages import Request
+from slacktide.frontends.http.chunked import ChunkedBody, HttpRefusal
+from slacktide.frontends.http.context import HttpContext
+from slacktide.frontends.http.messages import HttpRequest
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import status_of
@@ -79,9 +79,9 @@ class RequestReader:
         "_chunked",
         "_client",
         "_connection",
+        "_context",
         "_count",
         "_head",
-        "_hub",
         "_kept",
         "_max_header_bytes",
         "_max_headers",
@@ -94,12 +94,12 @@ class RequestReader:
         "ready",
     )
 
-    def __init__(self, hub: Hub, client: str, connection: str = "") -> None:
-        self._hub = hub
+    def __init__(self, context: HttpContext, client: str, connection: str = "") -> None:
+        self._context = context
         self._client = client
         self._connection = connection
-        self._max_header_bytes = hub.settings.max_header_bytes
-        self._max_headers = hub.settings.max_headers
+        self._max_header_bytes = context.settings.max_header_bytes
+        self._max_headers = context.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
         """None: it has not seen the end of the last request, and another is needed."""
         self._kept: _KeptHead | None = None
@@ -112,9 +112,9 @@ class RequestReader:
         self._chunked: ChunkedBody | None = None
         self.held = b""
         """What waits for the next call of `feed`."""
-        self._refusal: Refusal | None = None
-        self.current: Request | None = None
-        self.ready: deque[Request] = deque()
+        self._refusal: HttpRefusal | None = None
+        self.current: HttpRequest | None = None
+        self.ready: deque[HttpRequest] = deque()
         self.ended = False
         """Nothing more is taken: the last request has been read, or reading has failed."""
 
@@ -127,7 +127,7 @@ class RequestReader:
         """Keep `data` for the next call of `feed`."""
         self.held += data
 
-    def feed(self, data: Buffer, now: float) -> Refusal | None:
+    def feed(self, data: Buffer, now: float) -> HttpRefusal | None:
         """Take the next bytes, behind those that are held. A refusal ends the connection."""
         self._now = now
         raw = bytes(data)
@@ -155,7 +155,7 @@ class RequestReader:
         """The rest of the current body does not come through here; what follows it will."""
         self._parser = None
 
-    def complete(self, request: Request) -> None:
+    def complete(self, request: HttpRequest) -> None:
         """All of this request that will be read has been read."""
         self.current = None
         self.ready.append(request)
@@ -177,7 +177,7 @@ class RequestReader:
         if current is None:
             kept = self._kept
             if kept is not None and raw.startswith(kept.raw, at):
-                self.current = current = Request(self._now, self._client, self._connection)
+                self.current = current = HttpRequest(self._now, self._client, self._connection)
                 _, current.method, current.target, current.headers, current.length = kept
                 current.headers_done = current.keep_alive = True
                 return self._begin_body(current, raw, at + len(kept.raw), unheard=True)
@@ -185,7 +185,7 @@ class RequestReader:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
                     return at
-            self.current = current = Request(self._now, self._client, self._connection)
+            self.current = current = HttpRequest(self._now, self._client, self._connection)
             stop = raw.find(_END_OF_HEAD, at) + 4
             if stop < 4:
                 self._head += raw[at : at + self._max_header_bytes + 1]
@@ -273,11 +273,13 @@ class RequestReader:
 
     # ---------------------------------------------------------------- bodies
 
-    def _begin_body(self, current: Request, raw: bytes, at: int, *, unheard: bool = False) -> int:
+    def _begin_body(
+        self, current: HttpRequest, raw: bytes, at: int, *, unheard: bool = False
+    ) -> int:
         """Behind the head of `current`, of which the parser has not heard if it is `unheard`.
         Returns the end of what is here of a body with a length."""
         if current.chunked:
-            settings = self._hub.settings
+            settings = self._context.settings
             self._chunked = ChunkedBody(
                 max_framing=self._max_header_bytes, max_chunks=settings.max_chunks
             )
@@ -298,7 +300,7 @@ class RequestReader:
     def _take_chunks(self, body: ChunkedBody, raw: bytes, at: int, lines: int) -> tuple[int, int]:
         current = self.current
         assert current is not None
-        limit = current.limit or self._hub.settings.max_request_bytes
+        limit = current.limit or self._context.settings.max_request_bytes
         at, lines = body.take(raw, at, limit=limit, lines=lines)
         if body.data:
             self._keep(current, b"".join(body.data))
@@ -310,13 +312,13 @@ class RequestReader:
             self.complete(current)
         return at, lines
 
-    def _keep(self, current: Request, data: bytes) -> None:
+    def _keep(self, current: HttpRequest, data: bytes) -> None:
         """Keep what has been decoded of a chunked body, in private memory that is counted."""
         current.filled += len(data)
         try:
-            self._hub.charge(current, len(data))
+            self._context.charge(current, len(data))
         except WireError as error:
-            strict = self._hub.settings.triton_strict
+            strict = self._context.settings.triton_strict
             self._refuse(
                 status_of(error.reason, triton_strict=strict).http, error.message, error.reason
             )
@@ -333,7 +335,7 @@ class RequestReader:
         current = self.current
         assert current is not None
         current.target += url
-        if len(current.target) > self._hub.settings.max_target_bytes:
+        if len(current.target) > self._context.settings.max_target_bytes:
             self._stop(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -379,4 +381,4 @@ class RequestReader:
         raise _StopParsingError
 
     def _refuse(self, status: int, message: str, reason: Reason = Reason.BAD_INPUT) -> None:
-        self._refusal = Refusal(status, reason, message)
+        self._refusal = HttpRefusal(status, reason, message)

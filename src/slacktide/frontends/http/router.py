@@ -11,11 +11,11 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.messages import Request, Response
-from slacktide.frontends.ports import Group
+from slacktide.frontends.http.messages import HttpRequest, HttpResponse
+from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.errors import BadField
 
-Handler = Callable[[Request], Response | Awaitable[Response]]
+Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
 """Takes a whole request. May raise WireError or ControlError."""
 
 
@@ -26,36 +26,36 @@ class Receiver(Protocol):
     `refuse` or `abandon` may end it at any time after `open`.
     """
 
-    def open(self, request: Request) -> Response | None:
+    def open(self, request: HttpRequest) -> HttpResponse | None:
         """The headers are here. A response refuses the request. May raise WireError."""
         ...
 
-    def announce(self, request: Request, length: int) -> memoryview | Response:
+    def announce(self, request: HttpRequest, length: int) -> memoryview | HttpResponse:
         """`length` bytes are to come. Where to receive them, or the refusal."""
         ...
 
-    def submit(self, request: Request, respond: Callable[[Response], None]) -> None:
+    def submit(self, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
         """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
         at any time."""
         ...
 
-    def refuse(self, request: Request, reason: Reason, message: str) -> None:
+    def refuse(self, request: HttpRequest, reason: Reason, message: str) -> None:
         """The connection has refused the request itself; it is only to be counted."""
         ...
 
-    def abandon(self, request: Request, reason: Reason) -> None:
+    def abandon(self, request: HttpRequest, reason: Reason) -> None:
         """Nobody waits for the answer any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class HttpRoute:
     """One endpoint. `pattern` has `{name}` where a path segment is a parameter."""
 
     method: str
     pattern: str
     handler: Handler | Receiver
-    group: Group
+    group: EndpointGroup
 
     @property
     def receiver(self) -> Receiver | None:
@@ -65,7 +65,7 @@ class Route:
 class Match(NamedTuple):
     """The routes of a path, by method, and the parameters in it."""
 
-    routes: Mapping[str, Route]
+    routes: Mapping[str, HttpRoute]
     params: Mapping[str, str]
 
 
@@ -74,7 +74,7 @@ class _Node:
     literal: dict[str, _Node] = field(default_factory=dict)
     parameter: _Node | None = None
     name: str = ""
-    routes: dict[str, Route] = field(default_factory=dict)
+    routes: dict[str, HttpRoute] = field(default_factory=dict)
 
 
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -88,13 +88,13 @@ class Router:
     Raises ValueError if two routes have the same method and path, or name a parameter twice.
     """
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[HttpRoute]) -> None:
         self._root = _Node()
         self._cache: dict[bytes, Match] = {}
         for route in routes:
             self._add(route)
 
-    def _add(self, route: Route) -> None:
+    def _add(self, route: HttpRoute) -> None:
         node = self._root
         for segment in route.pattern.strip("/").split("/"):
             if segment.startswith("{"):

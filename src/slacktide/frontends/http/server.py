@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 
-from slacktide.frontends.http.hub import Hub
-from slacktide.frontends.http.protocol import Connection
-from slacktide.frontends.http.router import Route, Router
+from slacktide.frontends.http.context import HttpContext
+from slacktide.frontends.http.protocol import HttpConnection
+from slacktide.frontends.http.router import HttpRoute, Router
 from slacktide.frontends.ports import AccessLog
 from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import HttpSettings
@@ -24,13 +24,13 @@ _BACKLOG = 1024
 class HttpServer:
     """One listening port with a table of routes.
 
-    `authorize` guards every route (hub.py); `access_log` hears of every answer; `clock` is
+    `authorize` guards every route (security.py); `access_log` hears of every answer; `clock` is
     monotonic seconds, the same that deadlines are counted on.
     """
 
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[HttpRoute],
         settings: HttpSettings | None = None,
         *,
         authorize: Authorize | None = None,
@@ -40,7 +40,9 @@ class HttpServer:
     ) -> None:
         """`unpacker`: closed with the server; None: one of its own."""
         settings = settings or HttpSettings()
-        self._hub = Hub(Router(routes), settings, authorize, access_log, clock, unpacker)
+        self._context = HttpContext(
+            Router(routes), settings, authorize, access_log, clock, unpacker
+        )
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._port: int | None = None
@@ -49,15 +51,15 @@ class HttpServer:
         """Bind and listen; port 0 takes a free one. Raises OSError if it cannot."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: Connection(self._hub),
+            lambda: HttpConnection(self._context),
             host,
             port,
             ssl=ssl,
             backlog=_BACKLOG,
-            ssl_handshake_timeout=None if ssl is None else self._hub.settings.header_timeout_s,
+            ssl_handshake_timeout=None if ssl is None else self._context.settings.header_timeout_s,
         )
         self._port = int(self._server.sockets[0].getsockname()[1])
-        self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
+        self._timer = loop.call_later(self._context.settings.tick_s, self._tick)
 
     @property
     def port(self) -> int:
@@ -69,7 +71,7 @@ class HttpServer:
     @property
     def connections(self) -> int:
         """Open connections."""
-        return len(self._hub.connections)
+        return len(self._context.connections)
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Stop listening, answer what is here, close connections with their last answer.
@@ -78,13 +80,13 @@ class HttpServer:
         """
         if self._server is not None:
             self._server.close()
-        self._hub.draining = True
-        for connection in list(self._hub.connections):
+        self._context.draining = True
+        for connection in list(self._context.connections):
             connection.start_drain()
         try:
             async with asyncio.timeout(timeout_s):
-                while self._hub.connections:
-                    await self._hub.emptied.wait()
+                while self._context.connections:
+                    await self._context.emptied.wait()
         except TimeoutError:
             return False
         return True
@@ -95,21 +97,21 @@ class HttpServer:
             self._timer.cancel()
         if self._server is not None:
             self._server.close()
-        for connection in list(self._hub.connections):
+        for connection in list(self._context.connections):
             connection.abort()
-        while self._hub.connections:
-            await self._hub.emptied.wait()
-        self._hub.unpacker.close()
+        while self._context.connections:
+            await self._context.emptied.wait()
+        self._context.unpacker.close()
         if self._server is not None:
             await self._server.wait_closed()
             self._server = None
 
     def _tick(self) -> None:
-        now = self._hub.clock()
-        for connection in list(self._hub.connections):
+        now = self._context.clock()
+        for connection in list(self._context.connections):
             try:
                 connection.check(now)
             except Exception:
                 log.exception("checking the time-outs of a connection failed")
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._hub.settings.tick_s, self._tick)
+        self._timer = loop.call_later(self._context.settings.tick_s, self._tick)

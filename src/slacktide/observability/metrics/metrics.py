@@ -8,7 +8,7 @@ from itertools import chain
 
 from slacktide.cluster import PodAllocator
 from slacktide.executors.arena import MemoryBudget
-from slacktide.frontends.http import Route
+from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
@@ -88,6 +88,6 @@ def _with_old_names(families: Iterable[Family]) -> Iterator[Family]:
             yield Family(old, family.kind, f"Old name of {family.name}", family.samples)
 
 
-def metrics_routes(metrics: Metrics) -> tuple[Route, ...]:
+def metrics_routes(metrics: Metrics) -> tuple[HttpRoute, ...]:
     """What the metrics port serves: GET /metrics."""
     return routes_of(lambda: (200, CONTENT_TYPE, metrics.render()))

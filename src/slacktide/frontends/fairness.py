@@ -1,11 +1,11 @@
-"""Who gets how much of the event loop, and of what works beside it: clients take turns.
+"""Fair shares of the event loop, and of what works beside it: clients take turns.
 
 A turn of the loop reads every connection that has bytes. One client's bytes (requests in a
 pipeline, chunks of a byte each, a thousand connections) could make it as long as they liked, and
-everybody behind them would wait. So the time that each address costs is added up (`Turns`), and
+all other clients would wait. So the time that each address costs is added up (`FairLoop`), and
 what comes from one that has had its share of this turn is kept for later turns. Work that cannot be
-cut into short pieces is done beside the loop, one piece at a time (`Line`). In both, addresses come
-in turn, and each address's own in the order they came (`ByClient`).
+cut into short pieces is done beside the loop, one piece at a time (`FairThread`). In both,
+addresses come in turn, and each address's own in the order they came (`FairQueue`).
 
 Time is what is shared because it is what others lose; counts would have to guess it.
 """
@@ -30,7 +30,7 @@ WAITING_S = 0.004
 it goes before."""
 
 
-class ByClient(Generic[T]):
+class FairQueue(Generic[T]):
     """A queue in which clients come in turn."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ByClient(Generic[T]):
         return client, item
 
 
-class Turns:
+class FairLoop:
     """One for each port."""
 
     __slots__ = ("_due", "_queue", "_spent", "clock")
@@ -65,7 +65,7 @@ class Turns:
         self.clock = clock
         self._spent: dict[str, float] = {}
         """Seconds of this turn, by address."""
-        self._queue: ByClient[Callable[[], None]] = ByClient()
+        self._queue: FairQueue[Callable[[], None]] = FairQueue()
         self._due = False
 
     @property
@@ -110,15 +110,15 @@ class Turns:
             self._arm()
 
 
-class Line:
+class FairThread:
     """Work in a thread beside the loop, one piece at a time, clients in turn."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: ThreadPoolExecutor | None = None
-        self._queue: ByClient[
+        self._queue: FairQueue[
             tuple[Callable[[], Any], AbstractContextManager[None], asyncio.Future[Any]]
-        ] = ByClient()
+        ] = FairQueue()
         self._worker: asyncio.Task[None] | None = None
 
     def ask(

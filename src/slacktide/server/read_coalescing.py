@@ -1,4 +1,4 @@
-"""`Moderation`: on a core shared with the models, look at the sockets less often while they run.
+"""`ReadCoalescing`: on a core shared with the models, read sockets less often while they run.
 
 Where the loop has no core of its own, every arrival pushes a running model aside, and finds its own
 code and data gone from the caches: 250 µs for a request that takes 70 µs among others (measured;
@@ -26,7 +26,7 @@ WEIGHT = 0.05
 """Of the newest gap between arrivals in their average."""
 
 
-class Moderation:
+class ReadCoalescing:
     """When to pause, and when what comes is taken to have come. One for each loop."""
 
     def __init__(self, cores: int) -> None:

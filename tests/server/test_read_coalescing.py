@@ -7,22 +7,22 @@ import time
 
 import pytest
 
-from slacktide.server.moderation import LONGEST, Moderation
+from slacktide.server.read_coalescing import LONGEST, ReadCoalescing
 
 
 def busy(rate, *, cores=1):
     """A moderation that has seen requests come at `rate` a second for a while, and the time."""
-    moderation = Moderation(cores)
+    coalescing = ReadCoalescing(cores)
     now = 0.0
     for _ in range(500):
         now += 1.0 / rate
-        moderation.arrived(1, now=now)
-    return moderation, now
+        coalescing.arrived(1, now=now)
+    return coalescing, now
 
 
 def ask(pair, *, end=0.010, batch=0.010, lane_cores=1):
-    moderation, now = pair
-    return moderation.pause_for(
+    coalescing, now = pair
+    return coalescing.pause_for(
         now=now, soonest_end=now + end, shortest_batch=batch, lane_cores=lane_cores
     )
 
@@ -50,9 +50,9 @@ def test_a_report_ends_the_pause():
     reader, writer = os.pipe()
     try:
         os.write(writer, b"done")
-        moderation, _ = busy(1000)
+        coalescing, _ = busy(1000)
         begin = time.monotonic()
-        moderation.pause(30.0, [reader], now=begin)
+        coalescing.pause(30.0, [reader], now=begin)
         assert time.monotonic() - begin < 30.0
     finally:
         os.close(reader)
@@ -60,8 +60,8 @@ def test_a_report_ends_the_pause():
 
 
 def test_what_comes_during_a_pause_came_at_its_beginning():
-    moderation, _ = busy(1000)
-    moderation.pause(0.0, [], now=123.0)
-    assert moderation.arrival_clock() == 123.0
-    moderation.resume()
-    assert moderation.arrival_clock() == pytest.approx(time.monotonic(), abs=10.0)
+    coalescing, _ = busy(1000)
+    coalescing.pause(0.0, [], now=123.0)
+    assert coalescing.arrival_clock() == 123.0
+    coalescing.resume()
+    assert coalescing.arrival_clock() == pytest.approx(time.monotonic(), abs=10.0)

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
-from slacktide.frontends.http.messages import Request, Response, failure_response
+from slacktide.frontends.fairness import FairLoop
+from slacktide.frontends.http.messages import HttpRequest, HttpResponse, failure_response
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import HttpSettings
-from slacktide.frontends.turns import Turns
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.errors import WireError
 
 if TYPE_CHECKING:
-    from slacktide.frontends.http.protocol import Connection
+    from slacktide.frontends.http.protocol import HttpConnection
 
 log = logging.getLogger(__name__)
 
 
-class Hub:
+class HttpContext:
     """The shared side of connections. Bounds what no single connection can see."""
 
     def __init__(
@@ -43,7 +43,7 @@ class Hub:
         self.authorize = authorize
         self.access_log = access_log
         self.clock = clock
-        self.connections: set[Connection] = set()
+        self.connections: set[HttpConnection] = set()
         self.emptied = asyncio.Event()
         """Set when the last connection has gone."""
         self.draining = False
@@ -52,19 +52,19 @@ class Hub:
         """Of bodies held outside shared memory, by client."""
         self.scratch = memoryview(bytearray(settings.receive_bytes))
         """Where every connection receives: filled and read out within one callback of the loop."""
-        self.turns = Turns()
-        self._tasks: set[asyncio.Future[Response]] = set()
+        self.turns = FairLoop()
+        self._tasks: set[asyncio.Future[HttpResponse]] = set()
 
-    def joined(self, connection: Connection) -> None:
+    def joined(self, connection: HttpConnection) -> None:
         self.connections.add(connection)
         self.emptied.clear()
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: HttpConnection) -> None:
         self.connections.discard(connection)
         if not self.connections:
             self.emptied.set()
 
-    def charge(self, request: Request, size: int) -> None:
+    def charge(self, request: HttpRequest, size: int) -> None:
         """Take `size` bytes of the common buffer for its body. Raises WireError if there are none,
         or this client has its part."""
         try:
@@ -74,18 +74,20 @@ class Hub:
             raise WireError(Reason.MEMORY_LIMIT, message) from None
         request.charged += size
 
-    def release(self, request: Request) -> None:
+    def release(self, request: HttpRequest) -> None:
         """Give back what `charge` took."""
         if request.charged:
             self.buffers.release(request.charged, request.client)
             request.charged = 0
 
-    def later(self, answer: Awaitable[Response], respond: Callable[[Response], None]) -> None:
+    def later(
+        self, answer: Awaitable[HttpResponse], respond: Callable[[HttpResponse], None]
+    ) -> None:
         """Respond with what a coroutine returns. It runs to its end even if the client leaves."""
         task = asyncio.ensure_future(answer)
         self._tasks.add(task)
 
-        def done(task: asyncio.Future[Response]) -> None:
+        def done(task: asyncio.Future[HttpResponse]) -> None:
             self._tasks.discard(task)
             if task.cancelled():
                 return
@@ -97,7 +99,7 @@ class Hub:
 
         task.add_done_callback(done)
 
-    def record(self, request: Request, status: int, bytes_sent: int) -> None:
+    def record(self, request: HttpRequest, status: int, bytes_sent: int) -> None:
         """Tell the access log. It cannot hurt: what it raises is logged."""
         if self.access_log is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from slacktide.frontends.turns import SHARE_S, WAITING_S, Turns
+from slacktide.frontends.fairness import SHARE_S, WAITING_S, FairLoop
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 class Busy:
     """A connection with so many pieces of work, each half of what a turn has for them."""
 
-    def __init__(self, turns: Turns, clock: Clock, log: list[str], client: str, pieces: int):
+    def __init__(self, turns: FairLoop, clock: Clock, log: list[str], client: str, pieces: int):
         self.turns, self.clock, self.log = turns, clock, log
         self.client, self.pieces = client, pieces
 
@@ -40,7 +40,7 @@ async def a_turn() -> None:
 def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn():
     async def body():
         clock = Clock()
-        turns = Turns(clock)
+        turns = FairLoop(clock)
         since = clock()
         clock.now += SHARE_S
         turns.spent("greedy", since)
@@ -55,7 +55,7 @@ def test_a_client_that_has_had_its_share_is_shut_out_until_the_next_turn():
 def test_those_that_wait_take_turns_by_address_and_a_turn_ends_with_the_piece_that_fills_it():
     async def body():
         clock = Clock()
-        turns, log = Turns(clock), []
+        turns, log = FairLoop(clock), []
         for pieces in (5, 5, 5):
             turns.wait("many", Busy(turns, clock, log, "many", pieces).go_on)
         turns.wait("one", Busy(turns, clock, log, "one", 2).go_on)
@@ -77,7 +77,7 @@ def test_a_piece_of_work_that_fails_does_not_stop_the_others():
         complaints = []
         asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
         clock = Clock()
-        turns, log = Turns(clock), []
+        turns, log = FairLoop(clock), []
 
         class Broken:
             client = "broken"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.server.alarm import Alarm
+from slacktide.server.driver_timer import DriverTimer
 
 
 class Loop:
@@ -43,45 +43,45 @@ def fired():
 
 
 @pytest.fixture
-def alarm(loop, fired):
-    return Alarm(loop, lambda: loop.now, lambda: fired.append(loop.now))
+def timer(loop, fired):
+    return DriverTimer(loop, lambda: loop.now, lambda: fired.append(loop.now))
 
 
-def test_a_timer_that_fires_soon_enough_is_left_alone(alarm, loop):
-    alarm.set(1.0)
-    alarm.set(2.0)
+def test_a_timer_that_fires_soon_enough_is_left_alone(timer, loop):
+    timer.set(1.0)
+    timer.set(2.0)
     assert loop.pending == [1.0]
-    alarm.set(0.5)
+    timer.set(0.5)
     assert loop.pending == [0.5]
 
 
-def test_patience_of_one_time_does_not_delay_another(alarm, loop):
-    alarm.set(1.0, patience=0.004)
+def test_patience_of_one_time_does_not_delay_another(timer, loop):
+    timer.set(1.0, patience=0.004)
     assert loop.pending == [1.004]
-    alarm.set(1.001)  # a lane has become free and wants to be asked on time
+    timer.set(1.001)  # a lane has become free and wants to be asked on time
     assert loop.pending == [1.001]
 
 
-def test_what_is_due_is_taken_once_with_whatever_comes_first(alarm, loop):
-    alarm.set(1.0, patience=0.004)
-    assert not alarm.take_due(now=0.999)
-    assert alarm.take_due(now=1.0)
-    assert not alarm.take_due(now=1.0)
+def test_what_is_due_is_taken_once_with_whatever_comes_first(timer, loop):
+    timer.set(1.0, patience=0.004)
+    assert not timer.take_due(now=0.999)
+    assert timer.take_due(now=1.0)
+    assert not timer.take_due(now=1.0)
     assert loop.pending == []
 
 
-def test_the_earliest_time_asked_for_counts_as_due(alarm):
-    alarm.set(1.003)
-    alarm.set(1.001, patience=0.004)  # the timer at 1.003 is early enough for it
-    assert alarm.take_due(now=1.002)
+def test_the_earliest_time_asked_for_counts_as_due(timer):
+    timer.set(1.003)
+    timer.set(1.001, patience=0.004)  # the timer at 1.003 is early enough for it
+    assert timer.take_due(now=1.002)
 
 
-def test_it_fires_and_can_be_set_again(alarm, loop, fired):
-    alarm.set(1.0)
+def test_it_fires_and_can_be_set_again(timer, loop, fired):
+    timer.set(1.0)
     loop.now = 1.0
     loop.timers[0].call()
     assert fired == [1.0]
-    alarm.set(2.0)
+    timer.set(2.0)
     assert loop.timers[-1].at == 2.0
-    alarm.clear()
+    timer.clear()
     assert loop.timers[-1].cancelled

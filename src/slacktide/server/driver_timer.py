@@ -1,4 +1,4 @@
-"""`Alarm`: the one timer of a driver. It is set after every turn, so setting it must cost little.
+"""`DriverTimer`: the one timer of a driver. It is set after every turn, so it must cost little.
 
 What the engine waits for mostly moves away (the next batch's limit, the next request's expiry). A
 timer that fires soon enough is therefore left alone: when it fires, the engine is asked again.
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Alarm:
+class DriverTimer:
     """Calls `fire` at the time set, or earlier; never much later. Times are monotonic seconds."""
 
     def __init__(
