@@ -300,7 +300,7 @@ def test_every_route_asks_for_the_token(guarded: Any) -> None:
     ends = guarded.server.app.front_ends
     seen = set()
     for server in (ends._servers["http"], ends._servers["metrics"]):
-        for route in routes_of(server._hub.router._root):
+        for route in routes_of(server._context.router._root):
             path = re.sub(r"\{\w+\}", "matmul", route.pattern)
             seen.add(route.group)
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
@@ -371,7 +371,7 @@ def test_a_page_can_neither_load_a_model_nor_ask_for_anything(local: Any) -> Non
     )
     for name in ("http", "metrics", "control"):
         server = ends._servers[name]
-        for route in routes_of(server._hub.router._root):
+        for route in routes_of(server._context.router._root):
             path = re.sub(r"\{\w+\}", "wanted", route.pattern)
             for headers in pages:
                 answer = local.ask(server.port, route.method, path, "{}", headers)

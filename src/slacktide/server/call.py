@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slacktide.domain import BatchTiming, Cancelled, Outcome, OutcomeKind, Reason, Refused
@@ -69,55 +70,34 @@ _KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
 """The engine has the call and owes it an outcome."""
 
 
+@dataclass(slots=True, eq=False)
 class ServerCall:
     """The `InferenceCall` of a server, and the owner of its request (`RequestOwner`)."""
 
-    __slots__ = (
-        "_answer",
-        "_call_id",
-        "_length",
-        "_options",
-        "_payload",
-        "_plane",
-        "_released",
-        "_reply",
-        "_rows",
-        "_slots",
-        "_version",
-        "_version_name",
-        "_wanted",
-        "context",
-        "id",
-        "model",
-        "state",
-    )
-
-    def __init__(
-        self, plane: ServerDataPlane, model: str, version: str | None, context: CallContext
-    ) -> None:
-        self._plane = plane
-        self.model = model
-        self._version_name = version
-        self.context = context
-        self.state = _OPEN
-        self.id = plane.driver.new_id()
-        """Of its request."""
-        self._call_id = ""
-        """As the client called it."""
-        self._reply: Reply | None = None
-        """What the answer goes to; None: it is not wanted yet, or no more."""
-        self._answer: InferReply | None = None
-        self._version: LoadedVersion | None = None
-        self._options: CallOptions | None = None
-        self._wanted: tuple[int, ...] = ()
-        """Indices of the outputs asked for."""
-        self._rows = 1
-        self._length = 0
-        """Bytes of an announced body."""
-        self._slots: tuple[Slot, ...] = ()
-        self._payload: Payload | None = None
-        self._released = False
-        """The engine names the payload no more, but the body still comes into its slot."""
+    _plane: ServerDataPlane
+    id: int
+    """Of its request."""
+    model: str
+    _version_name: str | None
+    """As the client named it."""
+    context: CallContext
+    state: CallState = field(init=False, default=_OPEN)
+    _call_id: str = field(init=False, default="")
+    """As the client called it."""
+    _reply: Reply | None = field(init=False, default=None)
+    """What the answer goes to; None: it is not wanted yet, or no more."""
+    _answer: InferReply | None = field(init=False, default=None)
+    _version: LoadedVersion | None = field(init=False, default=None)
+    _options: CallOptions | None = field(init=False, default=None)
+    _wanted: tuple[int, ...] = field(init=False, default=())
+    """Indices of the outputs asked for."""
+    _rows: int = field(init=False, default=1)
+    _length: int = field(init=False, default=0)
+    """Bytes of an announced body."""
+    _slots: tuple[Slot, ...] = field(init=False, default=())
+    _payload: Payload | None = field(init=False, default=None)
+    _released: bool = field(init=False, default=False)
+    """The engine names the payload no more, but the body still comes into its slot."""
 
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 

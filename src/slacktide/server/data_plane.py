@@ -86,7 +86,7 @@ class ServerDataPlane:
 
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         """See `DataPlane.call`."""
-        return ServerCall(self, model, version, context)
+        return ServerCall(self, self.driver.new_id(), model, version, context)
 
     def absence(self, model: str, version: str | None) -> WireError:
         """Why no version answers a call."""

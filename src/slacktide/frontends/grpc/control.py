@@ -1,5 +1,8 @@
 """Health, metadata, statistics, repository: parse, ask the control plane, serialize.
 
+`HealthMethods` is grpc.health.v1, which Kubernetes' gRPC probes ask: the empty service name is the
+server (ready or not), as is the inference service's own; any other is taken as a model's name.
+
 Shared memory, tracing and logging are there too, and answered as clients expect, but not supported:
 asking for regions finds none and unregistering has nothing to do, as stock clients do both without
 being asked. Registering, and changing settings, is refused.
@@ -7,9 +10,10 @@ being asked. Registering, and changing settings, is refused.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
@@ -21,25 +25,39 @@ from slacktide.frontends.ports import ControlPlane, EndpointGroup
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.proto import messages as m
-from slacktide.wire.proto.messages import INFERENCE_SERVICE, service_methods
+from slacktide.wire.proto.messages import (
+    INFERENCE_SERVICE,
+    NOT_SERVING,
+    SERVICE_UNKNOWN,
+    SERVING,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    service_methods,
+)
 
-Request = TypeVar("Request", bound=Message)
+Answer = Callable[[GrpcCall, Any], Awaitable[Message]] | str | None
+"""What a method answers its request; a sentence: it refuses so; None: an empty message."""
+
+_SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
+_SETTINGS = "settings cannot be read or changed over the network"
 
 
-def unary(
-    request_class: type[Request], answer: Callable[[GrpcCall, Request], Awaitable[Message]]
-) -> GrpcHandler:
-    """The handler that parses a `request_class`, calls `answer` and serializes what it returns."""
+def unary(request_class: type[Message], answer_class: type[Message], answer: Answer) -> GrpcHandler:
+    """The handler that parses a `request_class` and serializes its answer."""
 
-    async def behaviour(rpc: GrpcCall) -> bytes:
+    async def handle(rpc: GrpcCall) -> bytes:
         try:
             request = request_class.FromString(await rpc.message())
         except DecodeError:
             what = request_class.DESCRIPTOR.name
             raise WireError(Reason.BAD_INPUT, f"message: not a {what}") from None
+        if answer is None:
+            return answer_class().SerializeToString()
+        if isinstance(answer, str):
+            raise ControlError("unsupported", answer)
         return (await answer(rpc, request)).SerializeToString()
 
-    return behaviour
+    return handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +68,30 @@ class ControlMethods:
 
     def table(self) -> dict[str, GrpcMethod]:
         """Method name → row."""
+        rows: dict[str, tuple[EndpointGroup, Answer]] = {
+            "ServerLive": (EndpointGroup.HEALTH, self._live),
+            "ServerReady": (EndpointGroup.HEALTH, self._ready),
+            "ModelReady": (EndpointGroup.HEALTH, self._model_ready),
+            "ServerMetadata": (EndpointGroup.METADATA, self._server),
+            "ModelMetadata": (EndpointGroup.METADATA, self._model),
+            "ModelConfig": (EndpointGroup.CONFIG, self._config),
+            "ModelStatistics": (EndpointGroup.STATISTICS, self._statistics),
+            "RepositoryIndex": (EndpointGroup.REPOSITORY, self._index),
+            "RepositoryModelLoad": (EndpointGroup.CONTROL, self._load),
+            "RepositoryModelUnload": (EndpointGroup.CONTROL, self._unload),
+            "SystemSharedMemoryStatus": (EndpointGroup.SHARED_MEMORY, None),
+            "SystemSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
+            "SystemSharedMemoryUnregister": (EndpointGroup.SHARED_MEMORY, None),
+            "CudaSharedMemoryStatus": (EndpointGroup.SHARED_MEMORY, None),
+            "CudaSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
+            "CudaSharedMemoryUnregister": (EndpointGroup.SHARED_MEMORY, None),
+            "TraceSetting": (EndpointGroup.TRACE, _SETTINGS),
+            "LogSettings": (EndpointGroup.LOGGING, _SETTINGS),
+        }
+        classes = service_methods(INFERENCE_SERVICE)
         return {
-            "ServerLive": GrpcMethod(EndpointGroup.HEALTH, unary(m.ServerLiveRequest, self._live)),
-            "ServerReady": GrpcMethod(
-                EndpointGroup.HEALTH, unary(m.ServerReadyRequest, self._ready)
-            ),
-            "ModelReady": GrpcMethod(
-                EndpointGroup.HEALTH, unary(m.ModelReadyRequest, self._model_ready)
-            ),
-            "ServerMetadata": GrpcMethod(
-                EndpointGroup.METADATA, unary(m.ServerMetadataRequest, self._server)
-            ),
-            "ModelMetadata": GrpcMethod(
-                EndpointGroup.METADATA, unary(m.ModelMetadataRequest, self._model)
-            ),
-            "ModelConfig": GrpcMethod(
-                EndpointGroup.CONFIG, unary(m.ModelConfigRequest, self._config)
-            ),
-            "ModelStatistics": GrpcMethod(
-                EndpointGroup.STATISTICS, unary(m.ModelStatisticsRequest, self._statistics)
-            ),
-            "RepositoryIndex": GrpcMethod(
-                EndpointGroup.REPOSITORY, unary(m.RepositoryIndexRequest, self._index)
-            ),
-            "RepositoryModelLoad": GrpcMethod(
-                EndpointGroup.CONTROL, unary(m.RepositoryModelLoadRequest, self._load)
-            ),
-            "RepositoryModelUnload": GrpcMethod(
-                EndpointGroup.CONTROL, unary(m.RepositoryModelUnloadRequest, self._unload)
-            ),
+            name: GrpcMethod(group, unary(*classes[name], answer))
+            for name, (group, answer) in rows.items()
         }
 
     async def _live(self, rpc: GrpcCall, request: m.ServerLiveRequest) -> Message:
@@ -162,40 +175,57 @@ def _only_repository(name: str) -> None:
         raise ControlError("unsupported", "there is one repository; leave its name empty")
 
 
-_FINDS_NOTHING = (
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryStatus",
-    "CudaSharedMemoryUnregister",
-)
-_SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
-_SETTINGS = "settings cannot be read or changed over the network"
-_REFUSED = {
-    "SystemSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
-    "CudaSharedMemoryRegister": (EndpointGroup.SHARED_MEMORY, _SHARED_MEMORY),
-    "TraceSetting": (EndpointGroup.TRACE, _SETTINGS),
-    "LogSettings": (EndpointGroup.LOGGING, _SETTINGS),
-}
+@dataclass(frozen=True, slots=True)
+class HealthMethods:
+    """The handlers. `drained` ends the watches, which would otherwise outlive the server."""
 
+    control: ControlPlane
+    poll_s: float
+    drained: asyncio.Event = field(default_factory=asyncio.Event)
 
-def unsupported_table() -> dict[str, GrpcMethod]:
-    """Method name → row."""
-    classes = service_methods(INFERENCE_SERVICE)
-    table = {name: _finds_nothing(*classes[name]) for name in _FINDS_NOTHING}
-    for name, (group, message) in _REFUSED.items():
-        table[name] = _refused(group, classes[name][0], message)
-    return table
+    def table(self) -> dict[str, GrpcMethod]:
+        """Method name → row."""
+        return {
+            "Check": GrpcMethod(
+                EndpointGroup.HEALTH, unary(HealthCheckRequest, HealthCheckResponse, self._check)
+            ),
+            "Watch": GrpcMethod(EndpointGroup.HEALTH, self._watch, streams=True),
+        }
 
+    async def _check(self, rpc: GrpcCall, request: HealthCheckRequest) -> Message:
+        return HealthCheckResponse(status=self._status(request.service))
 
-def _finds_nothing(request_class: type[Message], answer_class: type[Message]) -> GrpcMethod:
-    async def say(_rpc: GrpcCall, _request: Message) -> Message:
-        return answer_class()
+    async def _watch(self, rpc: GrpcCall) -> None:
+        """The status now and after every change; an unknown name may become known."""
+        try:
+            service = HealthCheckRequest.FromString(await rpc.message()).service
+        except DecodeError:
+            raise WireError(Reason.BAD_INPUT, "message: not a HealthCheckRequest") from None
+        said = None
+        while not self.drained.is_set():
+            try:
+                status = self._status(service)
+            except ControlError:
+                status = SERVICE_UNKNOWN
+            if status != said:
+                said = status
+                await rpc.context.write(HealthCheckResponse(status=status).SerializeToString())
+            try:
+                await asyncio.wait_for(self.drained.wait(), self.poll_s)
+            except TimeoutError:
+                continue
+        if said != NOT_SERVING:
+            await rpc.context.write(HealthCheckResponse(status=NOT_SERVING).SerializeToString())
 
-    return GrpcMethod(EndpointGroup.SHARED_MEMORY, unary(request_class, say))
-
-
-def _refused(group: EndpointGroup, request_class: type[Message], message: str) -> GrpcMethod:
-    async def refuse(_rpc: GrpcCall, _request: Message) -> Message:
-        raise ControlError("unsupported", message)
-
-    return GrpcMethod(group, unary(request_class, refuse))
+    def _status(self, service: str) -> int:
+        """Raises ControlError (not_found) for a model nobody knows."""
+        if service in ("", INFERENCE_SERVICE):
+            return SERVING if self.control.ready() else NOT_SERVING
+        if self.control.model_ready(service, None):
+            return SERVING
+        try:
+            self.control.describe(service, None)
+        except ControlError as error:
+            if error.kind == "not_found":
+                raise
+        return NOT_SERVING

@@ -10,8 +10,7 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 
-from slacktide.frontends.grpc.control import ControlMethods, unsupported_table
-from slacktide.frontends.grpc.health import HealthMethods
+from slacktide.frontends.grpc.control import ControlMethods, HealthMethods
 from slacktide.frontends.grpc.inference import ModelInfer
 from slacktide.frontends.grpc.rpc import CallFrame, GrpcMethod, MessageTimeouts
 from slacktide.frontends.grpc.stream import ModelStreamInfer
@@ -52,7 +51,6 @@ class GrpcServer:
             "ModelInfer": GrpcMethod(EndpointGroup.INFERENCE, infer),
             "ModelStreamInfer": GrpcMethod(EndpointGroup.INFERENCE, self._streams, streams=True),
             **ControlMethods(control).table(),
-            **unsupported_table(),
         }
         services = {INFERENCE_SERVICE: inference, HEALTH_SERVICE: self._health.table()}
         self.methods: dict[str, GrpcMethod] = {
