@@ -92,7 +92,7 @@ EXPORTS = {
         GrpcServer
     """,
     "slacktide.frontends.http": """
-        HttpRequest HttpResponse HttpRoute HttpServer inference_routes metrics_routes
+        ClientRequest HttpResponse HttpRoute HttpServer inference_routes metrics_routes
     """,
     "slacktide.observability.metrics": """
         CONTENT_TYPE Metrics metrics_routes

@@ -18,8 +18,13 @@ from hypothesis import strategies as st
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpResponse, HttpRoute, HttpServer
 from slacktide.frontends.ports import AccessRecord, EndpointGroup
-from slacktide.observability.access import AccessLogger
-from slacktide.observability.logs import JsonFormatter, TextFormatter, configure, printable
+from slacktide.observability.logs import (
+    AccessLogger,
+    JsonFormatter,
+    TextFormatter,
+    configure,
+    printable,
+)
 
 MANUAL = Path(__file__).parents[2] / "docs" / "logs.md"
 HOSTILE = "r\n12:00:00.000 info    server: forged\r\x1b[31m\x9b\u2028\u202e\x00\x7f"

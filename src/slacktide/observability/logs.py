@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
 
+from slacktide.frontends.ports import AccessRecord
+
 ACCESS = "slacktide.access"
 """Logger of the access log: one line a request, wherever the general level stands."""
 LEVELS = ("debug", "info", "warning", "error")
@@ -154,3 +156,34 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 def _wants_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+class AccessLogger:
+    """The access log: one line for each answer, over HTTP and gRPC alike (docs/logs.md). What front
+    ends take as their `access_log`.
+
+    Strings that clients chose are made printable here too, for handlers that are not ours.
+    """
+
+    def __init__(self, logger: logging.Logger | None = None) -> None:
+        self._log = logger or logging.getLogger(ACCESS)
+
+    def __call__(self, access: AccessRecord) -> None:
+        method, target = printable(access.method), printable(access.target)
+        ms = access.seconds * 1e3
+        fields: dict[str, object] = {
+            "transport": access.transport,
+            "client": access.client,
+            "method": method,
+            "path" if access.transport == "http" else "model": target,
+            "status": access.status,
+        }
+        if access.transport == "http":
+            sent = fields["bytes_sent"] = access.bytes_sent
+            text = f'{access.client} "{method} {target}" {access.status} {sent} B {ms:.3f} ms'
+        else:
+            model = f" {target}" if target else ""
+            text = f'{access.client} "{method}"{model} {access.status} {ms:.3f} ms'
+        fields["seconds"] = round(access.seconds, 6)
+        fields["request_id"] = printable(access.request_id)
+        self._log.info("%s", text, extra=fields)

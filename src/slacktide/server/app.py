@@ -34,7 +34,7 @@ from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher
 from slacktide.models.repository import ProfileStore, Repository, Staging
 from slacktide.models.versions import Catalog
-from slacktide.observability.access import AccessLogger
+from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics
 from slacktide.observability.observers import Observers
 from slacktide.observability.tracing import RequestTracer, open_tracer

@@ -19,7 +19,7 @@ from tritonclient.utils import InferenceServerException
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.http import HttpRequest, protocol
+from slacktide.frontends.http import ClientRequest, protocol
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
@@ -497,7 +497,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
             seen = here.data
             for kept in (seen.calls, seen.announced, seen.refused_from):
                 kept.clear()
-            left = [one for one in gc.get_objects() if isinstance(one, HttpRequest | CallContext)]
+            left = [one for one in gc.get_objects() if isinstance(one, ClientRequest | CallContext)]
             client.close()
             assert left == []
 

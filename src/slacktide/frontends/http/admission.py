@@ -9,7 +9,7 @@ from __future__ import annotations
 from slacktide.domain import Reason
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
-    HttpRequest,
+    ClientRequest,
     HttpResponse,
     cors_lines,
     error_response,
@@ -20,7 +20,7 @@ from slacktide.frontends.security import Verdict
 _PASS = Verdict.PASS
 
 
-def open_request(context: HttpContext, request: HttpRequest) -> None:
+def open_request(context: HttpContext, request: ClientRequest) -> None:
     """Find the route of a request whose headers are here. A refusal becomes its response."""
     request.opened = True
     try:
@@ -29,7 +29,7 @@ def open_request(context: HttpContext, request: HttpRequest) -> None:
         request.response = failure_response(error, triton_strict=context.settings.triton_strict)
 
 
-def _open(context: HttpContext, request: HttpRequest) -> None:
+def _open(context: HttpContext, request: ClientRequest) -> None:
     settings = context.settings
     if request.method == "OPTIONS" and cors_lines(request.headers, settings.allowed_origins):
         request.response = HttpResponse()
@@ -73,7 +73,7 @@ def _open(context: HttpContext, request: HttpRequest) -> None:
         request.receiver = receiver
 
 
-def place_for(context: HttpContext, request: HttpRequest) -> memoryview | None:
+def place_for(context: HttpContext, request: ClientRequest) -> memoryview | None:
     """Where to receive a body of known length; None if it was refused, which is the response."""
     try:
         if request.receiver is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
 from slacktide.frontends.fairness import FairLoop
-from slacktide.frontends.http.messages import HttpRequest, HttpResponse, failure_response
+from slacktide.frontends.http.messages import ClientRequest, HttpResponse, failure_response
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize
@@ -64,7 +64,7 @@ class HttpContext:
         if not self.connections:
             self.emptied.set()
 
-    def charge(self, request: HttpRequest, size: int) -> None:
+    def charge(self, request: ClientRequest, size: int) -> None:
         """Take `size` bytes of the common buffer for its body. Raises WireError if there are none,
         or this client has its part."""
         try:
@@ -74,7 +74,7 @@ class HttpContext:
             raise WireError(Reason.MEMORY_LIMIT, message) from None
         request.charged += size
 
-    def release(self, request: HttpRequest) -> None:
+    def release(self, request: ClientRequest) -> None:
         """Give back what `charge` took."""
         if request.charged:
             self.buffers.release(request.charged, request.client)
@@ -99,7 +99,7 @@ class HttpContext:
 
         task.add_done_callback(done)
 
-    def record(self, request: HttpRequest, status: int, bytes_sent: int) -> None:
+    def record(self, request: ClientRequest, status: int, bytes_sent: int) -> None:
         """Tell the access log. It cannot hurt: what it raises is logged."""
         if self.access_log is None:
             return

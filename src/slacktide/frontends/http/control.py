@@ -10,7 +10,7 @@ from typing import Any
 
 from slacktide.domain.tensors import TensorSpec
 from slacktide.frontends.http.messages import (
-    HttpRequest,
+    ClientRequest,
     HttpResponse,
     error_response,
     json_response,
@@ -31,19 +31,19 @@ class ControlHandlers:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
 
-    def live(self, request: HttpRequest) -> HttpResponse:
+    def live(self, request: ClientRequest) -> HttpResponse:
         return _EMPTY if self._control.live() else HttpResponse(503)
 
-    def ready(self, request: HttpRequest) -> HttpResponse:
+    def ready(self, request: ClientRequest) -> HttpResponse:
         return _EMPTY if self._control.ready() else HttpResponse(503)
 
-    def model_ready(self, request: HttpRequest) -> HttpResponse:
+    def model_ready(self, request: ClientRequest) -> HttpResponse:
         return _EMPTY if self._control.model_ready(*_model(request)) else HttpResponse(400)
 
-    def server_metadata(self, request: HttpRequest) -> HttpResponse:
+    def server_metadata(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.server_metadata())
 
-    def model_metadata(self, request: HttpRequest) -> HttpResponse:
+    def model_metadata(self, request: ClientRequest) -> HttpResponse:
         model = self._control.describe(*_model(request))
         return json_response(
             {
@@ -55,26 +55,26 @@ class ControlHandlers:
             }
         )
 
-    def model_config(self, request: HttpRequest) -> HttpResponse:
+    def model_config(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.config(*_model(request)))
 
-    def all_statistics(self, request: HttpRequest) -> HttpResponse:
+    def all_statistics(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.statistics(None, None))
 
-    def model_statistics(self, request: HttpRequest) -> HttpResponse:
+    def model_statistics(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.statistics(*_model(request)))
 
-    def index(self, request: HttpRequest) -> HttpResponse:
+    def index(self, request: ClientRequest) -> HttpResponse:
         ready = _document(request).get("ready", False)
         if type(ready) is not bool:
             raise BadField("ready", "true or false", ready)
         return json_response(self._control.repository_index(ready))
 
-    async def load(self, request: HttpRequest) -> HttpResponse:
+    async def load(self, request: ClientRequest) -> HttpResponse:
         await self._control.load(request.params["model"], _load_parameters(request))
         return _EMPTY
 
-    async def unload(self, request: HttpRequest) -> HttpResponse:
+    async def unload(self, request: ClientRequest) -> HttpResponse:
         # `unload_dependents` is always sent by stock clients; nothing here depends on a model.
         _parameters(request)
         await self._control.unload(request.params["model"])
@@ -87,7 +87,7 @@ def fixed(document: object) -> Handler:
     return lambda request: response
 
 
-def nothing(request: HttpRequest) -> HttpResponse:
+def nothing(request: ClientRequest) -> HttpResponse:
     """There was nothing to do, and it is done."""
     return _EMPTY
 
@@ -95,7 +95,7 @@ def nothing(request: HttpRequest) -> HttpResponse:
 def unsupported(what: str) -> Handler:
     """A handler that refuses: 501, saying what is not there."""
 
-    def refuse(request: HttpRequest) -> HttpResponse:
+    def refuse(request: ClientRequest) -> HttpResponse:
         raise ControlError("unsupported", f"{what} is not supported by this server")
 
     return refuse
@@ -104,7 +104,7 @@ def unsupported(what: str) -> Handler:
 def absent(what: str, parameter: str) -> Handler:
     """A handler for a single thing of which there are none: 404, naming it."""
 
-    def missing(request: HttpRequest) -> HttpResponse:
+    def missing(request: ClientRequest) -> HttpResponse:
         return error_response(404, f"no {what} named {request.params[parameter]!r}")
 
     return missing
@@ -113,14 +113,14 @@ def absent(what: str, parameter: str) -> Handler:
 def rendered(render: Callable[[], tuple[int, str, bytes]]) -> Handler:
     """A handler that answers what `render` returns: status, content type, body."""
 
-    def handle(request: HttpRequest) -> HttpResponse:
+    def handle(request: ClientRequest) -> HttpResponse:
         status, content_type, body = render()
         return HttpResponse(status, (body,), content_type.encode())
 
     return handle
 
 
-def _model(request: HttpRequest) -> tuple[str, str | None]:
+def _model(request: ClientRequest) -> tuple[str, str | None]:
     return request.params["model"], request.params.get("version")
 
 
@@ -128,19 +128,19 @@ def _spec(spec: TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype.wire_name, "shape": spec.shape}
 
 
-def _document(request: HttpRequest) -> dict[str, Any]:
+def _document(request: ClientRequest) -> dict[str, Any]:
     """The JSON object in the body; an empty body counts as an empty object."""
     return load_object(request.body) if len(request.body) else {}
 
 
-def _parameters(request: HttpRequest) -> dict[str, Any]:
+def _parameters(request: ClientRequest) -> dict[str, Any]:
     parameters = _document(request).get("parameters", {})
     if type(parameters) is not dict:
         raise BadField("parameters", "an object", parameters)
     return parameters
 
 
-def _load_parameters(request: HttpRequest) -> dict[str, Parameter | Buffer]:
+def _load_parameters(request: ClientRequest) -> dict[str, Parameter | Buffer]:
     """Load parameters, files decoded. Whether files are wanted is the control plane's business."""
     loaded: dict[str, Parameter | Buffer] = {}
     for name, value in _parameters(request).items():

@@ -12,7 +12,7 @@ from slacktide.domain import OutcomeKind, Reason
 from slacktide.frontends.http.compression import SUPPORTED, encoding_of
 from slacktide.frontends.http.messages import (
     OCTETS,
-    HttpRequest,
+    ClientRequest,
     HttpResponse,
     error_response,
     failure_response,
@@ -66,7 +66,7 @@ class InferEndpoint:
         self._direct = min(DIRECT_BYTES, settings.max_json_bytes)
         self._reader = InferReader()
 
-    def open(self, request: HttpRequest) -> HttpResponse | None:
+    def open(self, request: ClientRequest) -> HttpResponse | None:
         headers = request.headers
         context = _context(request)
         state = request.state = _State(self._data.call(*_target(request), context), context)
@@ -98,7 +98,7 @@ class InferEndpoint:
         state.parameters = fields.parameters
         state.context.transport_budget_s = fields.budget_s
 
-    def announce(self, request: HttpRequest, length: int) -> memoryview | HttpResponse:
+    def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
         state: _State = request.state
         assert state.call is not None
         place = state.call.announce(length, state.parameters)
@@ -108,7 +108,7 @@ class InferEndpoint:
         request.body = place
         return place
 
-    def submit(self, request: HttpRequest, respond: Respond) -> None:
+    def submit(self, request: ClientRequest, respond: Respond) -> None:
         state: _State = request.state
         body = request.body
         try:
@@ -130,7 +130,7 @@ class InferEndpoint:
         state.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
 
     async def _unpack(
-        self, request: HttpRequest, body: Buffer, inflation: Inflation | None, respond: Respond
+        self, request: ClientRequest, body: Buffer, inflation: Inflation | None, respond: Respond
     ) -> None:
         """Have done beside the loop what would take it too long, then submit."""
         state: _State = request.state
@@ -151,7 +151,7 @@ class InferEndpoint:
         state.unpacking = None
 
     def _submit(
-        self, request: HttpRequest, body: Buffer, json_length: int | None, respond: Respond
+        self, request: ClientRequest, body: Buffer, json_length: int | None, respond: Respond
     ) -> None:
         """Hand a body on that takes no time to read. Raises WireError."""
         state: _State = request.state
@@ -202,7 +202,7 @@ class InferEndpoint:
             raise BadField("body", expected, size, Reason.TOO_LARGE)
         return size
 
-    def refuse(self, request: HttpRequest, reason: Reason, message: str) -> None:
+    def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
         state: _State | None = request.state
         if state is None:
             call: InferenceCall | None = self._data.call(*_target(request), _context(request))
@@ -211,7 +211,7 @@ class InferEndpoint:
         if call is not None:
             call.refuse(reason, message)
 
-    def abandon(self, request: HttpRequest, reason: Reason) -> None:
+    def abandon(self, request: ClientRequest, reason: Reason) -> None:
         state: _State = request.state
         if state.unpacking is not None:
             state.unpacking.cancel()
@@ -233,7 +233,7 @@ class InferEndpoint:
 _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 
-def _context(request: HttpRequest) -> CallContext:
+def _context(request: ClientRequest) -> CallContext:
     """Where a request comes from, as its headers tell."""
     headers = request.headers
     context = CallContext(request.first_byte, request.client, "http", connection=request.connection)
@@ -244,5 +244,5 @@ def _context(request: HttpRequest) -> CallContext:
     return context
 
 
-def _target(request: HttpRequest) -> tuple[str, str | None]:
+def _target(request: ClientRequest) -> tuple[str, str | None]:
     return request.params["model"], request.params.get("version")

@@ -1,4 +1,4 @@
-"""`HttpRequest` with its answer, `HttpResponse` as handlers make it, and its bytes on the wire."""
+"""`ClientRequest` with its answer, `HttpResponse` as handlers make it, its bytes on the wire."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
-class HttpRequest:
+class ClientRequest:
     """One request on its way through a connection, with its answer.
 
     Handlers read its first part; the rest is its connection's business.

@@ -29,7 +29,7 @@ from slacktide.frontends.http.admission import open_request, place_for
 from slacktide.frontends.http.compression import chosen_encoding, compressed
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
-    HttpRequest,
+    ClientRequest,
     HttpResponse,
     cors_lines,
     error_response,
@@ -74,7 +74,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._context = context
         self._now = context.clock()
         """When the last bytes came."""
-        self._waiting: deque[HttpRequest] = deque()
+        self._waiting: deque[ClientRequest] = deque()
         """Requests with their handlers, or answered but not yet written."""
         self._sink: memoryview | None = None
         """What is left to fill of the current body, if it goes past the parser."""
@@ -217,7 +217,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if current is not None and current.headers_done and current.body_since is None:
             self._await_body(current)
 
-    def _await_body(self, current: HttpRequest) -> None:
+    def _await_body(self, current: ClientRequest) -> None:
         """The headers of `current` are here, its body is not: choose where it goes."""
         current.body_since = self._now
         open_request(self._context, current)
@@ -234,7 +234,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             current.awaits_continue = True
         self._pump()
 
-    def _refuse_body(self, current: HttpRequest) -> None:
+    def _refuse_body(self, current: ClientRequest) -> None:
         """Queue an answer that comes before its body; pass over the body if it is short."""
         missing = current.length - current.filled
         if (
@@ -265,7 +265,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _fail(self, status: int, reason: Reason, message: str) -> None:
         """The connection itself refuses what it is receiving, and closes after the answer."""
-        current = self._reader.current or HttpRequest(self._now, self.client)
+        current = self._reader.current or ClientRequest(self._now, self.client)
         if current.response is None:
             current.refused(reason, message)
             current.response = error_response(status, message, extra=retry_after(status, None))
@@ -306,7 +306,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write(_CONTINUE)
         self._update_reading()
 
-    def _handle(self, request: HttpRequest) -> None:
+    def _handle(self, request: ClientRequest) -> None:
         """Take a whole request to its handler."""
         if not request.opened and request.response is None:
             open_request(self._context, request)
@@ -334,7 +334,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             request.abandoned(Reason.RUNTIME_ERROR)
             respond(failure_response(error, triton_strict=self._context.settings.triton_strict))
 
-    def _respond(self, request: HttpRequest, response: HttpResponse) -> None:
+    def _respond(self, request: ClientRequest, response: HttpResponse) -> None:
         """Here is the answer to `request`: it goes out in its turn, compressed if that pays."""
         accept = request.headers.get(b"accept-encoding")
         if accept:
@@ -349,12 +349,12 @@ class HttpConnection(asyncio.BufferedProtocol):
                 return
         self._settle(request, response)
 
-    def _settle(self, request: HttpRequest, response: HttpResponse) -> None:
+    def _settle(self, request: ClientRequest, response: HttpResponse) -> None:
         if request.response is None:
             request.response = response
             self._pump()
 
-    def _write(self, request: HttpRequest) -> None:
+    def _write(self, request: ClientRequest) -> None:
         response = request.response
         assert response is not None
         length = response.length
@@ -378,7 +378,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         if close:
             self._close(linger=request.linger or self._skip > 0)
 
-    def _finished(self, request: HttpRequest, status: int, length: int) -> None:
+    def _finished(self, request: ClientRequest, status: int, length: int) -> None:
         context = self._context
         if request.charged:
             context.release(request)

@@ -24,7 +24,7 @@ import httptools
 from slacktide.domain import Reason
 from slacktide.frontends.http.chunked import ChunkedBody, HttpRefusal
 from slacktide.frontends.http.context import HttpContext
-from slacktide.frontends.http.messages import HttpRequest
+from slacktide.frontends.http.messages import ClientRequest
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import status_of
@@ -113,8 +113,8 @@ class RequestReader:
         self.held = b""
         """What waits for the next call of `feed`."""
         self._refusal: HttpRefusal | None = None
-        self.current: HttpRequest | None = None
-        self.ready: deque[HttpRequest] = deque()
+        self.current: ClientRequest | None = None
+        self.ready: deque[ClientRequest] = deque()
         self.ended = False
         """Nothing more is taken: the last request has been read, or reading has failed."""
 
@@ -155,7 +155,7 @@ class RequestReader:
         """The rest of the current body does not come through here; what follows it will."""
         self._parser = None
 
-    def complete(self, request: HttpRequest) -> None:
+    def complete(self, request: ClientRequest) -> None:
         """All of this request that will be read has been read."""
         self.current = None
         self.ready.append(request)
@@ -177,7 +177,7 @@ class RequestReader:
         if current is None:
             kept = self._kept
             if kept is not None and raw.startswith(kept.raw, at):
-                self.current = current = HttpRequest(self._now, self._client, self._connection)
+                self.current = current = ClientRequest(self._now, self._client, self._connection)
                 _, current.method, current.target, current.headers, current.length = kept
                 current.headers_done = current.keep_alive = True
                 return self._begin_body(current, raw, at + len(kept.raw), unheard=True)
@@ -185,7 +185,7 @@ class RequestReader:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
                     return at
-            self.current = current = HttpRequest(self._now, self._client, self._connection)
+            self.current = current = ClientRequest(self._now, self._client, self._connection)
             stop = raw.find(_END_OF_HEAD, at) + 4
             if stop < 4:
                 self._head += raw[at : at + self._max_header_bytes + 1]
@@ -274,7 +274,7 @@ class RequestReader:
     # ---------------------------------------------------------------- bodies
 
     def _begin_body(
-        self, current: HttpRequest, raw: bytes, at: int, *, unheard: bool = False
+        self, current: ClientRequest, raw: bytes, at: int, *, unheard: bool = False
     ) -> int:
         """Behind the head of `current`, of which the parser has not heard if it is `unheard`.
         Returns the end of what is here of a body with a length."""
@@ -312,7 +312,7 @@ class RequestReader:
             self.complete(current)
         return at, lines
 
-    def _keep(self, current: HttpRequest, data: bytes) -> None:
+    def _keep(self, current: ClientRequest, data: bytes) -> None:
         """Keep what has been decoded of a chunked body, in private memory that is counted."""
         current.filled += len(data)
         try:

@@ -11,11 +11,11 @@ from urllib.parse import unquote_to_bytes
 import httptools
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.messages import HttpRequest, HttpResponse
+from slacktide.frontends.http.messages import ClientRequest, HttpResponse
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.errors import BadField
 
-Handler = Callable[[HttpRequest], HttpResponse | Awaitable[HttpResponse]]
+Handler = Callable[[ClientRequest], HttpResponse | Awaitable[HttpResponse]]
 """Takes a whole request. May raise WireError or ControlError."""
 
 
@@ -26,24 +26,24 @@ class Receiver(Protocol):
     `refuse` or `abandon` may end it at any time after `open`.
     """
 
-    def open(self, request: HttpRequest) -> HttpResponse | None:
+    def open(self, request: ClientRequest) -> HttpResponse | None:
         """The headers are here. A response refuses the request. May raise WireError."""
         ...
 
-    def announce(self, request: HttpRequest, length: int) -> memoryview | HttpResponse:
+    def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
         """`length` bytes are to come. Where to receive them, or the refusal."""
         ...
 
-    def submit(self, request: HttpRequest, respond: Callable[[HttpResponse], None]) -> None:
+    def submit(self, request: ClientRequest, respond: Callable[[HttpResponse], None]) -> None:
         """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
         at any time."""
         ...
 
-    def refuse(self, request: HttpRequest, reason: Reason, message: str) -> None:
+    def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
         """The connection has refused the request itself; it is only to be counted."""
         ...
 
-    def abandon(self, request: HttpRequest, reason: Reason) -> None:
+    def abandon(self, request: ClientRequest, reason: Reason) -> None:
         """Nobody waits for the answer any more."""
         ...
 
