@@ -17,7 +17,6 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.wire.status import WireStatus
 
 log = logging.getLogger("slacktide.server")
 
@@ -56,11 +55,11 @@ class Verdict(Enum):
     PAGE_CONTENT = "a load or unload call has a JSON body: expected Content-Type: application/json"
 
     @property
-    def status(self) -> WireStatus:
-        """Of a refusal."""
+    def status(self) -> int:
+        """Of a refusal, over HTTP."""
         if self in (Verdict.NO_TOKEN, Verdict.WRONG_TOKEN):
-            return WireStatus(401, "UNAUTHENTICATED")
-        return WireStatus(415 if self is Verdict.PAGE_CONTENT else 403, "PERMISSION_DENIED")
+            return 401
+        return 415 if self is Verdict.PAGE_CONTENT else 403
 
 
 _PASS = Verdict.PASS

@@ -28,7 +28,7 @@ from slacktide.domain import Reason
 from slacktide.frontends.ports import AccessLog, AccessRecord, EndpointGroup
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.security import ASKED, Authorize, Verdict
-from slacktide.wire.status import status_of
+from slacktide.wire.status import WireStatus, status_of
 
 Metadata: TypeAlias = Mapping[str, str]
 """A call's metadata, names in lower case; of a name that comes twice, the last value."""
@@ -162,7 +162,9 @@ class CallFrame:
         asked = {n: metadata[text].encode() for n, text in _ASKED.items() if text in metadata}
         verdict = self.authorize(group, asked)
         if verdict is not Verdict.PASS:
-            raise Refusal(verdict.status, verdict.value)
+            status = verdict.status
+            name = "UNAUTHENTICATED" if status == 401 else "PERMISSION_DENIED"
+            raise Refusal(WireStatus(status, name), verdict.value)
 
 
 def _trailing(refusal: Refusal) -> tuple[tuple[str, str], ...]:

@@ -47,7 +47,7 @@ def _open(context: HttpContext, request: ClientRequest) -> None:
     if context.authorize is not None:
         verdict = context.authorize(route.group, request.headers)
         if verdict is not _PASS:
-            status = verdict.status.http
+            status = verdict.status
             line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
             request.response = error_response(status, verdict.value, extra=line)
             return
