@@ -39,7 +39,7 @@ class DeadlineFirst(ArrivalPolicy):
         return min(map(self._latest, self.pending()), default=None)
 
     def _latest(self, one: Request) -> float:
-        alone = self._times.expected(one.rows, 1) + self._margin
+        alone = self._times.of(one.rows, 1).expected + self._margin
         return inf if one.best_effort else one.deadline - alone
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
@@ -47,7 +47,7 @@ class DeadlineFirst(ArrivalPolicy):
         rows, cores = 0, max(1, len(replica.cores))
         for one in sorted(self.pending(), key=lambda one: (one.deadline, one.id)):
             first, more = (members or [one])[0], rows + one.rows
-            ends = now + self._times.expected(more, cores) + self._margin
+            ends = now + self._times.of(more, cores).expected + self._margin
             fits = more <= replica.max_batch and one.signature == first.signature
             if not members or (fits and ends <= first.deadline):
                 members.append(one)

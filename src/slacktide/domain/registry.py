@@ -77,10 +77,6 @@ class Registry(dict[str, Registered[T]]):
         options = self.find(name).options
         return read_options(options, values, what=f"{self.kind} {name!r}", bare=bare)
 
-    def make(self, name: str, options: Mapping[str, object], **given: Any) -> T:
-        """A fresh one, made of the options that are stated and of what else it is `given`."""
-        return self.find(name).make(self.read(name, options), **given)
-
     def _loaded(self, name: str, load: Callable[[], Any]) -> Registered[T]:
         try:
             return self._entry(name, load(), built_in=False)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from slacktide.domain.options import OptionError, plain
+from slacktide.domain.registry import Registered
+from slacktide.planning.planner import PlannerError
 from slacktide.planning.scaling import (
     PLANNERS,
     ModelView,
     ReplicaView,
     ScalingLimits,
+    ScalingPolicy,
     ScalingTarget,
     Waiting,
     make_planner,
 )
+from slacktide.planning.scaling.baselines import StaticOptions
 from slacktide.profiles import PointTime
 
 
@@ -77,3 +82,53 @@ def test_static_keeps_to_the_limits(options: dict[str, object], target: ScalingT
     planner = make_planner("static", options)
     assert planner.decide(_view(limits), now=0.0) == target
     assert planner.period == math.inf
+
+
+class Own(ScalingPolicy):
+    """Wants what it is told to."""
+
+    Options = StaticOptions
+
+    def __init__(self, options: StaticOptions) -> None:
+        self._cores = options.cores or 1
+
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
+        return ScalingTarget(replicas=1, cores=self._cores, batch=1)
+
+
+class Asleep(Own):
+    period = 0.0
+
+
+class Unmade(Own):
+    def __init__(self, options: StaticOptions) -> None:
+        raise KeyError("nothing")
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScalingPolicy]:
+    """Makes a planner as if a package of others had registered its class."""
+
+    def make(kind: type[Own], **options: object) -> ScalingPolicy:
+        entry = Registered("own", StaticOptions, kind, built_in=False)
+        monkeypatch.setitem(PLANNERS, "own", entry)
+        return make_planner("own", options)
+
+    return make
+
+
+def test_a_planner_of_others_is_held_to_the_limits(own: Callable[..., ScalingPolicy]) -> None:
+    limits = ScalingLimits(1, 4, 1, 2, batch_max=3)
+    view = _view(limits)
+    assert own(Own, cores=4).decide(view, now=0.0).cores == 4
+    with pytest.raises(ValueError, match="planner 'own' broke its contract: expected a target"):
+        own(Own, cores=5).decide(view, now=0.0)
+    assert not own(Own).is_urgent(view, now=0.0)
+
+
+@pytest.mark.parametrize(("kind", "why"), [(Asleep, "a period above 0"), (Unmade, "KeyError")])
+def test_a_planner_of_others_that_cannot_be_made(
+    own: Callable[..., ScalingPolicy], kind: type[Own], why: str
+) -> None:
+    with pytest.raises(PlannerError, match=f"planner 'own' cannot be made: .*{why}"):
+        own(kind)
