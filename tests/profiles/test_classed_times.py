@@ -266,6 +266,18 @@ def test_the_error_is_that_of_the_first_batch_then_a_mean_that_forgets() -> None
     assert run(1e6) == pytest.approx(0.95 * 0.3705 + 0.05 * 10.0)
 
 
+def test_once_an_application_was_named_requests_without_one_are_told_apart_also_when_read() -> None:
+    times = ClassedTimes(TABLE)
+    times.observe(6.0, [request()], 1, 1)
+    assert times.unknown_keys == 0
+    times.observe(6.0, [request("named")], 1, 1)
+    again = ClassedTimes(TABLE)
+    again.load(json.loads(json.dumps(times.export())))
+    for each in (times, again):
+        each.observe(6.0, [request()], 1, 1)
+        assert each.unknown_keys == 2
+
+
 def test_what_was_learnt_can_be_written_and_read() -> None:
     times = ClassedTimes(TABLE)
     live(times, 1_500, hint=lambda name: 10.0 if name == "short" else None)
