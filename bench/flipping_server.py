@@ -1,6 +1,6 @@
 """`slacktide serve`, with one more planner: `flip`, whose mind changes with every plan.
 
-It wishes for the most cores and the fewest in turn, `period` seconds each, whatever is needed: the
+It asks for the most cores and the fewest in turn, `period` seconds each, whatever is needed: the
 machinery of a resize runs as often as one likes, and nothing else is different.
 """
 
@@ -12,7 +12,7 @@ from slacktide.cli.main import main as serve
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling import PLANNERS
-from slacktide.planning.scaling.view import ModelView, ScalingTarget
+from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,14 @@ class FlipOptions(Options):
     period: float = option(0.05, "Time between two plans.", unit=SECONDS, above=0)
 
 
-class Flip:
-    """A planner."""
+class Flip(ScalingPolicy):
+    """A policy of the scaling planner."""
 
     Options = FlipOptions
 
     def __init__(self, options: FlipOptions) -> None:
-        self._options = options
+        self.period = options.period
         self._most = False
-
-    @property
-    def period(self) -> float:
-        return self._options.period
 
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         self._most = not self._most

@@ -222,7 +222,7 @@ def test_replicas_come_and_go_and_survive_a_reload(zoo: Any, serve: Any) -> None
         house.good()
         house.server.unload("matmul")
         assert house.look(lambda app: dict(app.engine.state.lanes)) == {}
-        assert house.look(lambda app: app.scaling.standings(now=app.driver.clock())) == {}
+        assert house.look(lambda app: app.scaling.status(app.engine.snapshot())) == {}
 
 
 def _replicas(count: int) -> Callable[[Any], bool]:
