@@ -344,8 +344,8 @@ def test_an_observer_that_raises_is_logged_once_and_left_alone(
     broken, keeps = Broken(), Keeps()
     observers = Observers(broken, keeps)
     with caplog.at_level(logging.ERROR, logger="slacktide.server"):
-        observers.tell(request())
-        observers.tell(request())
+        observers.notify(request())
+        observers.notify(request())
     assert broken.told == 1
     assert len(keeps.requests) == 2
     assert len(caplog.records) == 1
@@ -357,5 +357,5 @@ def test_without_observers_there_is_nothing_to_do() -> None:
     assert not observers
     observers.add(Broken())
     assert observers
-    observers.tell(request())
+    observers.notify(request())
     assert not observers

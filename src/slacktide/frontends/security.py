@@ -1,4 +1,4 @@
-"""The gate: who may call what, on every port (HTTP, gRPC, metrics, control)."""
+"""The gate: which calls are allowed, on every port (HTTP, gRPC, metrics, control)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOOK_S = 2.0
 MIN_TOKEN_CHARACTERS = 16
 OPEN_GROUPS = frozenset({EndpointGroup.HEALTH})
 """Probes carry no token and name any host. They learn whether the server lives and is ready, and of
-a model whose name they know, whether it is."""
+a model that they name, whether it is ready."""
 ASKED = (b"authorization", b"content-type", b"host", b"origin", b"sec-fetch-site")
 """Headers that the gate looks at."""
 _PAGE_CONTENT = frozenset(

@@ -75,7 +75,7 @@ def _escape(character: str) -> str:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, as told from handlers of others."""
+    """Ours, to be distinguished from handlers of others."""
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -133,7 +133,7 @@ class TextFormatter(logging.Formatter):
 
 _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logging.CRITICAL: "31"}
 _LONGEST = 8192
-"""Characters of a text line; what is longer nobody reads."""
+"""Characters of a text line; longer ones are cut."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

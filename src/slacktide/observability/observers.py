@@ -1,6 +1,6 @@
-"""Who is told of every answered request, and cannot hurt (STYLE §9).
+"""What is notified of every answered request; a failing observer is removed.
 
-Without an observer the data plane does not even make the record: `if observers: observers.tell(…)`.
+Without an observer no record is made: `if observers: observers.notify(…)`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger("slacktide.server")
 
 @dataclass(frozen=True, slots=True)
 class AnsweredRequest:
-    """One request that has its outcome, whether or not anybody still waits for it."""
+    """One request that has its outcome, whether or not its client still waits for it."""
 
     context: CallContext
     model: str
@@ -34,13 +34,13 @@ class AnsweredRequest:
 
 
 class RequestObserver(Protocol):
-    """Told on the server's loop; must be quick."""
+    """Called on the server's loop; must be quick."""
 
     def answered(self, request: AnsweredRequest) -> None: ...
 
 
 class Observers:
-    """Those who want to know. False while there are none."""
+    """The observers. False while there are none."""
 
     __slots__ = ("_observers",)
 
@@ -51,14 +51,14 @@ class Observers:
         return bool(self._observers)
 
     def add(self, observer: RequestObserver) -> None:
-        """Tell this one too from now on."""
+        """Notify this one too from now on."""
         self._observers = (*self._observers, observer)
 
-    def tell(self, request: AnsweredRequest) -> None:
-        """Tell each. One that raises is logged and told nothing any more."""
+    def notify(self, request: AnsweredRequest) -> None:
+        """Notify each. One that raises is logged and removed."""
         for observer in self._observers:
             try:
                 observer.answered(request)
             except Exception:
-                log.exception("%s failed and is not told of requests any more", observer)
+                log.exception("%s failed and is not notified of requests any more", observer)
                 self._observers = tuple(o for o in self._observers if o is not observer)

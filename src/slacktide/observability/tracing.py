@@ -3,7 +3,7 @@ time in the batch as children (docs/tracing.md).
 
 Spans are made when the answer is given, from times that the outcome holds anyway, so that nothing
 needs to be carried along with a request. Needs the extra `otel`, which is loaded here and only when
-a tracer is made. OpenTelemetry's global provider is left alone: it belongs to whoever embeds us.
+a tracer is made. OpenTelemetry's global provider is left alone: it is the embedding program's.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class RequestTracer:
 
         Blocks: call it off the event loop.
         """
-        # The exporter retries for half a minute and cannot be told otherwise: leave it behind.
+        # The exporter retries for half a minute and has no setting for it: leave it behind.
         thread = threading.Thread(target=self._provider.shutdown, name="otel-flush", daemon=True)
         thread.start()
         thread.join(timeout_s)

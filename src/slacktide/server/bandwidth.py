@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections import OrderedDict
 
 GUESS_BYTES_PER_S = 12.5e6
-"""For a client never heard of: 100 Mbit/s."""
+"""For an unknown client: 100 Mbit/s."""
 CLIENTS_KEPT = 4096
 KEPT = 0.7
 """Of what was known of a client, with each new body."""
 
 
 class Bandwidth:
-    """Bytes per second by client; the clients heard of longest ago are forgotten first.
+    """Bytes per second by client; the clients that sent nothing for longest are forgotten first.
 
     A rate is bytes by seconds, each summed over the bodies with the older ones fading. So small
     bodies, which show little but how prompt the client is, weigh little.

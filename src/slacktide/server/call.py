@@ -318,7 +318,7 @@ class ServerCall:
         return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self._payload.tensors]
 
     def _observe(self, version: LoadedVersion, outcome: Outcome, *, has_result: bool) -> None:
-        self._plane.observers.tell(
+        self._plane.observers.notify(
             AnsweredRequest(
                 self.context,
                 version.name,

@@ -68,7 +68,7 @@ class ServerControlPlane:
 
     def ready(self) -> bool:
         """Every model that was there at the start serves, unless it was unloaded since. What
-        clients load or fail to load later is told by `model_ready` alone."""
+        clients load or fail to load later is reported by `model_ready` alone."""
         if not self.started or self.draining or self._broken.is_set():
             return False
         expected = self._catalog.expected
@@ -97,7 +97,7 @@ class ServerControlPlane:
             found.version,
             tuple(self._catalog.serving(model)),
             PLATFORM,
-            _told(found.interface),
+            _as_stated(found.interface),
         )
 
     def config(self, model: str, version: str | None) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class ServerControlPlane:
                     {"name": name, "version": v, "state": a.state.value, "reason": a.reason}
                     for v, a in versions.items()
                 ]
-            # If the folder has gone, what is loaded is still told.
+            # If the folder has gone, what is loaded is still listed.
             with contextlib.suppress(RepositoryError):
                 index += [{"name": name} for name in self._repository.names() if name not in seen]
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
@@ -184,15 +184,15 @@ class ServerControlPlane:
         raise ControlError("not_found", f"unknown model {model!r}")
 
 
-def _told(interface: ModelInterface) -> ModelInterface:
-    """The interface with shapes as the protocol tells them: a leading −1 where it batches."""
+def _as_stated(interface: ModelInterface) -> ModelInterface:
+    """The interface with shapes as the protocol states them: a leading −1 where it batches."""
 
-    def told(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    def stated(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
         return tuple(
             TensorSpec(spec.name, spec.datatype, metadata_shape(spec, interface)) for spec in specs
         )
 
-    return ModelInterface(told(interface.inputs), told(interface.outputs), interface.max_batch)
+    return ModelInterface(stated(interface.inputs), stated(interface.outputs), interface.max_batch)
 
 
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:

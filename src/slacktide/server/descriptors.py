@@ -1,4 +1,4 @@
-"""What the engine and the workers are told of a call: when it is due, what it is, where it lies."""
+"""A call as engine and workers see it: when it is due, what it is, where its payload lies."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ from slacktide.wire.errors import ControlError
 log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE = 0.004
-"""Seconds that a request which has become hopeless may wait to be told so, on a busy lane."""
+"""Seconds by which the refusal of a hopeless request may be delayed while every lane is busy."""
 
 
 class Driver:
@@ -124,7 +124,7 @@ class Driver:
         return self._requests.waiting()
 
     def cancel(self, id: int, reason: Reason) -> bool:
-        """Withdraw a request: its owner hears of no outcome. False if it is owed none."""
+        """Withdraw a request: no outcome of it is reported. False if it has one already."""
         detached = self._requests.detach(id)
         if detached:
             self.post(Cancelled(id, reason))
@@ -212,7 +212,7 @@ class Driver:
     def _deliver(self, events: Sequence[Event | JobDone]) -> None:
         if self._closed:
             return
-        # Never earlier than the engine has been told: clocks of callers may be a hair behind.
+        # Never earlier than the engine's last time: clocks of callers may be a hair behind.
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both

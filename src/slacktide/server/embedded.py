@@ -40,7 +40,7 @@ class Server:
 
     @property
     def app(self) -> App:
-        """The parts, for those who know their threads. Raises RuntimeError if not started."""
+        """The parts; they belong to the server's own thread. Raises RuntimeError if not started."""
         if self._app is None:
             raise RuntimeError("the server has not been started")
         return self._app

@@ -45,7 +45,7 @@ START_AGAIN_S = 1.0
 
 
 class Launcher(Protocol):
-    """Starts replicas, and hears what becomes of them."""
+    """Starts replicas, and is notified of what becomes of them."""
 
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle: ...
 
@@ -56,7 +56,7 @@ class Launcher(Protocol):
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None: ...
 
     def stopped(self, replica: Replica) -> None:
-        """A replica is no longer wanted; nothing more is heard of it."""
+        """A replica is no longer wanted; nothing more is reported of it."""
         ...
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
@@ -157,7 +157,7 @@ class ReplicaSupervisor:
             handle.resize(command.cores)
 
     def close(self) -> None:
-        """Stop every one, and hear nothing more."""
+        """Stop every replica, and ignore what they still report."""
         for handle in self._handles.values():
             handle.stop()
         self._handles.clear()

@@ -218,7 +218,7 @@ class HealthMethods:
             await rpc.context.write(HealthCheckResponse(status=NOT_SERVING).SerializeToString())
 
     def _status(self, service: str) -> int:
-        """Raises ControlError (not_found) for a model nobody knows."""
+        """Raises ControlError (not_found) for an unknown model."""
         if service in ("", INFERENCE_SERVICE):
             return SERVING if self.control.ready() else NOT_SERVING
         if self.control.model_ready(service, None):

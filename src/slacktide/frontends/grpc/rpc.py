@@ -154,7 +154,7 @@ class CallFrame:
         return grpc.stream_unary_rpc_method_handler(run)
 
     def _admit(self, group: EndpointGroup, rpc: GrpcCall) -> None:
-        """grpc.aio tells nobody the `:authority`; browsers do not speak gRPC, and what comes
+        """grpc.aio does not pass on the `:authority`; browsers do not speak gRPC, and what comes
         through a proxy has its Origin."""
         if self.authorize is None:
             return
@@ -197,7 +197,7 @@ _LOOKS_PER_TIMEOUT = 4
 
 
 class MessageTimeouts:
-    """Tasks that wait for a message; those whose message does not come are cancelled.
+    """Cancels the tasks that wait for a message that does not come in time.
 
     A timer for each call would cost a tenth of what the call may cost in all, and nearly every one
     would be cancelled at once. So there is one for all: calls are kept in the order they came, and

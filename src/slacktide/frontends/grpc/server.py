@@ -85,7 +85,7 @@ class GrpcServer:
             else:
                 self._port = server.add_secure_port(address, _credentials(tls))
         except RuntimeError:
-            # grpc-core has told why on stderr only; nearly always this is it.
+            # grpc-core reports the cause on stderr only; nearly always it is this one.
             await server.stop(None)
             raise OSError(
                 errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: gRPC cannot bind {address}"

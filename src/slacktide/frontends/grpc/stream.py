@@ -2,10 +2,10 @@
 
 One task reads requests, the handler's own task writes answers; a semaphore counts what is between
 the two, so that a client that sends without reading is held back by flow control and not by our
-memory. A request's clock starts when its message is complete (gRPC tells no earlier); the stream's
+memory. A request's clock starts when its message is complete (gRPC gives no other); the stream's
 own gRPC deadline limits every request on it.
 
-A request that fails is told in `error_message` and the stream goes on, unless the client's
+A request that fails is answered with an `error_message` and the stream goes on, unless the client's
 metadata says `triton_grpc_error: true`: then the first failure ends the stream with its status.
 Each request gets exactly one answer, marked `triton_final_response`, so there is never an empty
 final one to send: `triton_enable_empty_final_response` is accepted and changes nothing. When the

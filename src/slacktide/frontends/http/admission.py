@@ -1,4 +1,4 @@
-"""The door of the HTTP front end: every request passes here, once, before its handler hears of it.
+"""Admission over HTTP: every request passes here, once, before it reaches its handler.
 
 In this order: is there such a path and method, may this client use it (the one gate for all
 routes), can its body be taken, does its handler want it.

@@ -1,6 +1,6 @@
 """`ChunkedBody`: the chunked transfer coding (RFC 9112 §7.1), strictly, with every byte counted.
 
-The parser (httptools) tells a chunk's data but neither its size before the data has come nor how
+The parser (httptools) reports a chunk's data but neither its size before the data has come nor how
 much an extension or a trailer has taken. Here a size is judged at its own line, and whatever is no
 data counts against the limit on headers.
 """

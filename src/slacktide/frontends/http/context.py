@@ -100,7 +100,7 @@ class HttpContext:
         task.add_done_callback(done)
 
     def record(self, request: ClientRequest, status: int, bytes_sent: int) -> None:
-        """Tell the access log. It cannot hurt: what it raises is logged."""
+        """Write to the access log. What it raises is logged and does no harm."""
         if self.access_log is None:
             return
         request_id = request.request_id

@@ -234,7 +234,7 @@ _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 
 def _context(request: ClientRequest) -> CallContext:
-    """Where a request comes from, as its headers tell."""
+    """Where a request comes from, by its headers."""
     headers = request.headers
     context = CallContext(request.first_byte, request.client, "http", connection=request.connection)
     if b"x-request-id" in headers:

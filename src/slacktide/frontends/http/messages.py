@@ -70,7 +70,7 @@ class ClientRequest:
         """The decoded parts of the path."""
         self.body: Buffer = b""
         self.request_id = ""
-        """For the access log, where the body holds one; else `X-Request-Id` is told."""
+        """For the access log, where the body holds one; else `X-Request-Id` is logged."""
         self.state: Any = None
         """Belongs to the route's handler."""
 

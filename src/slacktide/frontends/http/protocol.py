@@ -169,7 +169,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if now - self._clogged_since >= settings.write_timeout_s:
                 self._transport.abort()
         elif not self._reading:
-            pass  # it is we who wait, for answers of our own
+            pass  # the server has paused reading: the client is not late
         elif current is not None and not current.headers_done:
             since = max(current.first_byte, self._reading_since)
             if now - since >= settings.header_timeout_s:
@@ -396,7 +396,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             self._close_by = self._context.clock() + settings.write_timeout_s
             self._transport.close()
-        # Requests behind a last answer are not answered: their client has been told so.
+        # Requests behind a last answer are not answered: its Connection header says so.
         self._abandon_all()
 
     def _leave(self) -> None:

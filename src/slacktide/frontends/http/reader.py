@@ -68,7 +68,7 @@ class _KeptHead(NamedTuple):
 
 
 class _Probe:
-    """Hears a parser out and says nothing."""
+    """Ignores what a parser reports."""
 
 
 class RequestReader:
@@ -180,7 +180,7 @@ class RequestReader:
                 self.current = current = ClientRequest(self._now, self._client, self._connection)
                 _, current.method, current.target, current.headers, current.length = kept
                 current.headers_done = current.keep_alive = True
-                return self._begin_body(current, raw, at + len(kept.raw), unheard=True)
+                return self._begin_body(current, raw, at + len(kept.raw), unparsed=True)
             if raw[at] <= 13:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
@@ -274,9 +274,9 @@ class RequestReader:
     # ---------------------------------------------------------------- bodies
 
     def _begin_body(
-        self, current: ClientRequest, raw: bytes, at: int, *, unheard: bool = False
+        self, current: ClientRequest, raw: bytes, at: int, *, unparsed: bool = False
     ) -> int:
-        """Behind the head of `current`, of which the parser has not heard if it is `unheard`.
+        """Behind the head of `current`, which the parser has not seen if it is `unparsed`.
         Returns the end of what is here of a body with a length."""
         if current.chunked:
             settings = self._context.settings
@@ -292,7 +292,7 @@ class RequestReader:
                 current.filled = len(piece)
             if current.filled < current.length:
                 return len(raw)
-            if self._parser is not None and not unheard:
+            if self._parser is not None and not unparsed:
                 self._parser.feed_data(piece)  # cheaper than another parser
         self.complete(current)
         return at + current.filled

@@ -20,7 +20,7 @@ Handler = Callable[[ClientRequest], HttpResponse | Awaitable[HttpResponse]]
 
 
 class Receiver(Protocol):
-    """A handler that hears of a request at its headers and says where its body goes.
+    """A handler that gets a request at its headers and says where its body goes.
 
     Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
     `refuse` or `abandon` may end it at any time after `open`.
@@ -44,7 +44,7 @@ class Receiver(Protocol):
         ...
 
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
-        """Nobody waits for the answer any more."""
+        """The client has gone: the answer is not wanted any more."""
         ...
 
 

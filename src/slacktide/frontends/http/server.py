@@ -24,7 +24,7 @@ _BACKLOG = 1024
 class HttpServer:
     """One listening port with a table of routes.
 
-    `authorize` guards every route (security.py); `access_log` hears of every answer; `clock` is
+    `authorize` guards every route (security.py); `access_log` gets every answer; `clock` is
     monotonic seconds, the same that deadlines are counted on.
     """
 
