@@ -2,8 +2,8 @@
 
 In a pod, affinity alone gives a worker no more time than the container's limit. So more cores begin
 with the `resize` subresource: threads are moved, and the cores confirmed, once the kubelet reports
-the new limit. Fewer cores need nobody's leave: threads move at once, and the limit follows some
-seconds later, so that a wish that comes back at once costs no call.
+the new limit. Fewer cores need no leave: threads move at once, and the limit follows some
+seconds later, so that cores that are asked for again at once cost no call.
 
     more    PATCH resize → poll the pod's status → settled: bind, confirm
     fewer   bind, confirm → after `LOWER_AFTER` seconds PATCH resize
@@ -34,7 +34,7 @@ POLL_S = 0.2
 seldom."""
 PATIENCE_S = 30.0
 """Seconds after which a deferred resize counts as not to be had for now. Kubernetes goes on trying;
-should it succeed, the next wish finds the room there."""
+should it succeed, the next request finds the room there."""
 LOWER_AFTER_S = 10.0
 """Seconds for which less must have been enough before the limit is lowered."""
 AGAIN_AFTER_S = 10.0
@@ -52,7 +52,7 @@ class Pod(Protocol):
 
 
 class Hindrance(Enum):
-    """What keeps a pod from the CPU that is wished for."""
+    """What keeps a pod from the CPU that was asked for."""
 
     DEFERRED = "deferred"
     INFEASIBLE = "infeasible"
@@ -111,7 +111,7 @@ class PodAllocator:
         """Millicores to which the limit is being lowered; infinite while it is not."""
         self._not_before = 0.0
         self.hindrance: Hindrance | None = None
-        """What keeps the pod from the CPU that is wished for, if anything does."""
+        """What keeps the pod from the CPU that was asked for, if anything does."""
         self.condition = ""
         """The same in words; empty if nothing does."""
 
@@ -166,7 +166,7 @@ class PodAllocator:
         if self._limit is None:
             return None
         others = sum(len(cores) for other, cores in self._cores.items() if other != pid)
-        # What is about to be taken away is nobody's any more.
+        # What is about to be taken away can be given no more.
         limit = min(self._limit, self._ceiling, self._stated or math.inf)
         return int(max(0, limit - self._overhead - 1000 * others)) // 1000
 
@@ -184,13 +184,13 @@ class PodAllocator:
         self._cores[pid] = found
         confirm(Grant(found, float(len(found)), detail or why))
 
-    def _make_do(self, pid: int, wish: _Pending) -> None:
+    def _make_do(self, pid: int, grant: _Pending) -> None:
         """Settle a grant with what the present limit has room for: no fewer than it has."""
         room = self._room(pid)
         has = len(self._cores.get(pid, ()))
-        count = max(1, has, len(wish.cores) if room is None else min(room, len(wish.cores)))
-        self._bind(pid, wish.cores[:count], wish.confirm, self.condition or "no room in the pod")
-        self._unmet[pid] = wish
+        count = max(1, has, len(grant.cores) if room is None else min(room, len(grant.cores)))
+        self._bind(pid, grant.cores[:count], grant.confirm, self.condition or "no room in the pod")
+        self._unmet[pid] = grant
         self._retry_later()
 
     # Asking for it
@@ -238,21 +238,21 @@ class PodAllocator:
             self._pursue()
 
     async def _raise_limit(self) -> None:
-        """Ask for what is needed, until nobody waits for room."""
+        """Ask for what is needed, until no grant waits for room."""
         while self._pending:
             needed = self.needed
             await self._settle(needed)
-            # Else more is wished for meanwhile, and what does not fit now may do so after that.
+            # Else more was asked for meanwhile, and what does not fit now may do so after that.
             final = self.needed <= needed
-            for pid, wish in tuple(self._pending.items()):
-                fits = self._fits(pid, len(wish.cores))
+            for pid, grant in tuple(self._pending.items()):
+                fits = self._fits(pid, len(grant.cores))
                 if fits or final:
                     del self._pending[pid]
-                    with contextlib.suppress(ProcessLookupError):  # whoever asked learns of it
+                    with contextlib.suppress(ProcessLookupError):  # its handle learns of it
                         if fits:
-                            self._bind(pid, wish.cores, wish.confirm)
+                            self._bind(pid, grant.cores, grant.confirm)
                         else:
-                            self._make_do(pid, wish)
+                            self._make_do(pid, grant)
 
     async def _settle(self, millicores: int) -> None:
         """Ask for a limit and wait until it is in force, or known not to come for now."""
@@ -279,7 +279,7 @@ class PodAllocator:
                 cpu = await asyncio.to_thread(self._pod.read)
         except PodError as error:
             self._hindered(Hindrance.REFUSED, str(error))
-        except Exception as error:  # a fault of ours, or an answer like no other: nobody waits on
+        except Exception as error:  # a fault of ours, or an answer like no other: no grant waits on
             log.exception("resizing the pod")
             self._hindered(Hindrance.REFUSED, f"unexpected {type(error).__name__}")
         self._not_before = loop.time() + times.again_after * min(2**self._failures, AGAIN_AT_MOST)
@@ -294,10 +294,10 @@ class PodAllocator:
         why = f"{by.value.replace('_', ' ')}: {message}"
         if why != self.condition:
             self.condition = why
-            log.warning("the pod's CPU is not what is wished for, %s", why)
+            log.warning("the pod does not have the CPU that was asked for, %s", why)
 
     def _unhindered(self) -> None:
         self._failures = 0
         if self.hindrance is not None:
             self.hindrance, self.condition = None, ""
-            log.info("the pod has the CPU that is wished for again")
+            log.info("the pod has the CPU that was asked for again")

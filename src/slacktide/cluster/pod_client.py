@@ -2,9 +2,9 @@
 `kubernetes`). Its calls block for up to seconds.
 
 What a pod's status says of one container's CPU, and the patch that changes it, are pure functions.
-A resize is a wish: the API server stores it in the specification, the node's kubelet carries it out
-or says why not, and the status tells what the container really has (Kubernetes 1.33 and later, "In
-place pod resize"). CPU is counted in millicores here.
+A resize is a request: the API server stores it in the specification, the node's kubelet carries it
+out or says why not, and the status says what the container really has (Kubernetes 1.33 and later,
+"In place pod resize"). CPU is counted in millicores here.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class PodName:
 
     @classmethod
     def ours(cls, environment: Mapping[str, str] = os.environ) -> PodName:
-        """As the manifests in deploy/kubernetes tell it (downward API): POD_NAME, POD_NAMESPACE,
+        """As the manifests in deploy/kubernetes state it (downward API): POD_NAME, POD_NAMESPACE,
         CONTAINER_NAME. Raises PodError, naming what is missing."""
         namespace = environment.get("POD_NAMESPACE", "")
         if not namespace and _NAMESPACE_FILE.exists():
@@ -234,7 +234,7 @@ class PodClient:
     def resize(self, millicores: int) -> PodCpu:
         """Ask for so many millicores; what the pod then says. Raises PodError.
 
-        An answer only means that the wish is stored: read until it is settled.
+        An answer only means that the request is stored: read until it is settled.
         """
         for _ in range(ATTEMPTS):
             patch = resize_patch(self._pod(), self._name.container, millicores)

@@ -36,11 +36,11 @@ class CpuAllocator(Protocol):
         """Begin to give every thread of process `pid` these cores, in place of those it had.
 
         `confirm` is called on the loop, once, when that is settled, for better or worse: from
-        inside this call where it takes no time, maybe seconds later where somebody else decides.
+        inside this call where it takes no time, maybe seconds later where an orchestrator decides.
         A newer grant for the same process replaces an older one that is not settled; the older
         `confirm` need not be called then. Raises ProcessLookupError if the process is gone; if it
-        ends later, `confirm` is not called. Whoever could not give all of them may call it again
-        should more be had later, until the next grant for that process.
+        ends later, `confirm` is not called. An allocator that could not give all of them may
+        call it again should more be had later, until the next grant for that process.
         """
         ...
 

@@ -109,7 +109,7 @@ class Arena:
     def allocate(self, nbytes: int, owner: Hashable = None) -> Slot:
         """A slot of `nbytes` bytes at a multiple of 64, its contents undefined.
 
-        `owner` is whom the budget charges (a connection, a client). Raises MemoryLimitExceeded,
+        `owner` is what the budget charges (a connection, a client). Raises MemoryLimitExceeded,
         or its subclass OwnerLimitExceeded, and then nothing has been charged.
         """
         size = size_class(nbytes)

@@ -1,6 +1,6 @@
 """Which cores this process may use, what hardware they are, and moving threads between them.
 
-The number of cores of the host is never asked for: in a container it is somebody else's.
+The number of cores of the host is never asked for: in a container most of them belong to others.
 """
 
 from __future__ import annotations

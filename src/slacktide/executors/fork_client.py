@@ -135,7 +135,7 @@ class ForkClient:
             except BlockingIOError:
                 self._loop.add_writer(self._socket, self._send)
                 return
-            except OSError:  # it has just died: `_server_ended` tells everybody
+            except OSError:  # it has just died: `_server_ended` reports it
                 break
             self._waiting.popleft()
             _close_all(descriptors)

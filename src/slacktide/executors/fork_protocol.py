@@ -2,7 +2,7 @@
 
 The descriptors travel with the message (SCM_RIGHTS), in this order: the worker's ends of the
 control and the abort socket, the pool's input arena, the worker's output file. The fork server
-answers with the process id and a pidfd, and later tells how the process ended.
+answers with the process id and a pidfd, and later reports how the process ended.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 It has imported what a worker needs and has one thread and no session, so a fork of it is cheap
 (10 ms instead of 200) and safe; a process that runs ONNX Runtime's threads must never be forked.
-It reads spawn requests from its socket, answers with process ids and pidfds, tells how each worker
-ended, and goes when the server's end of the socket closes; its workers go with it.
+It reads spawn requests from its socket, answers with process ids and pidfds, reports how each
+worker ended, and goes when the server's end of the socket closes; its workers go with it.
 
 Not to be imported by the server: `fork_client.py` is its other end.
 """
@@ -47,8 +47,8 @@ class ForkServer:
     def serve(self) -> None:
         """Until the server's end closes; then end every child, and see it gone.
 
-        They would die with this process anyway, but as zombies of whoever is process 1, which in a
-        container need not be one that reaps.
+        They would die with this process anyway, but as zombies of process 1, which in a container
+        need not be one that reaps.
         """
         try:
             while self._turn():
@@ -89,7 +89,7 @@ class ForkServer:
             return
         if pid == 0:
             self._live_as_worker(request, descriptors, parent)
-        # Before anybody knows of it, so that a resize while it starts cannot be undone here.
+        # Before the server knows of it, so that a resize while it starts cannot be undone here.
         _bind(pid, request.cores)
         # Opened before the child can be reaped: its number cannot have become another's.
         pidfd = os.pidfd_open(pid)

@@ -74,7 +74,7 @@ def choose_providers(
 def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) -> None:
     """Raise ProviderMissingError for a GPU beyond those that the driver lists in the folder `gpus`.
 
-    Silent where there is no such folder: then only opening a session tells.
+    Silent where there is no such folder: then only opening a session shows it.
     """
     number = device.partition(":")[2]
     if number.isdecimal() and gpus.is_dir():
@@ -116,7 +116,7 @@ _DEAD = re.compile(
     r"|_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR|EXECUTION_FAILED|MAPPING_ERROR)\b"
 )
 """Only another process may use the device again: of cudaError_t those of which NVIDIA says so, and
-lost devices; of cuBLAS and cuDNN what tells of the library's own state, not of an argument."""
+lost devices; of cuBLAS and cuDNN what concerns the library's own state, not of an argument."""
 
 
 class Fault(Enum):

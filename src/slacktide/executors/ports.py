@@ -64,7 +64,7 @@ class OpenedModel:
 
     interface: ModelInterface
     sessions: tuple[SessionSize, ...] = ()
-    """In the order they were opened; none where the executor does not tell."""
+    """In the order they were opened; none where the executor does not say."""
     note: str = ""
     """Which wanted sessions were left out, and why; empty if none was."""
 

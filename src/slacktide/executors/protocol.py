@@ -67,7 +67,7 @@ class TensorPlace(NamedTuple):
 
 
 class FinishedMessage(NamedTuple):
-    """A finished batch as the worker tells it. `outputs[i][j]`: member i, output j."""
+    """A finished batch as the worker reports it. `outputs[i][j]`: member i, output j."""
 
     batch: int
     timing: BatchTiming
@@ -241,7 +241,7 @@ def encode_ready(opened: OpenedModel) -> bytes:
 
 
 def decode_ready(body: bytes) -> OpenedModel:
-    """What a READY body tells."""
+    """What a READY body says."""
     try:
         document = json.loads(body)
         sessions = tuple(

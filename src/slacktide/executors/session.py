@@ -194,7 +194,7 @@ class ModelSession:
                     )
             elif less != more and self._source.padding is not None:
                 if name in self._source.padding.outputs:
-                    continue  # declared, but wrongly: that is told where the file is checked
+                    continue  # declared, but wrongly: the check of the file says so
                 raise ModelError(
                     f"output {name!r} grows with the padded inputs: state its axis as "
                     f"outputs.{name}.pad"
@@ -233,7 +233,7 @@ class ModelSession:
         return client_detail(error, self._source.path, self._source.root)
 
     def fault(self, error: BaseException) -> Fault:
-        """Whose fault an error of a run is. Where the text does not tell, a row of synthetic inputs
+        """Whose fault an error of a run is. Where the text does not say, a row of synthetic inputs
         shows whether an accelerator still answers."""
         fault = fault_of(error)
         if fault is Fault.MODEL and self._warm and len(self._opener.providers) > 1:

@@ -1,4 +1,4 @@
-"""Inputs for a model that nobody has sent anything to yet: random tensors in an arena."""
+"""Inputs for a model that has not had a request yet: random tensors in an arena."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def _serve(control: socket.socket, execute: Execute, use_cores: Callable[[int], 
 
 
 class BatchRunner:
-    """Runs BATCH bodies and tells what became of them as frames.
+    """Runs BATCH bodies and reports what became of them as frames.
 
     `abort` is called from another thread. ONNX Runtime looks at the terminate flag of the run's
     own options between nodes, so a stop takes effect within one node.

@@ -155,7 +155,7 @@ class WorkerHandle:
         elif self._state is _State.STARTING:
             self._state = _State.ENDING
 
-    # What the fork server tells (fork_client.WorkerOwner)
+    # What the fork server reports (fork_client.WorkerOwner)
 
     def spawned(self, pid: int, pidfd: int) -> None:
         self._pid, self._pidfd = pid, pidfd

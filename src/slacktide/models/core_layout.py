@@ -34,7 +34,7 @@ SHARED = "shared"
 
 
 class LaneError(ValueError):
-    """The models' wishes do not fit the machine. `model` is the one that does not fit."""
+    """The models do not fit the machine. `model` is the one that does not."""
 
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
@@ -186,17 +186,17 @@ def _size(settings: ModelSettings) -> object:
 
 def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimits, str | None]:
     """How large and how many the lanes of a model may be on `total` cores, and a warning, naming
-    the field, if that is less than it wishes for. Raises LaneError."""
+    the field, if that is less than it asks for. Raises LaneError."""
     copies = settings.replicas
     if settings.cores is None:
         return ScalingLimits(1, total, copies.min, copies.max), None
     least, most = settings.cores.min, settings.cores.max or total
-    wish = None
+    shortage = None
     if max(least, most) > total:
         # The least is to blame first: a smaller most would not do.
         field, wanted = ("cores.min", least) if least > total else ("cores.max", most)
         field = "cores" if settings.cores.fixed else field
-        wish = f"{field}: wants {wanted} cores, and the server may use {total}"
+        shortage = f"{field}: wants {wanted} cores, and the server may use {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
     if copies.fixed:  # which divide the cores; where their number varies, each has so many
@@ -211,11 +211,11 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
             f"{field}: wants {wanted * least} cores, {least} for each of {wanted}, and the server "
             f"may use {total}"
         )
-        if wish is None and wanted == fewest:  # with fewer cores it could not be served
+        if shortage is None and wanted == fewest:  # with fewer cores it could not be served
             raise LaneError(name, short)
-        wish = wish or short
+        shortage = shortage or short
         many = max(fewest, total // least)
-    return ScalingLimits(least, most, fewest, many), wish
+    return ScalingLimits(least, most, fewest, many), shortage
 
 
 def _left_by(scaled: Sequence[ScaledLane], free: int) -> int:

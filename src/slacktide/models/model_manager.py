@@ -51,12 +51,12 @@ class ModelManagerSettings:
     cores: tuple[int, ...]
     """Processor numbers that lanes may use."""
     allow_fewer_cores: bool = False
-    """Whether a model that wishes for more cores than there are is served with those."""
+    """Whether a model that asks for more cores than there are is served with those."""
     drain_s: float = 30.0
     """Longest that an unloaded version may take to answer what it has, seconds."""
     start_s: float = 330.0
     """Longest that a version may take to come up on all of its lanes, seconds; a little more than
-    the engine gives one replica, so that its reason is the one that is told."""
+    the engine gives one replica, so that its reason is the one that is reported."""
 
 
 class PlanTarget(Protocol):
@@ -129,7 +129,7 @@ class ModelManager:
             self._catalog.expected = frozenset(listed.name for listed in models)
             for listed in models:
                 if listed.problem is not None:
-                    if (cause := listed.problem.__cause__) is not None:  # nobody foresaw it
+                    if (cause := listed.problem.__cause__) is not None:  # unforeseen
                         log.error("reading %s", listed.name, exc_info=cause)
                     self._failed(listed.name, str(listed.problem))
                     continue
@@ -155,7 +155,7 @@ class ModelManager:
         await self._to_its_end(work())
 
     async def _to_its_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do all of it, even if whoever asked has gone: half a load would never be undone."""
+        """Do all of it, even if the client has gone: half a load would never be undone."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -101,15 +101,17 @@ class ReplicaLauncher:
                 how = "drift from the profile" if pool.drifting else "fit the profile again"
                 log.warning("%s: batch times %s", pool.version.name, how)
 
-    def circuit(self, told: TellCircuit) -> None:
+    def circuit(self, command: TellCircuit) -> None:
         """See `Launcher.circuit`."""
-        pool = self._catalog.pool(told.pool)
+        pool = self._catalog.pool(command.pool)
         if pool is None or pool.version.state is VersionState.UNLOADING:
             return
         version = pool.version
-        name, reason = f"{version.name}:{version.version}", told.reason
-        if told.circuit is Circuit.OPEN:
-            after = "" if told.retry_s is None else f"; it is tried again in {told.retry_s:g} s"
+        name, reason = f"{version.name}:{version.version}", command.reason
+        if command.circuit is Circuit.OPEN:
+            after = (
+                "" if command.retry_s is None else f"; it is tried again in {command.retry_s:g} s"
+            )
             log.error("%s is unavailable: %s%s", name, reason, after)
             version.counters.circuit_openings += 1
             version.state, version.reason = VersionState.UNAVAILABLE, reason + after

@@ -1,6 +1,6 @@
-"""`ResizeTracker`: resizes under way, by lane; over once every replica there says what it has.
+"""`ResizeTracker`: resizes under way, by lane; over once every replica there reports what it has.
 
-What is told to the engine is what was read back. Where somebody gave less than was asked for (a
+The engine is told what was read back. Where a replica got less than was asked for (a
 core that is not ours, a pod that does not fit its node), the lane has the least that any of its
 replicas got. That holds for replicas that start, too; and should the rest come later, the engine
 is told again.
@@ -38,7 +38,7 @@ class ResizeOutcome(Enum):
 class _Resize:
     """One under way, or settled with less than was asked for."""
 
-    __slots__ = ("began", "cores", "short", "told", "waiting")
+    __slots__ = ("began", "cores", "reported", "short", "waiting")
 
     def __init__(self, cores: tuple[int, ...], waiting: set[int], began: float) -> None:
         self.cores = cores
@@ -47,7 +47,7 @@ class _Resize:
         self.began = began
         self.short: dict[int, tuple[int, ...]] = {}
         """Replicas that have something else, and what."""
-        self.told: tuple[int, ...] | None = None
+        self.reported: tuple[int, ...] | None = None
         """What the engine was told; None: it is under way."""
 
     @property
@@ -72,17 +72,19 @@ class ResizeTracker:
     def begin(self, lane: str, cores: tuple[int, ...], replicas: Iterable[int]) -> None:
         """Replicas of `lane` are to have `cores`, and will say so."""
         before = self._lanes.get(lane)
-        if before is not None and before.told is None:
+        if before is not None and before.reported is None:
             self.outcomes[ResizeOutcome.SUPERSEDED] += 1
         self._lanes[lane] = _Resize(cores, set(replicas), self._clock())
         self._maybe_settle(lane)
 
-    def told(self, lane: str, replica: int, report: Resized, *, wanted: tuple[int, ...]) -> None:
+    def reported(
+        self, lane: str, replica: int, report: Resized, *, wanted: tuple[int, ...]
+    ) -> None:
         """A replica of `lane`, which was started to have `wanted`, says what it has."""
         resize = self._lanes.get(lane)
-        if resize is None:  # nobody resized the lane since: it is about how the replica started
+        if resize is None:  # no resize since: it is about how the replica started
             resize = self._lanes[lane] = _Resize(wanted, set(), self._clock())
-            resize.told = wanted
+            resize.reported = wanted
         resize.waiting.discard(replica)
         resize.short.pop(replica, None)
         if set(report.cores) != set(resize.cores):
@@ -104,8 +106,8 @@ class ResizeTracker:
         resize = self._lanes[lane]
         if resize.waiting:
             return
-        got, before = resize.got, resize.told
-        resize.told = got
+        got, before = resize.got, resize.reported
+        resize.reported = got
         if not resize.short:
             del self._lanes[lane]
             self._refusals.pop(lane, None)

@@ -63,7 +63,7 @@ class Launcher(Protocol):
         """A batch is done, `seconds` after it was handed over."""
         ...
 
-    def circuit(self, told: TellCircuit) -> None:
+    def circuit(self, command: TellCircuit) -> None:
         """A version has become unavailable, or is no longer."""
         ...
 
@@ -179,7 +179,7 @@ class ReplicaSupervisor:
             return  # it was stopped
         match event:
             case Resized():
-                self.resizes.told(replica.lane, replica.id, event, wanted=replica.cores)
+                self.resizes.reported(replica.lane, replica.id, event, wanted=replica.cores)
             case BatchFinished():
                 self._finished(event, outputs)
             case BatchFailed():

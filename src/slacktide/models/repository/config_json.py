@@ -43,7 +43,7 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
 
 
 def metadata_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
-    """The shape that the metadata endpoint tells: with a leading −1 where the model batches."""
+    """The shape that the metadata endpoint shows: with a leading −1 where the model batches."""
     return (-1, *row_shape(spec, interface)) if interface.batches else spec.shape
 
 

@@ -1,7 +1,7 @@
 """What can be wrong with a repository: one tree, split by the first question of its reader.
 
     RepositoryError
-    ├── RepositoryMistakeError      somebody wrote or asked for something wrong: mend that
+    ├── RepositoryMistakeError      the files, or a call, say something wrong: mend that
     │   ├── FolderError             the folders are not those of a repository
     │   ├── InvalidNameError        a model, version or file name breaks the pattern
     │   ├── NotFoundError           no such model, version or file
@@ -57,8 +57,8 @@ class RepositoryError(Exception):
 def only_fails(where: str) -> Iterator[None]:
     """A net around what reads one file: whatever else its parser raises is a RepositoryError.
 
-    For faults that nobody foresaw, in our code or a library's: they shall fail one model, and not
-    the others beside it. The cause is kept for the log.
+    For unforeseen faults, in our code or a library's: they shall fail one model, and not the others
+    beside it. The cause is kept for the log.
     """
     try:
         yield

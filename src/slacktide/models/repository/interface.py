@@ -121,7 +121,7 @@ Specs = Mapping[str, TensorSpec]
 
 
 def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iterator[Problem]:
-    """What is wrong with `pad`, `work_hint` and their like; inputs that are not there are told by
+    """What is wrong with `pad`, `work_hint` and their like; inputs that are not there are found by
     `check_interface` itself."""
     inputs = {spec.name: spec for spec in interface.inputs}
     outputs = {spec.name: spec for spec in interface.outputs}

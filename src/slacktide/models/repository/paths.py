@@ -71,8 +71,8 @@ def resolve(root: Path, *names: str, kind: PathKind) -> Path:
     """The real path of `root/names…`, links followed, inside `root`, of this kind.
 
     Raises InvalidNameError, NotFoundError, OutsideRepositoryError, FolderError (another kind) or
-    UnreadableError. Anybody who may write to the repository can still change it afterwards; that is
-    a person who may as well change the model.
+    UnreadableError. A writer of the repository can still change it afterwards, and might as
+    well change the model.
     """
     where = "/".join(name if is_name(name) else shown(name) for name in names)
     for name in names:
