@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import ProcessCollector
 
-from slacktide.observability.metrics.exposition import Family, plain, write
+from slacktide.observability.metrics.families import Family, plain, write
 from slacktide.observability.metrics.nvml import Gpu, Nvml
 from slacktide.observability.metrics.usage import (
     Machine,

@@ -48,8 +48,8 @@ from slacktide.simulation import (
     SimulationError,
     predict,
 )
+from slacktide.simulation.prediction import ENOUGH, LATEST, Observations, TrainedTimes
 from slacktide.simulation.recorded_inputs import recorded_inputs
-from slacktide.simulation.trained import ENOUGH, LATEST, Observations, TrainedTimes
 
 POOL = PoolId("m", "1")
 PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))

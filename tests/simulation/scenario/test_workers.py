@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from slacktide.simulation.scenario.workers import done_in_processes
+from slacktide.simulation.scenario.running import done_in_processes
 
 
 def square_root(task: float) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_two_jobs_do_every_task_once():
 
 KILLED = """
 import multiprocessing, time
-from slacktide.simulation.scenario.workers import done_in_processes
+from slacktide.simulation.scenario.running import done_in_processes
 if __name__ == "__main__":
     tasks = iter([(0, 0.0), *((i, 60.0) for i in range(1, 4))])
     next(done := done_in_processes(time.sleep, tasks, jobs=2))

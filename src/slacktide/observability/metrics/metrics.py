@@ -12,8 +12,7 @@ from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.exposition import Family, write
-from slacktide.observability.metrics.families import OLD_NAMES
+from slacktide.observability.metrics.families import OLD_NAMES, Family, write
 from slacktide.observability.metrics.nvml import Nvml, open_nvml
 from slacktide.observability.metrics.own import (
     recording_families,

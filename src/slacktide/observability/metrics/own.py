@@ -16,8 +16,7 @@ from slacktide.engine.placement import ReplicaState
 from slacktide.executors.arena import MemoryBudget
 from slacktide.models.model_counters import Histogram, ModelCounters
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.exposition import Family
-from slacktide.observability.metrics.families import family, per_version, single
+from slacktide.observability.metrics.families import Family, family, per_version, single
 from slacktide.observability.metrics.usage import WorkerUsage
 from slacktide.observability.metrics.view import VersionView
 from slacktide.recording import Recorder

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from slacktide.cluster import Hindrance, PodAllocator
 from slacktide.engine import Snapshot
 from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
-from slacktide.observability.metrics.exposition import Family
-from slacktide.observability.metrics.families import family, single
+from slacktide.observability.metrics.families import Family, family, single
 from slacktide.observability.metrics.view import VersionView
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
 from slacktide.runtime import Runtime

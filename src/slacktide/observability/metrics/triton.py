@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.memory import Memory
 from slacktide.models.model_counters import ModelCounters
-from slacktide.observability.metrics.exposition import Family
-from slacktide.observability.metrics.families import per_version
+from slacktide.observability.metrics.families import Family, per_version
 from slacktide.observability.metrics.nvml import Gpu
 from slacktide.observability.metrics.view import VersionView
 

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from slacktide.executors.cgroups import ROOT, control_groups, fields_of, number_in, read_text
 from slacktide.executors.cores import cpu_quota
 from slacktide.executors.memory import Memory, memory
-from slacktide.observability.metrics.exposition import Family
+from slacktide.observability.metrics.families import Family
 
 
 class Machine:

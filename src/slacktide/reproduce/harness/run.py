@@ -24,7 +24,7 @@ from slacktide.reproduce.harness.experiments import (
     identity,
 )
 from slacktide.reproduce.harness.state import ReproduceError, Results
-from slacktide.simulation.scenario.workers import done_in_processes
+from slacktide.simulation.scenario.running import done_in_processes
 
 SIMULATED = ("domain", "workloads", "profiles", "engine", "scheduling", "simulation")
 """Rooms whose code every simulated result depends on."""
