@@ -84,7 +84,8 @@ def test_decisions_are_numbered_and_listed():
     folder = ROOT / "docs" / "decisions"
     pages = sorted(page.name for page in folder.glob("*.md") if page.name != "README.md")
     index = (folder / "README.md").read_text()
-    assert [page[:4] for page in pages] == [f"{n:04}" for n in range(1, len(pages) + 1)]
+    assert all(re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", page) for page in pages)
+    assert len({page[:4] for page in pages}) == len(pages)
     assert re.findall(r"\]\(([^)]+)\)", index) == pages
 
 
