@@ -129,23 +129,13 @@ def test_nothing_outside_the_engine_reads_its_state():
                 assert of not in ("engine", "_engine"), f"{path.relative_to(SOURCE)}:{node.lineno}"
 
 
-NAMED_TWICE = {
-    "Choice",
-    "Histogram",
-    "Kind",
-    "Prefixes",
-}
-"""Public class names that stood twice when this was written. Remove what is gone; add nothing."""
-
-
 def test_a_public_class_name_has_one_meaning():
-    names = Counter(
-        node.name
-        for path in SOURCE.rglob("*.py")
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
-    assert {name for name, count in names.items() if count > 1} <= NAMED_TWICE
+    where: dict[str, list[str]] = {}
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
 
 
 FRAGMENTS = {
