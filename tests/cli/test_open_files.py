@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from slacktide.cli import serving
+from slacktide.cli import serve
 from slacktide.server.settings import ServerSettings
 
 
@@ -21,29 +21,29 @@ def limits(monkeypatch):
             raise ValueError("not allowed to raise maximum limit")
         state["now"] = wanted
 
-    monkeypatch.setattr(serving.resource, "getrlimit", lambda kind: state["now"])
-    monkeypatch.setattr(serving.resource, "setrlimit", setrlimit)
+    monkeypatch.setattr(serve.resource, "getrlimit", lambda kind: state["now"])
+    monkeypatch.setattr(serve.resource, "setrlimit", setrlimit)
     return state
 
 
 def test_the_limit_is_raised_as_far_as_it_goes(limits):
-    assert serving.make_room_for_connections(ServerSettings()) is None
+    assert serve.make_room_for_connections(ServerSettings()) is None
     assert limits["now"] == (20_000, 20_000)
 
 
 def test_connections_that_do_not_fit_are_told_with_what_would(limits):
     limits["now"] = (1024, 1024)
-    told = serving.make_room_for_connections(ServerSettings())
+    told = serve.make_room_for_connections(ServerSettings())
     assert told is not None
     assert "may open 1024 files" in told
     settings = ServerSettings(
         max_connections=int(told.split("--max-connections to ")[1].split()[0])
     )
-    assert serving.make_room_for_connections(settings) is None
+    assert serve.make_room_for_connections(settings) is None
 
 
 def test_a_limit_that_cannot_be_raised_is_reckoned_with(limits):
     limits["refuses"] = True
-    told = serving.make_room_for_connections(ServerSettings(metrics_port=None))
+    told = serve.make_room_for_connections(ServerSettings(metrics_port=None))
     assert told is not None
     assert "of 2 ports" in told

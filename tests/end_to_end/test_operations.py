@@ -203,7 +203,7 @@ def test_a_server_that_can_put_no_plan_in_force_ends(zoo: Any) -> None:
     text = """
 import sys
 from pathlib import Path
-from slacktide.cli.serving import run
+from slacktide.cli.serve import run
 from slacktide.engine.deploying import Deploying
 from slacktide.server.settings import ServerSettings
 Deploying.plan_changed = lambda self, event: 1 / 0

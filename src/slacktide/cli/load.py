@@ -10,16 +10,17 @@ import typer
 from slacktide.cli.flags import with_flags
 from slacktide.cli.output import (
     FELL_SHORT,
+    can_write,
     console,
     fail,
     option,
     print_json,
     progress_bar,
-    require_plots,
+    write_page,
 )
 from slacktide.load import LoadError, Progress, build_spec, run_load_sync
 from slacktide.load.build import LoadFlags
-from slacktide.reports import Report, ReportError, page, render
+from slacktide.reports import page, render
 from slacktide.reports.table import percent
 
 _REPORT = "What comes of it"
@@ -67,16 +68,14 @@ def load(
     'application=notes arrivals=poisson:90 shape=input_ids=8..24 shape=attention_mask=8..24'
     --stream 'application=essays arrivals=poisson:9 shape=input_ids=200 shape=attention_mask=200'
     """
-    if html is not None:
-        _can_write_page(html)
+    can_write({"--html": html})
     try:
         spec = build_spec(target, **flags)
         with progress_bar(shown=not json) as move:
             report = run_load_sync(spec, lambda at: move(_share(at), _standing(at)))
     except LoadError as error:
         fail(str(error))
-    if html is not None:
-        _write_page(html, report)
+    write_page("--html", html, lambda: page(report))
     if json:
         print_json(report.to_dict())
     else:
@@ -94,17 +93,3 @@ def _standing(at: Progress) -> str:
     """What has come of the run so far, in a few words."""
     judged = percent(at.on_time / at.ended) if at.ended else "–"
     return f"{at.submitted} of {at.planned} sent, {judged} of {at.ended} on time"
-
-
-def _can_write_page(path: Path) -> None:
-    """Fail before the run rather than after it."""
-    require_plots("--html")
-    if not path.parent.is_dir():
-        fail(f"--html: no such folder: {path.parent}")
-
-
-def _write_page(path: Path, report: Report) -> None:
-    try:
-        path.write_text(page(report), encoding="utf-8")
-    except (OSError, ReportError) as error:
-        fail(f"--html: {error}", FELL_SHORT)

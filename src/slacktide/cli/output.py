@@ -6,9 +6,10 @@ What prints is imported when something is printed: a command line is completed w
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -60,6 +61,26 @@ def require_plots(what: str) -> None:
     """Fail before any work is done if `what` (a page) could not be drawn after it."""
     if find_spec("matplotlib") is None:
         fail(f"{what} needs matplotlib; install it with: pip install 'slacktide[report]'")
+
+
+def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None:
+    """Fail before any work is done if a file, by its flag, could not be written after it."""
+    for flag, path in files.items():
+        if path is not None and not path.parent.is_dir():
+            fail(f"{flag}: no such folder: {path.parent}")
+    if files.get(page) is not None:
+        require_plots(page)
+
+
+def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:
+    """Write what `page` makes, if the flag names a file."""
+    from slacktide.reports import ReportError
+
+    if path is not None:
+        try:
+            path.write_text(page(), encoding="utf-8")
+        except (OSError, ReportError) as error:
+            fail(f"{flag}: {error}", FELL_SHORT)
 
 
 def print_json(document: object) -> None:

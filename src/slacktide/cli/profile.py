@@ -10,11 +10,12 @@ import typer
 
 from slacktide.cli.output import (
     FELL_SHORT,
+    can_write,
     console,
     fail,
     print_json,
     progress_bar,
-    require_plots,
+    write_page,
 )
 from slacktide.domain.units import parse_seconds
 
@@ -69,16 +70,13 @@ def profile(
         RepositoryError,
     )
     from slacktide.profiles.amdahl import fit_grid
-    from slacktide.reports import ReportError, profile_page
+    from slacktide.reports import profile_page
 
     try:
         seconds = parse_seconds(budget)
     except ValueError as error:
         fail(f"--budget: {error}")
-    if plot is not None:
-        require_plots("--plot")
-        if not plot.parent.is_dir():
-            fail(f"--plot: no such folder: {plot.parent}")
+    can_write({"--plot": plot}, page="--plot")
     folder = model.resolve()
     usable = tuple(available_cores())
     counts = sorted(set(cores)) if cores else _doubling(len(usable))
@@ -125,11 +123,7 @@ def profile(
     except MeasuringError as error:
         fail(str(error), FELL_SHORT)
     tables = {number: known.record.table for number, known in found}
-    if plot is not None:
-        try:
-            plot.write_text(profile_page(folder.name, tables), encoding="utf-8")
-        except (OSError, ReportError) as error:
-            fail(f"--plot: {error}", FELL_SHORT)
+    write_page("--plot", plot, lambda: profile_page(folder.name, tables))
     if json:
         fits = {
             number: {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slacktide.cli.output import FELL_SHORT, console, fail, print_json, progress_bar, require_plots
+from slacktide.cli.output import FELL_SHORT, can_write, console, fail, print_json, progress_bar
 
 if TYPE_CHECKING:
     from slacktide.reproduce.harness.run import Reproduction
@@ -161,7 +161,9 @@ def _reproduce(
     from slacktide.reproduce.harness.state import ReproduceError, Results, fingerprint
 
     paper = import_module(f"slacktide.reproduce.{name}.paper").PAPER
-    _check_files(json, csv, html)
+    can_write({"--json": json, "--csv": csv, "--html": html})
+    if json == csv == Path("-"):
+        fail("--json - and --csv - cannot both go to stdout")
     jobs = jobs or len(os.sched_getaffinity(0))
     scope = paper.quick if quick else paper.scope
     if setting is not None:
@@ -190,17 +192,6 @@ def _default_state(paper: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache else Path.home() / ".cache"
     return folder / "slacktide" / f"reproduce-{paper}.jsonl"
-
-
-def _check_files(json: Path | None, csv: Path | None, html: Path | None) -> None:
-    """Ends the program where a folder is not there, or both `-` go to stdout."""
-    if html is not None:
-        require_plots("--html")
-    for flag, path in (("--json", json), ("--csv", csv), ("--html", html)):
-        if path is not None and not path.parent.is_dir():
-            fail(f"{flag}: no such folder: {path.parent}")
-    if json == csv == Path("-"):
-        fail("--json - and --csv - cannot both go to stdout")
 
 
 def _deliver(

@@ -12,12 +12,13 @@ import typer
 
 from slacktide.cli.output import (
     FELL_SHORT,
+    can_write,
     console,
     fail,
     option,
     print_json,
     progress_bar,
-    require_plots,
+    write_page,
 )
 from slacktide.domain.units import parse_seconds
 
@@ -206,11 +207,7 @@ def simulate(
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
-    for flag, path in (("--html", html), ("--csv", csv), ("--requests", requests)):
-        if path is not None and not path.parent.is_dir():
-            fail(f"{flag}: no such folder: {path.parent}")
-    if html is not None:
-        require_plots("--html")
+    can_write({"--html": html, "--csv": csv, "--requests": requests})
     try:
         cells = read_scenario(
             scenario, [*(set_ or ()), *_flags(seed, duration)], imports=allow_imports
@@ -323,17 +320,10 @@ def _run(
 
 def _write(sweep: Sweep, report: Report | None, *, csv: Path | None, html: Path | None) -> None:
     """The files that were asked for."""
-    from slacktide.reports import ReportError, page, sweep_page
+    from slacktide.reports import page, sweep_page
 
-    try:
-        if csv is not None:
-            csv.write_text(sweep.to_csv(), encoding="utf-8")
-        if html is not None:
-            html.write_text(
-                page(report) if report is not None else sweep_page(sweep), encoding="utf-8"
-            )
-    except (OSError, ReportError) as error:
-        fail(str(error), FELL_SHORT)
+    write_page("--csv", csv, sweep.to_csv)
+    write_page("--html", html, lambda: sweep_page(sweep) if report is None else page(report))
 
 
 def _show(sweep: Sweep, report: Report | None, *, json: bool) -> None:
