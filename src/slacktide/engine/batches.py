@@ -84,7 +84,7 @@ class Batches:
 
     def _propose(self, placement: Placement) -> Proposal | WaitUntil | None:
         pool = placement.pool
-        if pool.quarantine:  # alone, so that a poison request takes nobody with it
+        if pool.quarantine:  # alone, so that a poison request takes no other with it
             request = pool.quarantine[0]
             return Proposal((request,), request.rows)
         if not len(pool.scheduler):

@@ -108,7 +108,7 @@ class Deploying:
             moved = bool(staying) and not any(p.serves for p in staying)
             for placement in tuple(pool.placements):
                 if placement not in staying:
-                    # For a moment two lanes may share cores: that is better than to serve nobody.
+                    # For a moment two lanes may share cores: that is better than not to serve.
                     self._replicas.leave(placement, at_once=not moved)
             if pool.id not in pools:
                 pool.removed = True

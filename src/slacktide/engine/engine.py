@@ -11,8 +11,8 @@ driver must deliver `TimerFired`. Events that happen together may be handed over
 one read of the sockets can share a batch.
 
 The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
-`deploying`; what they share is in `state`, who is known and how it ended in `ledger`. `idle_work`
-fills lanes that nothing else needs.
+`deploying`; what they share is in `state`, which requests are known and how others ended in
+`ledger`. `idle_work` fills lanes that nothing else needs.
 """
 
 from __future__ import annotations

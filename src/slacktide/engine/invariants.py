@@ -130,7 +130,7 @@ def _lanes(engine: Engine) -> None:
 
 
 def _placements(engine: Engine) -> None:
-    """Pools and lanes agree on who is placed where; a pool that is down serves nothing."""
+    """Pools and lanes agree on what is placed where; a pool that is down serves nothing."""
     state = engine.state
     by_pool = {id(p) for pool in state.pools.values() for p in pool.placements}
     by_lane = {id(p) for lane in state.lanes.values() for p in lane.placements}

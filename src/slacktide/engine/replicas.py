@@ -118,7 +118,7 @@ class ReplicaLifecycle:
         before = placement.phase
         if before is Phase.STALLED:
             detail = f"it was not up within {state.settings.start_limit:g} s"
-            # The next try would take as long, and whoever loads the version waits for it.
+            # The next try would take as long, and the load of the version waits for it.
             permanent = permanent or not pool.ever_up
         elif before.dying:
             detail = "it hung and was killed"

@@ -49,7 +49,7 @@ class LaneResizing:
         if lane is None:
             return  # it left the plan while the resize was on its way
         if lane.target == lane.cores and not set(event.cores) <= set(lane.target):
-            lane.target = event.cores  # nobody here asked for it
+            lane.target = event.cores  # not asked for here
         elif event.cores == lane.target:
             lane.resize_time = state.now - lane.resize_began
         lane.cores = event.cores

@@ -1,4 +1,4 @@
-"""What the parts of the engine share: who is known, what runs where, and the event at hand.
+"""What the parts of the engine share: what is known, what runs where, and the event at hand.
 
 Each part (`requests`, `batches`, `replicas`, `deploying`) handles some events and changes this
 state through its few verbs, so that an outcome is counted, answered and freed in one place.

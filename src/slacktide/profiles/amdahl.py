@@ -41,7 +41,7 @@ normal."""
 _TO_DEVIATION = 1.4826
 """Median of |residual| to standard deviation, for normal scatter."""
 _LEAST_DEVIATION = 1e-3
-"""Nobody measures closer than that."""
+"""No measurement is closer than that."""
 _STEPS = 50
 _STILL = 1e-5
 """No prediction moves by more: the fit is there."""

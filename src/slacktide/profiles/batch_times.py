@@ -8,7 +8,7 @@ predictions follow only once one of them would move noticeably, and then `revisi
 rises. In between predictions stand still, so callers may build tables from them and this class
 may keep its answers: on a hit `of` is one dictionary look-up.
 
-A number of cores that nobody measured becomes a column of the table with the first batch that runs
+A number of cores that was not measured becomes a column of the table with the first batch that runs
 on it: as predicted until then, and learning from then on. So what the model says of other core
 counts, which it takes from all columns as corrected (`Surface`), follows what runs.
 """

@@ -89,7 +89,7 @@ class ClassedTimes:
     # BatchTimes and Learner
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
-        """The time of a batch of `rows` rows: of just these members, or of anybody's requests."""
+        """The time of a batch of `rows` rows: of just these members, or of any requests."""
         if self._classes is None:
             return self.point.of(rows, cores)
         return self._times(cores).of(rows, cores, members)

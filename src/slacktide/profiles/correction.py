@@ -14,7 +14,7 @@ in the small, median in the large.) The spreads follow quantiles, which count ex
 not ask how far (Robbins and Monro 1951: one step up for each run above the p99, 99 times smaller
 steps down for each within).
 
-**Who moves, all or one?** A residual is split in the ratio of two variances, as a Kalman filter
+**What moves, all or one?** A residual is split in the ratio of two variances, as a Kalman filter
 would: how unsure we are of the machine's speed, `0.5² / (1 + n) + 0.002` after n batches, and of
 this cell's profile, `0.1² / (1 + n_cell)`. So the first batches move everything (sizes never seen
 follow), a size seen for the first time on a known machine mostly moves itself, and a drift later
@@ -122,7 +122,7 @@ class Correction:
         self.batches += 1
 
     def insert(self, column: int, own: Sequence[float]) -> None:
-        """Room for a column that nobody measured, with first guesses at its own shifts."""
+        """Room for a column that was not measured, with first guesses at its own shifts."""
         for size, shift in enumerate(own):
             self.own[size].insert(column, _within(shift, BOUND))
             self._evidence[size].insert(column, _UNMEASURED)

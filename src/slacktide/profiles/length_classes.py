@@ -54,7 +54,7 @@ def classes_of(
     means = [expected_max(one.cdf, step) for one in known]
     order = sorted(range(len(known)), key=lambda i: (means[i], known[i].key))
     total = sum(one.share for one in known)
-    # Nobody weighs nothing: a key without arrivals still belongs somewhere.
+    # Every key has some weight: one without arrivals still belongs somewhere.
     shares = [known[i].share / total if total > 0.0 else 0.0 for i in order]
     weights = [max(share, 1e-6) for share in shares]
     cuts = partition([means[i] for i in order], weights, most, negligible=NEGLIGIBLE)

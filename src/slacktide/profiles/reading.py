@@ -1,6 +1,7 @@
 """Checks for plain data read from a file. Each raises ProfileError naming the field.
 
-Strict on purpose: a profile decides who is answered, so a file that is almost right is wrong.
+Strict on purpose: a profile decides which requests are answered, so a file that is almost right is
+wrong.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The hot path pays for making one line of JSON for each call of the engine, after its commands have
 been carried out (some µs; bench/recording_cost.py). A thread writes the lines, every second, so
-that a slow disk delays nobody. What the disk cannot take is given up: recording stops, the server
-goes on, and says so.
+that a slow disk delays no request. What the disk cannot take is given up: recording stops, the
+server goes on, and says so.
 
 Parts. A part that has reached the limit is set aside as FILE.1, in the place of an older one, and
 FILE begins anew: a recording takes twice the limit at most, and its newest half is always there.
@@ -117,7 +117,7 @@ class Recorder:
     def _put(self, line: object) -> None:
         try:
             data = orjson.dumps(line, option=_JSON)
-        except TypeError as error:  # who records must not hurt who serves
+        except TypeError as error:  # recording must not hurt serving
             self._writer.fail(f"a line cannot be written as JSON: {error}")
             return
         self._in_part += len(data)
@@ -155,7 +155,7 @@ class _Writer:
         self._flush_s = flush_s
         self._waiting: deque[bytes | None] = deque()
         self._put_bytes = 0
-        """Counted by the one who puts; the thread counts what it has written."""
+        """Counted where lines are put; the thread counts what it has written."""
         self._written_bytes = 0
         self._ending = threading.Event()
         self._file: int | None = self._open()

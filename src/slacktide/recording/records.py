@@ -121,7 +121,7 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
 
 
 def answers(call: Call) -> Iterator[tuple[int, Outcome]]:
-    """Who got which outcome. Raises LayoutError naming the field."""
+    """Which request got which outcome. Raises LayoutError naming the field."""
     for _, id, *outcome in of_type(call, "Answer"):
         outcome.insert(1, call.now)
         yield id, decoder(Outcome)(outcome, "Answer.outcome")

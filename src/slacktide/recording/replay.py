@@ -45,7 +45,7 @@ class RecordedPools:
             raise RecordingError(f"pool {pool}: {error}") from None
 
     def times(self, pool: PoolId) -> BatchTimes:
-        """Predictions of `pool` that nobody else learns from."""
+        """Predictions of `pool` that nothing else learns from."""
         if pool in self._learnt:
             return copy.deepcopy(self._learnt[pool])
         return load_times(self.opened[pool].times)

@@ -1,4 +1,4 @@
-"""Which requests of a pool run now, and who is let in: `slack` (the default) and its rivals.
+"""Which requests of a pool run now, and which are admitted: `slack` (the default) and its rivals.
 
 Pure: a scheduler holds one pool's queue and answers the engine's questions. It reads no clock, runs
 no model, and knows neither protocols nor tensors.

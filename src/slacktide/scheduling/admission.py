@@ -9,11 +9,11 @@ that of the same policy without admission. So every test errs towards letting in
    its own) × best time per row ÷ lanes exceeds its budget. Ahead are those due no later, at its
    penalty or a higher one, that *can themselves still be on time*: a request that will be dropped
    is no work, and counting it would refuse others for nothing. A few rows more than fit are let in
-   as spares: batch times vary, and a queue that holds only what fits on average has nobody to fall
+   as spares: batch times vary, and a queue that holds only what fits on average has nothing to fall
    back on when its head is lost to a slow batch.
 
 Those that will not be served are found by walking the queue in deadline order and passing over
-whoever cannot make it behind those kept: for requests of equal length this is the rule of Moore and
+what cannot make it behind those kept: for requests of equal length this is the rule of Moore and
 Hodgson (1968), which keeps the most. To project the queue like this costs tens of µs, so it is done
 only if the plain count of rows ahead (bisections) would refuse, is kept until something leaves the
 queue or half a row's time has passed, and ends after `LOOKAHEAD` requests; the rest are taken to be
@@ -50,13 +50,13 @@ class WorkAhead(Protocol):
 
     @property
     def of(self) -> int:
-        """Class of the one who asks; 0 where all are alike."""
+        """Class of the one that asks; 0 where all are alike."""
         ...
 
     def rows_due(self, deadline: float, penalty: float) -> float:
         """Rows due no later than `deadline` that cost at least `penalty`.
 
-        Measured in rows of the one who asks: what takes half as long counts half.
+        Measured in rows of the one that asks: what takes half as long counts half.
         """
         ...
 
@@ -86,7 +86,7 @@ class AllWorkAhead:
 
 
 class RowRates(Protocol):
-    """Times of the requests of the class of one who asks; see `RowTimes`."""
+    """Times of the requests of the class of one that asks; see `RowTimes`."""
 
     @property
     def lead(self) -> TimeByRows: ...
@@ -102,7 +102,7 @@ class RowRates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Projection:
-    """Outcome of one walk: who among those that cost at least `penalty` will not be served."""
+    """Outcome of one projection: which of those that cost at least `penalty` will not be served."""
 
     penalty: float
     removals: int
@@ -112,7 +112,7 @@ class _Projection:
     unserved: tuple[float, ...]
     """Rows of the first i of them together; one longer than `deadlines`."""
     spares: tuple[float, ...]
-    """The same, but of those only who could still be on time if somebody ahead of them fails."""
+    """The same, but of those only that could still be on time if one ahead of them fails."""
 
     def due(self, deadline: float) -> tuple[float, float]:
         """(rows that will not be served, spare rows among them) due no later than `deadline`."""
@@ -197,7 +197,7 @@ class Admission:
     def _project(
         self, penalty: float, free: float, per_row: float, ahead: AllWorkAhead, now: float
     ) -> _Projection:
-        """Who, among those that cost at least `penalty`, will not be served; kept for a while."""
+        """Which of those that cost at least `penalty` will not be served; kept for a while."""
         queue = self._queue
         known = self._known
         if (

@@ -1,7 +1,8 @@
 """`ArrivalPolicy`: what every policy that serves in order of arrival has in common.
 
-One queue, first come first served, and the notices. Deadlines order nothing: nobody is refused but
-by the queue limit, and a request that is late already runs all the same. A policy adds `propose`.
+One queue, first come first served, and the notices. Deadlines order nothing: requests are refused
+by the queue limit alone, and a request that is late already runs all the same. A policy adds
+`propose`.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ArrivalPolicy(ABC):
         return self._queue.pop(id, None) is not None
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Nobody is given up."""
+        """Nothing is dropped."""
         return ()
 
     @abstractmethod

@@ -22,7 +22,7 @@ from slacktide.scheduling.queue import Entry, within_rows
 from slacktide.scheduling.slack_table import SlackTable, up_to
 
 GOOD_ENOUGH = 0.9
-"""Of the best rate: a batch of best-effort requests grows no further, since nobody is in a hurry to
+"""Of the best rate: a batch of best-effort requests grows no further, since none is in a hurry to
 be batched where batching hardly pays, and a long batch blocks the lane."""
 
 

@@ -4,7 +4,7 @@ For each signature (only equal ones share a batch) and each m it keeps the reque
 (deadline, id) order, three times side by side: as entries, as deadlines, as codes. The last two are
 typed arrays, which NumPy reads without a step per element; to insert into one of them is a
 `memmove`, as it is for a list. A *code* stands for all that pricing must know of a request: its
-class, rows and penalty. Code 0 is nobody: an empty place in a batch.
+class, rows and penalty. Code 0 is an empty place in a batch.
 
 It is an index beside a `DeadlineQueue`, which tells it of every request that comes or goes.
 """
@@ -21,7 +21,7 @@ from slacktide.profiles import RunClasses
 from slacktide.scheduling.queue import Entry, cut
 
 CROWDED = 4096
-"""Codes beyond which it pays to forget those that nobody has any more."""
+"""Codes beyond which it pays to forget those that no request has any more."""
 
 
 class ClassKind(NamedTuple):
@@ -33,7 +33,7 @@ class ClassKind(NamedTuple):
     penalty: float
 
 
-NOBODY = ClassKind(0, 0, 0.0)
+EMPTY = ClassKind(0, 0, 0.0)
 
 
 def same_classes(one: RunClasses, other: RunClasses) -> bool:
@@ -107,7 +107,7 @@ class ClassQueue:
     def _build(self, classes: RunClasses) -> None:
         self.classes = classes
         """What the requests are sorted by. May be replaced by what is `alike`."""
-        self.kinds: list[ClassKind] = [NOBODY]
+        self.kinds: list[ClassKind] = [EMPTY]
         """What each code stands for. Read only; grows, or is a new list."""
         self._known: dict[ClassKind, int] = {}
         self._codes = {id: self.code_of(request) for _, id, request in self._order}

@@ -12,7 +12,7 @@ Three kinds of tables, all worked out from one snapshot of the classes:
 And, for admission, the work ahead of a request. The policy prefers the short: a request of class g
 is behind those of class ≤ g only, whatever the deadlines of the longer ones. Each counts with the
 least that it can take of a lane, which is its share of the fixed part in the fullest batch and its
-own length: in a batch of k, whoever is in it, c0 + c1 · k · max(l) is at least the sum of c0 / k +
+own length: in any batch of k, c0 + c1 · k · max(l) is at least the sum of c0 / k +
 c1 · l over the members.
 """
 

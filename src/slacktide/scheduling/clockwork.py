@@ -78,7 +78,7 @@ class Clockwork(Edf):
             self._overrun_at = now
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Whoever's latest start has come, and the members of batches lost behind an overrun."""
+        """Requests whose latest start has passed, and members of batches lost behind an overrun."""
         gone = list(super().expire(now=now))
         while self._behind:
             lost = self.propose(self._behind.pop(), now=now)

@@ -80,7 +80,7 @@ class DeadlinePolicy(ABC):
         return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up whoever's latest start has come: EXPIRED past its deadline, else HOPELESS."""
+        """Drop requests whose latest start has passed: EXPIRED past the deadline, else HOPELESS."""
         if not self._timed.order:
             return ()
         given_up = self._timed.expire(self._lead_by_kind(), now=now)
@@ -128,7 +128,7 @@ class DeadlinePolicy(ABC):
         return self._row_times(self._view.cores).lead
 
     def _work_before(self, asked: Request | Notice) -> tuple[RowRates, WorkAhead]:
-        """What admission must know: how long `asked` takes, and who comes before it."""
+        """What admission must know: how long `asked` takes, and what comes before it."""
         times = self._row_times(self._view.cores)
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllWorkAhead(self._timed, times)

@@ -7,7 +7,7 @@ late. With `guarantee: p99` the p99 time of the batch must fit instead of the me
 Where predictions know run classes, the time of a batch is the forecast for its members. Requests
 join in order unless they would make the head late; a long one is passed over, as one of many rows.
 
-A best-effort request is ordered by the deadline it is given but binds nobody: the batch must fit
+A best-effort request is ordered by the deadline it is given but binds no batch, which must fit
 the first member that has a real one.
 """
 

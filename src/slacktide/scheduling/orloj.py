@@ -2,21 +2,21 @@
 
 At every decision, for batch sizes 1, 2, 4, …: the requests that can make a batch of that size are
 those with deadline ≥ now + E[time of such a batch]. Of the sizes that enough requests can make one
-is chosen, and the batch is filled with those of the highest priority score (orloj_score.py). Who
-cannot even make the smallest is given up.
+is chosen, and the batch is filled with those of the highest priority score (orloj_score.py). What
+cannot even make the smallest is dropped.
 
 Which size, the paper says twice, and not the same:
 
-- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among those who can
-  make them, *latest first*. Larger sizes have fewer who can make them, so it takes the largest.
+- `orloj`: line 16 as printed goes through the sizes by the earliest deadline among those that can
+  make them, *latest first*. Larger sizes have fewer that can make them, so it takes the largest.
 - `orloj_text`: "the batch size with the overall earliest deadline" (§3.2), the larger on ties. That
-  is a small one whenever somebody urgent can only make that.
+  is a small one whenever an urgent request can only make that.
 
 Lines 13 and 19 are taken to belong inside the `if` above them. What is not in the paper: a request
 of several rows fills as many places; it is in batches of at least its own size; where no size can
 be filled the request due first runs alone, since a free lane never idles. Where shapes differ there
 is one batch to each, and that of the highest scores runs (§3.2, Batch Priority). Best
-effort runs when nobody else waits, and if overdue in a share of the lane's time (best_effort.py).
+effort runs when nothing else waits, and if overdue in a share of the lane's time (best_effort.py).
 
 The queue is the paper's without the convex hull: one list by deadline for each kind of request, in
 which the score is sorted in a few runs (`Run`); the best of all runs come from a heap.
@@ -160,7 +160,7 @@ class Orloj(DeadlinePolicy):
             self._overdue.spend(seconds, now=batch.started)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up who could not make even a batch of its own: EXPIRED once it is too late for all,
+        """Drop what could not make even a batch of its own: EXPIRED once it is too late for all,
         else HOPELESS."""
         return super().expire(now=now - self._grace)
 

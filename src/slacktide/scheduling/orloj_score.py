@@ -197,15 +197,15 @@ class OrlojTimes:
         cdf = np.exp(classes.logs[of] + others * self._mix)
         cdf[0] = 0.0
         edges = [latency.seconds(rows, j * step) for j in range(POINTS)]
-        anybody, own = (
+        batch, own = (
             latency.seconds(rows, expected_max(each, step))
             for each in (np.exp((others + 1) * self._mix), cdf)
         )
         return TimeHistogram(
             tuple(edges),
             tuple(cdf.tolist()),
-            own if self._reading == "by_class" else anybody,
-            anybody if self._reading == "batch" else own,
+            own if self._reading == "by_class" else batch,
+            batch if self._reading == "batch" else own,
         )
 
     def _by_rows(self, rows: int) -> TimeHistogram:

@@ -1,14 +1,15 @@
 """Promises: `slack` lets in what it can keep, and gives up at once what it cannot keep any more.
 
-Where there is too much work somebody is refused, and while no lane is idle goodput does not depend
-on whom. So it is whoever has just come (docs/decisions/0030-refusing-early.md): a request is let in
-only if it can be on time behind the work ahead *and* nobody who waits, is of its class and costs as
-much would be late for its sake. *The plan*: requests in order of deadlines, each behind those of
-its class and of shorter ones at the best rate × `pace`, in the time that other models leave. What
-is over before a deadline is slack; a newcomer needs its own time of all that are due after it.
+Where there is too much work some requests are refused, and while no lane is idle goodput does not
+depend on which. So it is the one that has just come (docs/decisions/0030-refusing-early.md): a
+request is let in only if it can be on time behind the work ahead *and* nobody who waits, is of its
+class and costs as much would be late for its sake. *The plan*: requests in order of deadlines, each
+behind those of its class and of shorter ones at the best rate × `pace`, in the time that other
+models leave. What is over before a deadline is slack; a newcomer needs its own time of all that are
+due after it.
 
 A newcomer without a place takes that of one due earlier that came at most AT_ONCE before: else
-the lane were idle sooner after a burst, for the last is due last. Where somebody was refused or
+the lane were idle sooner after a burst, for the last is due last. Where one was refused or
 lost, those without a place are given up at the next decision. And where more than a share `late`
 of the refusals come after a wait, the pace rises.
 """
@@ -118,7 +119,7 @@ class Promises:
             self._deciding, self.due = True, now
 
     def give_up(self, *, now: float) -> list[tuple[int, Reason]]:
-        """Who has no place any more, and why. Changes no queue."""
+        """The requests that have no place any more, and why. Changes no queue."""
         gone = [(id, Reason.BEHIND_WORK) for id in self._lost if id in self._queue]
         if self._deciding:
             self.tight -= 1

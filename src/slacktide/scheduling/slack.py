@@ -113,7 +113,7 @@ class Slack(DeadlinePolicy):
         return reason
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        """Give up whoever has lost its place or whose latest start has come."""
+        """Drop what has lost its place, or whose latest start has passed."""
         crowded, promises = [], self._promises
         if promises.due is not None:
             crowded = promises.give_up(now=now)
@@ -131,7 +131,7 @@ class Slack(DeadlinePolicy):
         return self._timed.next_expiry(self._lead_by_kind())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch worth most per second of lane time, or whom to wait for. Changes nothing."""
+        """The batch worth most per second of lane time, or what to wait for. Changes nothing."""
         timed, best_effort = self._timed, self._best_effort
         cores = max(1, len(replica.cores))
         limit = min(self._max_batch, replica.max_batch)
@@ -209,7 +209,7 @@ class Slack(DeadlinePolicy):
             self._overdue.spend(seconds, now=batch.started)
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """Before the next batch, whoever has lost its place is given up."""
+        """Before the next batch, what has lost its place is dropped."""
         if self._admission.promises is not None:
             self._promises.freed(now=now)
 

@@ -114,7 +114,7 @@ class ClassChooser:
         return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
     def work_before(self, asked: Request | Notice) -> tuple[ClassTimes, ClassWorkAhead]:
-        """What admission must know: how long `asked` takes, and who comes before it.
+        """What admission must know: how long `asked` takes, and what comes before it.
 
         Of an announced request nothing but the application is known.
         """

@@ -33,7 +33,7 @@ from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.slack_uniform import Candidate, DecisionContext
 
 NEVER = np.array(np.inf).tobytes()
-"""The deadline of nobody."""
+"""The deadline of an empty place."""
 
 END = float(POINTS - 1)
 """The last point of the grid."""
@@ -88,7 +88,7 @@ class ClassPricer:
 def best_of_group(
     group: ClassPrefixes, tables: ClassTables, pricer: ClassPricer, context: DecisionContext
 ) -> Candidate | None:
-    """The best batch of requests that may share one; None if nobody can be on time."""
+    """The best batch of requests that may share one; None if none can be on time."""
     if group.rows == len(group):
         return _best_window(group, tables, pricer, context)
     return _best_filling(group, tables, pricer, context)
@@ -272,9 +272,9 @@ def _flat(group: ClassPrefixes, prefixes: Sequence[int], limit: int) -> tuple[Fl
 
     Each is followed by `limit` empty places, so that a window at its end may run over.
     """
-    nobody, never = bytes(8 * limit), NEVER * limit
+    empty, never = bytes(8 * limit), NEVER * limit
     due = b"".join([part for m in prefixes for part in (group.due[m], never)])
-    codes = b"".join([part for m in prefixes for part in (group.codes[m], nobody)])
+    codes = b"".join([part for m in prefixes for part in (group.codes[m], empty)])
     return np.frombuffer(due), np.frombuffer(codes, dtype=np.int64)
 
 

@@ -51,7 +51,7 @@ class BatchTime:
     def cdf(self) -> tuple[float, ...]:
         """P(on time) at `low`, at `high` and evenly in between, STEPS + 1 values; then one more 1.
 
-        Made when first asked for, that is when somebody is in doubt.
+        Made when first asked for, that is when a request may be late.
         """
         if self._cdf is None:
             step = (self.high - self.low) / STEPS
@@ -76,8 +76,8 @@ class PrefixSizes:
     times: tuple[float, ...]
     """Expected seconds of each."""
     certain: float
-    """Seconds. Whoever has this much left is at or behind every start point, and on time for sure,
-    in a batch of any of the sizes."""
+    """Seconds. A request with this much left is at or behind every start point, and certainly on
+    time, in a batch of any of the sizes."""
 
 
 class SlackTable:

@@ -110,7 +110,7 @@ def best_candidate(
     table: SlackTable,
     pricer: UniformPricer,
 ) -> Candidate | None:
-    """The best batch of `entries`, which may all share one; None if nobody can be on time.
+    """The best batch of `entries`, which may all share one; None if none can be on time.
 
     `single` says that each of them has one row; `sizes` is ascending. On ties the smallest size,
     then the earliest start.
