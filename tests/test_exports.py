@@ -42,13 +42,11 @@ EXPORTS = {
         make_repository
     """,
     "slacktide.executors": """
-        AffinityAllocator Arena BatchOutputs CpuAllocator Executor Grant HardwareFingerprint
-        InProcessExecutor InputArena MeasuringError Measurement MemoryBudget
-        MemoryLimitExceeded ModelError ModelSource OpenedModel OutputTensor OwnerLimitExceeded
-        Payload ProcessExecutor ProfiledExecutor QuotaAllocator QuotaUnavailableError
-        ReplicaHandle Report Reporter Resized SessionSize Slot TensorRef
-        available_cores choose_allocator hardware_fingerprint load_onnxruntime
-        measure move_threads
+        Arena BatchOutputs Executor InProcessExecutor MemoryBudget MemoryLimitExceeded
+        ModelError ModelSource OpenedModel OwnerLimitExceeded Payload ProcessExecutor
+        ProfiledExecutor QuotaAllocator QuotaUnavailableError ReplicaHandle Report
+        Reporter Resized SessionSize Slot TensorRef available_cores hardware_fingerprint
+        move_threads
     """,
     "slacktide.load": """
         FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
@@ -76,9 +74,9 @@ EXPORTS = {
         profile_page render render_comparison render_sweep rich_table summary sweep_page
     """,
     "slacktide.models.repository": """
-        ListedModel ModelDefinition ModelSettings NoProfile ProfileKey
-        ProfileStore Repository RepositoryError StagedModel Staging StoredProfile
-        UploadLimits check_interface config_json metadata_shape model_hash split_parameters
+        ModelDefinition ModelSettings NoProfile ProfileKey ProfileStore Repository
+        RepositoryError Staging StoredProfile UploadLimits check_interface config_json
+        metadata_shape model_hash split_parameters
     """,
     "slacktide.runtime": """
         PAUSE_S CoreSeconds Runtime Watch

@@ -15,29 +15,20 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `cores`, `memory` (`cgroups`): which cores and how much memory there is
 """
 
-from slacktide.executors.allocator import AffinityAllocator as AffinityAllocator
-from slacktide.executors.allocator import CpuAllocator as CpuAllocator
-from slacktide.executors.allocator import Grant as Grant
 from slacktide.executors.arena import Arena as Arena
 from slacktide.executors.arena import MemoryBudget as MemoryBudget
 from slacktide.executors.arena import MemoryLimitExceeded as MemoryLimitExceeded
 from slacktide.executors.arena import OwnerLimitExceeded as OwnerLimitExceeded
 from slacktide.executors.arena import Slot as Slot
-from slacktide.executors.cores import HardwareFingerprint as HardwareFingerprint
 from slacktide.executors.cores import available_cores as available_cores
 from slacktide.executors.cores import hardware_fingerprint as hardware_fingerprint
 from slacktide.executors.cores import move_threads as move_threads
 from slacktide.executors.in_process import InProcessExecutor as InProcessExecutor
-from slacktide.executors.measuring import Measurement as Measurement
-from slacktide.executors.measuring import measure as measure
 from slacktide.executors.onnx_runtime import ModelError as ModelError
-from slacktide.executors.onnx_runtime import load_onnxruntime as load_onnxruntime
 from slacktide.executors.ports import BatchOutputs as BatchOutputs
 from slacktide.executors.ports import Executor as Executor
-from slacktide.executors.ports import InputArena as InputArena
 from slacktide.executors.ports import ModelSource as ModelSource
 from slacktide.executors.ports import OpenedModel as OpenedModel
-from slacktide.executors.ports import OutputTensor as OutputTensor
 from slacktide.executors.ports import Payload as Payload
 from slacktide.executors.ports import ReplicaHandle as ReplicaHandle
 from slacktide.executors.ports import Report as Report
@@ -49,5 +40,3 @@ from slacktide.executors.process import ProcessExecutor as ProcessExecutor
 from slacktide.executors.profiled import ProfiledExecutor as ProfiledExecutor
 from slacktide.executors.quota import QuotaAllocator as QuotaAllocator
 from slacktide.executors.quota import QuotaUnavailableError as QuotaUnavailableError
-from slacktide.executors.quota import choose_allocator as choose_allocator
-from slacktide.executors.timed_replica import MeasuringError as MeasuringError

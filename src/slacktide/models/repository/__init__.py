@@ -13,11 +13,9 @@ from slacktide.models.repository.profile_store import ProfileKey as ProfileKey
 from slacktide.models.repository.profile_store import ProfileStore as ProfileStore
 from slacktide.models.repository.profile_store import StoredProfile as StoredProfile
 from slacktide.models.repository.profile_store import model_hash as model_hash
-from slacktide.models.repository.repository import ListedModel as ListedModel
 from slacktide.models.repository.repository import ModelDefinition as ModelDefinition
 from slacktide.models.repository.repository import Repository as Repository
 from slacktide.models.repository.settings import ModelSettings as ModelSettings
-from slacktide.models.repository.staging import StagedModel as StagedModel
 from slacktide.models.repository.staging import Staging as Staging
 from slacktide.models.repository.staging import UploadLimits as UploadLimits
 from slacktide.models.repository.staging import split_parameters as split_parameters
