@@ -26,7 +26,7 @@ from slacktide.models.repository.yaml_text import parse_yaml
 from slacktide.simulation.scenario import Cell
 from slacktide.simulation.scenario.building import build
 from slacktide.simulation.scenario.reading import checked
-from slacktide.simulation.scenario.yaml_positions import Places
+from slacktide.simulation.scenario.yaml_positions import YamlPositions
 
 SOON = 0.005
 """Seconds after its arrival within which a refusal counts as given at once."""
@@ -156,7 +156,7 @@ def _cell(name: str, scheduler: str) -> Cell:
         "warmup": f"{WARMUP:g}s",
         "scheduler": {"name": "slack", **values},
     }
-    places = Places(name, {})
+    places = YamlPositions(name, {})
     return Cell(checked(document, places), document, {}, places, Path())
 
 

@@ -35,7 +35,7 @@ from bench.measurement import Figure, Options, Result, at_least, at_most
 from slacktide.domain import Deployment, LaneSpec, OutcomeKind, Plan, PoolId, Request, Route
 from slacktide.engine import BatchTimes, Engine, PoolParts, PoolView
 from slacktide.profiles import CorrectedTimes, FixedTimes, LatencyTable, classes_of_samples
-from slacktide.reproduce.orloj.setting import SETTINGS, sample
+from slacktide.reproduce.orloj.setting import SETTINGS, draw_requests
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import (
     AsExpected,
@@ -100,7 +100,7 @@ def run_edf(count: int, marks: dict[int, float] | None = None) -> tuple[float, f
 
 def run_slack(count: int) -> tuple[float, float]:
     """The same of setting P."""
-    drawn = sample(SETTINGS["P"], "two-modal", seed=SEED, requests=count)
+    drawn = draw_requests(SETTINGS["P"], "two-modal", seed=SEED, requests=count)
     classes = classes_of_samples(
         drawn.training, drawn.latency, shares=drawn.shares, most=len(drawn.training)
     )
