@@ -13,7 +13,6 @@ import os
 import resource
 import signal
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +20,7 @@ import typer
 
 from slacktide.cli.flags import from_flags, printed, with_flags
 from slacktide.cli.output import FELL_SHORT, fail, option, print_json
+from slacktide.domain.suggestions import did_you_mean
 from slacktide.frontends.security import SecurityError, TlsFiles
 from slacktide.observability.logs import LogFormat, configure
 from slacktide.server.settings import ServerSettings
@@ -55,8 +55,7 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     }
     unknown = [key for key in document if str(key).replace("_", "-") not in known]
     if unknown:
-        near = get_close_matches(str(unknown[0]).replace("_", "-"), known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(str(unknown[0]).replace("_", "-"), known)
         fail(f"--config: unknown key {unknown[0]!r}{hint}")
     values = {known[str(key).replace("_", "-")]: value for key, value in document.items()}
     context.default_map = {**(context.default_map or {}), **values}

@@ -19,7 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from slacktide.domain.options import OptionError, Options, option, read_options
 from slacktide.domain.suggestions import did_you_mean
-from slacktide.domain.units import SECONDS
+from slacktide.domain.units import Unit, format_seconds
 from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import (
     FilePayload,
@@ -41,6 +41,7 @@ from slacktide.workloads import (
     parse_deadlines,
     parse_link,
     parse_number,
+    parse_seconds,
 )
 
 _SCHEMES: Mapping[str, tuple[Transport, bool, int]] = {
@@ -67,6 +68,15 @@ MOST_LENGTHS = 16
 """Lengths that a range such as 8..200 stands for."""
 
 
+def _seconds(value: object) -> float:
+    """As in the short texts of workloads, which know more spellings than a settings file."""
+    try:
+        return parse_seconds(str(value))
+    except WorkloadError as error:
+        raise ValueError(str(error).partition(": ")[2]) from None
+
+
+_TIME = Unit("TIME", _seconds, format_seconds)
 _TRAFFIC = "What to send, and when"
 _JUDGE = "How it is judged"
 _WIRE = "How it travels"
@@ -87,9 +97,9 @@ class LoadFlags(Options):
         panel=_TRAFFIC,
         metavar="PROCESS",
     )
-    duration: float = option(10.0, "What is scored.", panel=_TRAFFIC, unit=SECONDS)
+    duration: float = option(10.0, "What is scored.", panel=_TRAFFIC, unit=_TIME)
     warmup: float = option(
-        0.0, "The same load before that, not scored.", panel=_TRAFFIC, unit=SECONDS
+        0.0, "The same load before that, not scored.", panel=_TRAFFIC, unit=_TIME
     )
     stream: tuple[str, ...] = option(
         (),
@@ -124,9 +134,7 @@ class LoadFlags(Options):
         metavar="SPEC",
     )
     send_deadlines: bool = option(True, "Whether the server is told the deadline.", panel=_JUDGE)
-    patience: float = option(
-        10.0, "How long after its deadline to wait.", panel=_JUDGE, unit=SECONDS
-    )
+    patience: float = option(10.0, "How long after its deadline to wait.", panel=_JUDGE, unit=_TIME)
     application: str = option(
         "", "The application that the requests are from.", panel=_WIRE, metavar="NAME"
     )
@@ -145,7 +153,7 @@ class LoadFlags(Options):
         0.0,
         "How long after its headers each body leaves, as over a slow uplink; HTTP only.",
         panel=_WIRE,
-        unit=SECONDS,
+        unit=_TIME,
     )
     link: str = option(
         "",
@@ -154,7 +162,7 @@ class LoadFlags(Options):
         panel=_WIRE,
         metavar="LINK",
     )
-    rtt: float = option(0.0, "Its round trip.", panel=_WIRE, unit=SECONDS)
+    rtt: float = option(0.0, "Its round trip.", panel=_WIRE, unit=_TIME)
     shared_link: bool = option(
         False, "All connections queue for one link; else each has its own.", panel=_WIRE
     )
@@ -162,7 +170,7 @@ class LoadFlags(Options):
     ca_file: Path | None = option(None, "Certificates (PEM) to trust over TLS.", panel=_WIRE)
     spin: bool = option(False, "Never sleep between sends; takes a core.", panel=_WIRE)
     lateness_warning: float = option(
-        0.005, "Own lateness (p99) above which the report warns.", panel=_REPORT, unit=SECONDS
+        0.005, "Own lateness (p99) above which the report warns.", panel=_REPORT, unit=_TIME
     )
     title: str = option("", "Of the report.", panel=_REPORT, metavar="TEXT")
 
