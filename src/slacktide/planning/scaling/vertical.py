@@ -11,7 +11,7 @@ the model's own, no request that waits, is announced or is expected is late befo
 unless `late` in the target says so; and where it says so, it is because no number of cores within
 the limits saves all of them (or the rate is beyond what they can serve). Requests whose budget lies
 between the typical time and the 99th percentile keep the cores they need for it
-(`cores_for_chance`). See `queue_projection` for what is left out.
+(`p50_rescue`). See `queue_projection` for what is left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slacktide.planning.scaling.search import Search
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget, Waiting
 
 
-def cores_for_chance(view: ModelView, *, now: float) -> int:
+def p50_rescue(view: ModelView, *, now: float) -> int:
     """The fewest cores of a replica on which each request that is given up by the 99th percentile,
     but not by the typical time, typically ends in time if it runs next; the least allowed if there
     is none.
@@ -111,7 +111,7 @@ class Vertical(ScalingPolicy):
             found = search.most_saved(cores=limits.cores_min)
             reason = "overload"
         if options.p99:
-            chance = cores_for_chance(view, now=now)
+            chance = p50_rescue(view, now=now)
             if chance > found[0]:
                 found = search.first(cores=chance) or search.most_saved(cores=chance)
                 reason = "chance"
@@ -140,4 +140,4 @@ class Vertical(ScalingPolicy):
         hopeless = search.queue.hopeless
         if search.late(cores, view.batch, most=hopeless) > hopeless:
             return True
-        return options.p99 and cores < cores_for_chance(view, now=now)
+        return options.p99 and cores < p50_rescue(view, now=now)

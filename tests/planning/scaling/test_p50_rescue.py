@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
-from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, cores_for_chance
+from slacktide.planning.scaling.vertical import Vertical, VerticalOptions, p50_rescue
 from slacktide.profiles import SplitLogLogistic
 
 
@@ -48,7 +48,7 @@ def view(*budgets: float, free_at: float = 0.0, rate: float = 0.0, budget: float
     ],
 )
 def test_the_fewest_cores_with_which_it_would_typically_be_on_time(seen, cores):
-    assert cores_for_chance(seen, now=0.0) == cores
+    assert p50_rescue(seen, now=0.0) == cores
 
 
 def test_vertical_grows_for_a_chance_and_says_so():
