@@ -70,7 +70,7 @@ _KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
 """The engine has the call and owes it an outcome."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class ServerCall:
     """The `InferenceCall` of a server, and the owner of its request (`RequestOwner`)."""
 
@@ -282,10 +282,12 @@ class ServerCall:
         plane.loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        reply, self._reply = self._reply, None  # it refers back to this call
+        reply, answer = self._reply, self._answer
         if reply is not None:
-            assert self._answer is not None
-            reply(self._answer)
+            assert answer is not None
+            # The reply refers back to this call, which may outlive it as the owner of its slots.
+            self._reply = self._answer = None
+            reply(answer)
 
     def _free(self) -> None:
         slots, self._slots = self._slots, ()

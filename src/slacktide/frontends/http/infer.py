@@ -44,9 +44,21 @@ _MAX_ID = 256
 class _State:
     """What the endpoint keeps of one request, in `request.state`."""
 
-    __slots__ = ("call", "context", "encoding", "json_length", "parameters", "unpacking")
+    __slots__ = (
+        "call",
+        "context",
+        "encoding",
+        "json_length",
+        "parameters",
+        "target",
+        "unpacking",
+    )
 
-    def __init__(self, call: InferenceCall, context: CallContext) -> None:
+    def __init__(
+        self, target: tuple[str, str | None], call: InferenceCall, context: CallContext
+    ) -> None:
+        self.target = target
+        """Model and version."""
         self.call: InferenceCall | None = call
         """None once it has ended."""
         self.context = context
@@ -68,8 +80,8 @@ class InferEndpoint:
 
     def open(self, request: ClientRequest) -> HttpResponse | None:
         headers = request.headers
-        context = _context(request)
-        state = request.state = _State(self._data.call(*_target(request), context), context)
+        target, context = _target(request), _context(request)
+        state = request.state = _State(target, self._data.call(*target, context), context)
         try:
             length = headers.get(_JSON_LENGTH)
             if length is not None:
@@ -157,8 +169,7 @@ class InferEndpoint:
         state: _State = request.state
         call = state.call
         assert call is not None
-        model, version = _target(request)
-        infer, answer = self._reader.read(model, version, body, json_length, state.parameters)
+        infer, answer = self._reader.read(*state.target, body, json_length, state.parameters)
         if infer.id:
             state.context.request_id = request.request_id = infer.id
 
