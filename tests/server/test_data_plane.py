@@ -13,6 +13,7 @@ import pytest
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
+from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.repository.repository import ModelDefinition
@@ -219,6 +220,73 @@ def test_small_bodies_that_never_come_do_not_fill_the_queue(monkeypatch):
         second.cancel(Reason.NO_BODY)
 
     on_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (Reason.QUEUE_FULL, True),
+        (Reason.BEHIND_WORK, True),
+        (Reason.MEMORY_LIMIT, True),
+        (Reason.CLIENT_LIMIT, False),
+        (Reason.DRAINING, False),
+        (Reason.EXPIRED, False),
+        (Reason.BAD_INPUT, False),
+    ],
+)
+def test_how_long_to_wait_is_told_where_a_wait_helps(reason: Reason, told: bool) -> None:
+    def test() -> None:
+        bench = Bench()
+        asked = bench.submit()
+        bench.driver.end(asked.id, reason)
+        (reply,) = bench.replies
+        assert reply.retry_after_s == (bench.version.expected_alone if told else None)
+
+    on_loop(test)
+
+
+def test_only_an_input_that_has_just_crashed_the_model_is_refused():
+    def test() -> None:
+        bench = Bench()
+        bench.driver.end(bench.submit().id, Reason.CRASHED)
+        bench.submit()
+        assert [each.outcome.reason for each in bench.replies[1:]] == [Reason.CRASHED_BEFORE]
+        other = bench.submit(np.full(4, 7.0, "<f4").tobytes())
+        announced, place = bench.announce(len(ROW))
+        assert set(bench.driver.open) == {other.id, announced.id}
+        place[:] = ROW
+        announced.submit(call(place), bench.replies.append)
+        assert [each.outcome.reason for each in bench.replies[2:]] == [Reason.CRASHED_BEFORE]
+        bench.driver.now += BLOCK_S
+        again = bench.submit()
+        assert set(bench.driver.open) == {other.id, again.id}
+
+    on_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "message"),
+    [
+        ("nobody", None, "unknown model 'nobody'"),
+        ("nobody", "1", "unknown model 'nobody'"),
+        ("m", "2", "model 'm' has no version '2'"),
+    ],
+)
+def test_what_is_not_there_is_named(model: str, version: str | None, message: str) -> None:
+    async def test() -> None:
+        bench = Bench()
+        answered = asyncio.Event()
+
+        def reply(answer: InferReply) -> None:
+            bench.replies.append(answer)
+            answered.set()
+
+        bench.plane.call(model, version, calling()).submit(call(ROW), reply)
+        await answered.wait()
+        (answer,) = bench.replies
+        assert (answer.outcome.reason, answer.message) == (Reason.NOT_FOUND, message)
+
+    asyncio.run(test())
 
 
 def test_a_body_keeps_the_memory_it_comes_into():
