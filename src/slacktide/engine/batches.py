@@ -163,8 +163,8 @@ class Batches:
         if running.steady and learner is not None:
             learner.observe(state.now - batch.started, batch.members, batch.rows, running.cores)
         crashes = placement.pool.crashes
-        if crashes.doubtful and not batch.solo and crashes.finished(state.now - placement.since):
-            state.doubtful.append(placement.pool)
+        if crashes.undecided and not batch.solo and crashes.finished(state.now - placement.since):
+            state.to_review.append(placement.pool)
         entries = state.ledger.entries
         kept = None if batch.solo else self._idle.hold(batch, placement)
         ids = tuple([member.id for member in batch.members if member is not kept])

@@ -47,7 +47,7 @@ class Deploying:
         state.routes = RouteTable(plan.routes)
         self._follow_routes()
         self._remove_what_left(plan)
-        state.doubtful.extend(state.pools.values())  # a trial may have lost its place
+        state.to_review.extend(state.pools.values())  # a trial may have lost its place
 
     def tidy(self, lane: Lane) -> None:
         """Once a lane is free: take away, or start anew, what was to go while it was busy."""

@@ -108,7 +108,7 @@ class Engine:
             state.cause = self.events_seen
             self.events_seen += 1
             self._handlers[type(event)](event)
-            if state.doubtful:
+            if state.to_review:
                 self._replicas.reconsider()
         if state.dirty:
             lanes, state.dirty = state.dirty, {}

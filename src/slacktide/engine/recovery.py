@@ -77,7 +77,7 @@ class CrashHistory:
         return self.proved
 
     @property
-    def doubtful(self) -> bool:
+    def undecided(self) -> bool:
         """Whether a batch that is finished changes anything."""
         return self._convicted > 0 or self.circuit is Circuit.TRIAL
 

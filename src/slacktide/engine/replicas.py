@@ -141,12 +141,12 @@ class ReplicaLifecycle:
             if not again:
                 pool.crashes.crashed(crash)
             placement.until = state.now + pool.crashes.pause(now=state.now)
-        state.doubtful.append(pool)
+        state.to_review.append(pool)
 
     def reconsider(self) -> None:
         """Open or close circuits for what has just happened, and see that each trial is made."""
         state = self._state
-        pools, state.doubtful = state.doubtful, []
+        pools, state.to_review = state.to_review, []
         for pool in pools:
             crashes = pool.crashes
             fault = crashes.fault(now=state.now)
@@ -207,7 +207,7 @@ class ReplicaLifecycle:
         for pool in state.pools.values():
             if pool.crashes.retry_at <= now:
                 pool.crashes.begin_trial()
-                state.doubtful.append(pool)
+                state.to_review.append(pool)
             for placement in pool.placements:
                 if placement.until <= now:
                     if placement.state is ReplicaState.BACKOFF:

@@ -71,7 +71,6 @@ class EngineState:
         "cause",
         "commands",
         "dirty",
-        "doubtful",
         "factory",
         "lane_changes",
         "lanes",
@@ -82,6 +81,7 @@ class EngineState:
         "running",
         "runs",
         "settings",
+        "to_review",
     )
 
     def __init__(self, factory: PoolFactory, settings: EngineSettings) -> None:
@@ -97,7 +97,7 @@ class EngineState:
         """What runs, by batch id."""
         self.dirty: dict[str, Lane] = {}
         """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
-        self.doubtful: list[Pool] = []
+        self.to_review: list[Pool] = []
         """Whose circuit may have to change for the event at hand."""
         self.now = -math.inf
         self.cause = -1
@@ -160,7 +160,7 @@ class EngineState:
 
     def _judge(self, crash: Crash, *, convicted: bool) -> None:
         crash.pool.crashes.judged(crash, convicted=convicted)
-        self.doubtful.append(crash.pool)
+        self.to_review.append(crash.pool)
 
     def forget(self, id: int) -> None:
         """Nothing names the payload of this request any more."""

@@ -262,13 +262,13 @@ class ClassedTimes:
         if not self._known.issuperset(keys):
             return  # a guess that fails says nothing about the machine
         fixed = times.classes(cores).latency.c0
-        pace = self._filter
-        pace.observe(seconds, forecast, (1 - len(members)) * fixed / forecast.expected)
+        learnt = self._filter
+        learnt.observe(seconds, forecast, (1 - len(members)) * fixed / forecast.expected)
         self._since += 1
         noticeable = _SPEED_SHOWS * (1.0 + PATIENCE / self._since)
-        if abs(pace.fixed - self._fixed) > _FIXED_SHOWS + noticeable:
+        if abs(learnt.fixed - self._fixed) > _FIXED_SHOWS + noticeable:
             self._look(always=True)
-        elif abs(pace.speed - self._speed) > noticeable:
+        elif abs(learnt.speed - self._speed) > noticeable:
             self._publish(self._classes)
 
     def _look(self, *, always: bool = False) -> None:

@@ -169,7 +169,7 @@ class Admission:
         waiting_rows = self._queue.rows
         promises, left = self.promises, budget - free
         if promises is not None and (waiting_rows or free):
-            left = view.leave(now=now)(left) / promises.pace
+            left = view.leave(now=now)(left) / promises.slowdown
         # As a rule there is room even one row at a time, and the best rate need not be known.
         if waiting_rows <= left / (times.expected[1] / view.lanes) - rows:
             return None
@@ -179,7 +179,7 @@ class Admission:
             return None
         before = ahead.rows_due(deadline, penalty)
         if promises is not None:
-            own = rows * per_row * promises.pace
+            own = rows * per_row * promises.slowdown
             if before <= room and promises.spared(deadline, penalty, ahead.of, own, now + free):
                 return None
             promises.refused()

@@ -39,7 +39,7 @@ from slacktide.scheduling.best_effort import BestEffortShare
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import BestEffortOptions
 from slacktide.scheduling.orloj_score import ONE_STEP, OrlojTimes, Reading, Score
-from slacktide.scheduling.queue import Entry, Partition, within_rows
+from slacktide.scheduling.queue import Entry, Partition, proposal_of, within_rows
 from slacktide.scheduling.tables import Cached, powers_of_two
 
 GROUPS = 8
@@ -137,7 +137,7 @@ class Orloj(DeadlinePolicy):
             oldest = self._best_effort.order[0][2]
             if not self._timed.order or self._overdue.claims(oldest, now=now):
                 waiting = self._best_effort.batchable(oldest.signature)
-                return _proposal(within_rows(waiting, limit))
+                return proposal_of(within_rows(waiting, limit))
         elif not self._timed.order:
             return Idle()
         times = self._tables(max(1, len(replica.cores)))
@@ -149,7 +149,7 @@ class Orloj(DeadlinePolicy):
                 members, score = self._filled(self._choose(makers), times, now)
                 if score > highest:
                     best, highest = members, score
-        return _proposal(best)
+        return proposal_of(best)
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue."""
@@ -264,12 +264,6 @@ class OrlojText(Orloj):
     def _choose(self, makers: Sequence[Makers]) -> Makers:
         """The earliest deadline first, the larger size on ties."""
         return min(makers, key=lambda each: (each.earliest, -each.size))
-
-
-def _proposal(members: Sequence[Request]) -> Proposal | Idle:
-    if not members:
-        return Idle()
-    return Proposal(tuple(members), sum(member.rows for member in members))
 
 
 class Run:

@@ -4,14 +4,14 @@ Where there is too much work some requests are refused, and while no lane is idl
 depend on which. So it is the one that has just come (docs/decisions/0030-refusing-early.md): a
 request is let in only if it can be on time behind the work ahead *and* nobody who waits, is of its
 class and costs as much would be late for its sake. *The plan*: requests in order of deadlines, each
-behind those of its class and of shorter ones at the best rate × `pace`, in the time that other
+behind those of its class and of shorter ones at the best rate × `slowdown`, in the time that other
 models leave. What is over before a deadline is slack; a newcomer needs its own time of all that are
 due after it.
 
 A newcomer without a place takes that of one due earlier that came at most AT_ONCE before: else
 the lane were idle sooner after a burst, for the last is due last. Where one was refused or
 lost, those without a place are given up at the next decision. And where more than a share `late`
-of the refusals come after a wait, the pace rises.
+of the refusals come after a wait, the slowdown rises.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ AT_ONCE = 0.005
 TIGHT = 64
 """Decisions after the last refusal for which places are taken to be short."""
 
-GAIN, SLOWEST = 0.02, 2.0
-"""How much a refusal changes the pace at the most; and the slowest pace."""
+GAIN, MOST_SLOWDOWN = 0.02, 2.0
+"""How much a refusal changes the slowdown at the most; and the largest."""
 
 Share = Callable[[Request], tuple[int, float]]
 """Class of a request that waits, and the least that it takes of a lane in seconds."""
@@ -45,7 +45,7 @@ class Promises:
 
     def __init__(self, queue: DeadlineQueue, view: PoolView, share: Share, late: float) -> None:
         self._queue, self._view, self._share, self._late = queue, view, share, late
-        self.pace = 1.0
+        self.slowdown = 1.0
         """How much longer than at the best rate the work ahead is taken to last."""
         self.due: float | None = None
         """Since when `give_up` may have something to say; None: it has not."""
@@ -84,17 +84,17 @@ class Promises:
     def refused(self) -> None:
         """A request was refused at the door."""
         self.tight = TIGHT
-        self.pace = max(1.0, self.pace - GAIN * self._late)
+        self.slowdown = max(1.0, self.slowdown - GAIN * self._late)
 
     def lost(self, count: int) -> None:
         """So many were given up after they had waited."""
         self.tight = TIGHT
-        self.pace = min(SLOWEST, self.pace + count * GAIN * (1.0 - self._late))
+        self.slowdown = min(MOST_SLOWDOWN, self.slowdown + count * GAIN * (1.0 - self._late))
 
     def let_in(self, request: Request) -> None:
         """A request is in the queue. Need not be told while places are not tight."""
         self._latest.append(request)
-        self._given += self.pace * self._share(request)[1] / self._view.lanes
+        self._given += self.slowdown * self._share(request)[1] / self._view.lanes
 
     def replaced(self, request: Request, of: int, *, now: float) -> bool:
         """Whether `request`, of class `of`, which was refused, takes the place of another."""
@@ -132,7 +132,7 @@ class Promises:
 
     def _make(self, penalty: float, start: float) -> list[int]:
         """Make the plan of those that cost at least `penalty`; ids of those without a place."""
-        leave, factor = self._view.leave(now=start), self.pace / self._view.lanes
+        leave, factor = self._view.leave(now=start), self.slowdown / self._view.lanes
         taken: dict[int, float] = {}
         plan: dict[int, tuple[list[float], list[float]]] = {}
         without, cheapest = [], inf

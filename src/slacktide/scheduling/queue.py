@@ -22,6 +22,7 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from slacktide.domain import Request, Signature
+from slacktide.engine.ports import Idle, Proposal
 from slacktide.scheduling.tables import TimeByRows
 
 Entry = tuple[float, int, Request]
@@ -84,6 +85,13 @@ def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
             if not room:
                 break
     return members
+
+
+def proposal_of(members: Sequence[Request]) -> Proposal | Idle:
+    """To run just these; `Idle` if there are none."""
+    if not members:
+        return Idle()
+    return Proposal(tuple(members), sum(member.rows for member in members))
 
 
 class Partition(Generic[K]):

@@ -37,6 +37,7 @@ from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_
 from slacktide.scheduling.class_tables import least_share
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.promises import Promises
+from slacktide.scheduling.queue import proposal_of
 from slacktide.scheduling.slack_by_class import ClassChooser
 from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.slack_prefix import clear_prefix
@@ -147,11 +148,11 @@ class Slack(DeadlinePolicy):
         soon = self._soon(alone, now)
         if not best_effort.order and not soon:
             if len(timed.order) == 1:
-                return _proposal([timed.order[0][2]])
+                return proposal_of([timed.order[0][2]])
             if not classed and timed.uniform:
                 size = self._clear_prefix(limit, self._tables(cores), now)
                 if size is not None:
-                    return _proposal([entry[2] for entry in timed.order[:size]])
+                    return proposal_of([entry[2] for entry in timed.order[:size]])
         groups = timed.groups(GROUPS)
         context = self._context(alone, now=now)
         best = chooser.best(groups, (), cores, limit, context)
@@ -167,21 +168,21 @@ class Slack(DeadlinePolicy):
                     self._hold_budget.hold(soon[0], now=now)
                     return WaitUntil(soon[0].complete_at)
         if best is None:
-            return _proposal([timed.order[0][2]])
+            return proposal_of([timed.order[0][2]])
         members = [entry[2] for entry in best.entries]
         if best_effort.order and best.rows < limit:
             waiting = best_effort.batchable(members[0].signature)
             if waiting:
                 members += chooser.filling(best, waiting, cores, limit, context)
-        return _proposal(members)
+        return proposal_of(members)
 
     def _of_best_effort(self, oldest: Request, limit: int, table: SlackTable) -> Proposal | Idle:
         """A batch led by `oldest`, of best-effort requests alone."""
         entries = self._best_effort.batchable(oldest.signature)
         if self._best_effort.rows == len(self._best_effort.order):
             size = size_of_single(min(limit, len(entries)), table)
-            return _proposal([entry[2] for entry in entries[:size]])
-        return _proposal(batch_of(entries, table, up_to(limit, table.grid)))
+            return proposal_of([entry[2] for entry in entries[:size]])
+        return proposal_of(batch_of(entries, table, up_to(limit, table.grid)))
 
     def _clear_prefix(self, limit: int, table: SlackTable, now: float) -> int | None:
         """The short cut for requests that are all alike: see slack_prefix.py."""
@@ -247,9 +248,3 @@ class Slack(DeadlinePolicy):
         if not self._notices.by_id or self._lead == 0.0 or not self._hold_budget.lasts(now=now):
             return []
         return self._notices.soon(self._lead * alone, now=now)
-
-
-def _proposal(members: Sequence[Request]) -> Proposal | Idle:
-    if not members:
-        return Idle()
-    return Proposal(tuple(members), sum(member.rows for member in members))
