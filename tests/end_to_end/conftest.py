@@ -223,7 +223,7 @@ class Zoo:
             "deep": "deep/slacktide.yaml: nested too deeply",
             "endless": "endless/slacktide.yaml: ",
             "sixty": "sixty/slacktide.yaml: ",
-            "crowd": "wants 100000 cores",
+            "crowd": "needs 100000 cores",
             "elsewhere": "is wanted, but",
             "wide": "[2147483648]",
             "vast": "input 'x': a row of shape [1099511627776] takes 4398046511104 bytes",

@@ -191,13 +191,13 @@ def test_wishes_beyond_the_machine_are_refused_by_name_or_cut(zoo: Any, serve: A
     wanted = 64 * BASE
     zoo.matmul()
     zoo.matmul("large", settings=f"cores: {{min: 1, max: {wanted}}}\n")
-    expected = f"cores.max: wants {wanted} cores, and the server may use {BASE}"
+    expected = f"cores.max: needs {wanted} cores, but the server may use only {BASE}"
     with serve(zoo, control_port=0) as house:
         house.good()
         assert expected in house.index()["large"]["reason"]
         with (
             tritonclient.http.InferenceServerClient(house.control) as client,
-            pytest.raises(InferenceServerException, match="and the server may use"),
+            pytest.raises(InferenceServerException, match="but the server may use only"),
         ):
             client.load_model("large")
     with serve(zoo, allow_fewer_cores=True) as house:

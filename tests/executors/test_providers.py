@@ -73,7 +73,7 @@ def test_a_gpu_beyond_those_of_the_driver_is_refused(tmp_path: Path) -> None:
         (gpus / bus).mkdir(parents=True)
     for device in ("cpu", "cuda", "cuda:1"):
         check_number(device, gpus=gpus)
-    with pytest.raises(ProviderMissingError, match="cuda:2 is wanted, but there are 2 GPUs"):
+    with pytest.raises(ProviderMissingError, match="cuda:2 is requested, but there are 2 GPUs"):
         check_number("cuda:2", gpus=gpus)
 
 

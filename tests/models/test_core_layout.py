@@ -68,23 +68,26 @@ def test_more_replicas_than_cores_get_a_core_each_at_most():
 def test_no_cores_left_is_an_error():
     with pytest.raises(LaneError, match="no core is left"):
         assign_lanes({"a": settings(cores=2), "b": settings()}, (0, 1))
-    with pytest.raises(LaneError, match="cores: wants 2, and 1 of 3 are free"):
+    with pytest.raises(LaneError, match="cores: needs 2, but only 1 of 3 are free"):
         assign_lanes({"a": settings(cores=2), "b": settings(cores=2)}, (0, 1, 2))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"cores": 3}, "cores: wants 3 cores, and the server may use 2"),
-        ({"cores": {"min": 1, "max": 16}}, "cores.max: wants 16 cores, and the server may use 2"),
-        ({"cores": {"min": 3}}, "cores.min: wants 3 cores, and the server may use 2"),
+        ({"cores": 3}, "cores: needs 3 cores, but the server may use only 2"),
+        (
+            {"cores": {"min": 1, "max": 16}},
+            "cores.max: needs 16 cores, but the server may use only 2",
+        ),
+        ({"cores": {"min": 3}}, "cores.min: needs 3 cores, but the server may use only 2"),
         (
             {"cores": {"min": 3, "max": 16}, "replicas": {"max": 4}, "scaling": "joint"},
-            "cores.min: wants 3 cores, and the server may use 2",
+            "cores.min: needs 3 cores, but the server may use only 2",
         ),
         (
             {"cores": 1, "replicas": {"max": 3}, "scaling": "static"},
-            "replicas.max: wants 3 cores, 1 for each of 3, and the server may use 2",
+            "replicas.max: needs 3 cores, 1 for each of 3, but the server may use only 2",
         ),
     ],
 )
@@ -99,7 +102,7 @@ def test_wishes_beyond_the_machine_name_both_numbers_or_are_cut(fields, message)
 
 def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them():
     fields = {"cores": 1, "replicas": {"min": 3, "max": 5}, "scaling": "horizontal"}
-    message = "replicas.min: wants 3 cores, 1 for each of 3, and the server may use 2"
+    message = "replicas.min: needs 3 cores, 1 for each of 3, but the server may use only 2"
     for allow_fewer in (False, True):
         with pytest.raises(LaneError) as caught:
             assign_lanes({"a": settings(**fields)}, (0, 1), allow_fewer=allow_fewer)
@@ -107,7 +110,7 @@ def test_too_many_replicas_are_the_least_that_are_stated_and_no_flag_serves_them
 
 
 def test_fewer_cores_than_replicas_are_an_error():
-    with pytest.raises(LaneError, match="cores: wants 2 for so many replicas, and states 1"):
+    with pytest.raises(LaneError, match="cores: needs 2 for so many replicas, but states 1"):
         assign_lanes({"a": settings(cores=1, replicas=2)}, (0, 1))
 
 

@@ -130,9 +130,9 @@ def test_the_errors_are_those_of_the_points():
 @pytest.mark.parametrize(
     ("batch", "cores", "message"),
     [
-        (33, 2, "batch 33 is beyond reach: measured up to 16"),
+        (33, 2, "batch 33 is out of range: measured up to 16"),
         (0, 2, "batch 0"),
-        (4, 9, "9 cores are beyond reach: measured from 2 to 4"),
+        (4, 9, "9 cores are out of range: measured from 2 to 4"),
         (4, 0, "0 cores"),
     ],
 )

@@ -209,7 +209,7 @@ def test_what_is_no_json_ends_the_recording_and_nothing_else(tmp_path: Path) -> 
     recorder.close()
 
 
-def test_the_last_line_of_a_killed_server_is_passed_over_with_a_warning(
+def test_the_last_line_of_a_killed_server_is_skipped_with_a_warning(
     world: Any, happenings: Any
 ) -> None:
     recorded = world()

@@ -186,10 +186,10 @@ class TestScenariosWithPlanners:
             ("models.m.cores={min: 0, max: 2}", "models.m.cores.min: expected greater than or"),
             (
                 "models.m.cores={min: 1, max: 5}",
-                "cores.max: wants 5 cores, and the server may use 4; "
+                "cores.max: needs 5 cores, but the server may use only 4; "
                 "'cores' of the scenario gives it more",
             ),
-            ("models.m.cores={min: 5, max: 6}", "cores.min: wants 5 cores, and the server may"),
+            ("models.m.cores={min: 5, max: 6}", "cores.min: needs 5 cores, but the server may"),
             (
                 "models.m.scaling=verticle",
                 "models.m.scaling.name: expected a planner, got 'verticle'; did you mean",

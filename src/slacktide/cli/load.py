@@ -23,7 +23,7 @@ from slacktide.load.build import LoadFlags
 from slacktide.reports import page, render
 from slacktide.reports.table import percent
 
-_REPORT = "What comes of it"
+_REPORT = "Output"
 
 
 @with_flags(LoadFlags, after="target")
@@ -40,22 +40,22 @@ def load(
         float | None,
         option(
             _REPORT,
-            "Exit 1 if a smaller share is answered in time.",
+            "Exit 1 if a smaller share is answered on time.",
             metavar="SHARE",
             min=0.0,
             max=1.0,
         ),
     ] = None,
     html: Annotated[
-        Path | None, option(_REPORT, "Write the report as a page too.", metavar="FILE")
+        Path | None, option(_REPORT, "Also write the report as an HTML page.", metavar="FILE")
     ] = None,
     json: Annotated[bool, option(_REPORT, "Print JSON.", "--json")] = False,
     **flags: Any,
 ) -> None:
-    """Send open-loop load with deadlines to a server, and report what was answered in time.
+    """Send open-loop load with deadlines to a server, and report how much was answered on time.
 
-    Requests leave when they are due, whatever became of those before; latency counts from then.
-    Ctrl-C ends the run and reports what was done.
+    Each request is sent when it is due, whatever became of earlier ones; latency counts from then.
+    Ctrl-C ends the run and reports the results so far.
 
     Example: slacktide load 127.0.0.1:8000 --model mlp --arrivals poisson:200 --deadline 50ms
 

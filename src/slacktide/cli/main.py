@@ -18,11 +18,11 @@ from slacktide._version import __version__
 VERBS: Mapping[str, str] = {
     "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
     "profile": "Measure a model's latency by batch size and cores, and store it beside the model.",
-    "load": "Send open-loop load with deadlines to a server, and report what was answered in time.",
-    "simulate": "Run a scenario under virtual time, with the engine and the schedulers that serve.",
+    "load": "Send open-loop load with deadlines, and report how much was answered on time.",
+    "simulate": "Run a scenario under virtual time, with the server's own engine and schedulers.",
     "demo": "Serve example models under bursty load with deadlines, once for each way of batching.",
     "models": "Make example models; check a repository.",
-    "reproduce": "Run a published experiment again, and set our figures beside the printed ones.",
+    "reproduce": "Rerun a published evaluation, and print our figures beside the published ones.",
 }
 """What there is, in a sentence each: the first of the verb's own help."""
 

@@ -23,10 +23,10 @@ def _root() -> None:
 def make(
     directory: Annotated[Path, typer.Argument(help="Folder to make the models in.")],
     only: Annotated[
-        list[str] | None, typer.Option(help="Just this model; may be given several times.")
+        list[str] | None, typer.Option(help="Only this model; may be given several times.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace example models that are there.")
+        bool, typer.Option("--overwrite", help="Replace existing example models.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -60,11 +60,11 @@ def check(
     repository: Annotated[Path, typer.Argument(help="Folder of models.")],
     files_only: Annotated[
         bool,
-        typer.Option("--files-only", help="Read the files; do not try to load them here."),
+        typer.Option("--files-only", help="Only read the files; do not load the models."),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Read and load every model as the server would here, and say what is wrong. Exits 1 on errors.
+    """Read and load every model as the server would, and report what is wrong. Exits 1 on errors.
 
     Example: slacktide models check models/
     """

@@ -31,26 +31,34 @@ if TYPE_CHECKING:
 def profile(
     model: Annotated[Path, typer.Argument(help="A model's folder, e.g. models/resnet.")],
     version: Annotated[
-        str | None, typer.Option(help="Just this version; default: all that are served.")
+        str | None, typer.Option(help="Only this version; default: all served versions.")
     ] = None,
     cores: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Core count to measure; several times; default: 1, 2, 4, … all."),
+        typer.Option(
+            min=1,
+            help="Core count to measure; may be given several times; default: 1, 2, 4, … all.",
+        ),
     ] = None,
     budget: Annotated[str, typer.Option(help="Time per version.")] = "10s",
     thorough: Annotated[
-        bool, typer.Option("--thorough", help="Measure on until every p99 is its own.")
+        bool,
+        typer.Option(
+            "--thorough", help="Measure until every p99 has samples enough of its own (200)."
+        ),
     ] = False,
     state_dir: Annotated[
         Path | None,
         typer.Option(
-            help="Where the profile goes if the model's folder is read-only.",
+            help="Folder for the profile if the model's folder is read-only.",
             envvar="SLACKTIDE_STATE_DIR",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw latency by cores and batch, measured and modelled, on this page."),
+        typer.Option(
+            help="Page to write with plots of latency by cores and batch, measured and modelled."
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

@@ -94,7 +94,7 @@ def _teller(recording: Recording, request: int | None) -> Callable[[Decision], N
 def _told(difference: Difference) -> Iterator[str]:
     """The first difference and what stands around it."""
     call = difference.call
-    yield f"told at {call.now!r} s, from event {difference.first_event} on:"
+    yield f"handled at {call.now!r} s, from event {difference.first_event} on:"
     for event in islice(call.events, 10):
         yield f"    {event}"
     if len(call.events) > 10:
@@ -110,7 +110,7 @@ def _told(difference: Difference) -> Iterator[str]:
 def predict_recording(
     path: Path, *, after: float = 0.0, seeds: Sequence[int] = (), json: bool = False
 ) -> int:
-    """Predict what became of the recorded requests, and set it beside what did; the exit code."""
+    """Predict the outcomes of recorded requests, beside those that came; the exit code."""
     from slacktide.load.report.provenance import gather
     from slacktide.recording import Recording, RecordingError
     from slacktide.reports.twin import prediction_document, render_prediction

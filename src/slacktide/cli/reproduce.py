@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 reproduce = typer.Typer(
     name="reproduce",
     add_completion=False,
-    help="Run a published experiment again, and set our figures beside the printed ones.",
+    help="Rerun a published evaluation, and print our figures beside the published ones.",
     no_args_is_help=True,
 )
 
 _WHAT = "What to measure"
-_REPORT = "What comes of it"
+_REPORT = "Output"
 
 
 class Settings(StrEnum):
@@ -56,9 +56,9 @@ class PaperHelp:
 
 PAPERS = {
     "orloj": PaperHelp(
-        """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the engine that serves.
+        """Orloj (2022): Tables 2 to 5 and Figures 12 to 14, simulated with the server's engine.
 
-    All of it takes about half an hour on two cores; it can be stopped and goes on where it was.
+    The whole evaluation takes about half an hour on two cores; it can be stopped and continued.
 
     Example: slacktide reproduce orloj --quick
 
@@ -115,12 +115,12 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     yield option(
         "state",
         Path | None,
-        "Where every run is kept as soon as it is done, and taken from the next time; "
+        "File that keeps every finished run, so that it is not run again; "
         "default: in the user's cache folder.",
         metavar="FILE",
         show_default=False,
     )
-    yield option("fresh", bool, "Forget what the state file has.")
+    yield option("fresh", bool, "Discard the results in the state file.")
     yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)
     as_json = "Write everything as JSON; - for stdout, instead of the tables."
     yield option("json", Path | None, as_json, **file)

@@ -28,8 +28,8 @@ from slacktide.server.settings import ServerSettings
 log = logging.getLogger("slacktide.server")
 
 ENV = "SLACKTIDE_"
-_ACCESS = "Who may do what"
-_SEEN = "What can be seen"
+_ACCESS = "Access"
+_SEEN = "Logs, traces, recordings"
 
 
 def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
@@ -71,7 +71,7 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="YAML file with flags as keys; environment and flags win over it.",
+            help="YAML file with flags as keys; environment and flags take precedence.",
             envvar=f"{ENV}CONFIG",
             callback=values_from_file,
             is_eager=True,
@@ -83,13 +83,15 @@ def serve(
     ] = None,
     tls_key: Annotated[
         Path | None,
-        option(_ACCESS, "Its private key (PEM).", metavar="FILE", envvar=f"{ENV}TLS_KEY"),
+        option(
+            _ACCESS, "Private key of the certificate (PEM).", metavar="FILE", envvar=f"{ENV}TLS_KEY"
+        ),
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
         option(
             _ACCESS,
-            "Require client certificates of this CA.",
+            "Require client certificates signed by this CA.",
             metavar="FILE",
             envvar=f"{ENV}TLS_CLIENT_CA",
         ),
@@ -98,7 +100,10 @@ def serve(
         str, option(_SEEN, "debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")
     ] = "info",
     log_format: Annotated[
-        LogFormat, option(_SEEN, "Lines for people or for machines.", envvar=f"{ENV}LOG_FORMAT")
+        LogFormat,
+        option(
+            _SEEN, "Log lines for people (text) or for machines (json).", envvar=f"{ENV}LOG_FORMAT"
+        ),
     ] = LogFormat.TEXT,
     print_config: Annotated[
         bool,

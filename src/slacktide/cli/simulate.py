@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from slacktide.simulation.scenario import Cell, Sweep
 
 _WHAT = "What to simulate"
-_RECORDING = "What a server recorded"
+_RECORDING = "Recordings"
 _HOW = "How"
-_REPORT = "What comes of it"
+_REPORT = "Output"
 
 
 _OF_REPLAY = frozenset(("replay", "decisions", "request", "json", "allow_imports"))
@@ -70,7 +70,7 @@ def simulate(
         list[int] | None,
         option(
             _WHAT,
-            "Instead of the scenario's seeds. May be given several times.",
+            "Replaces the scenario's seeds. May be given several times.",
             metavar="N",
             show_default=False,
         ),
@@ -79,7 +79,7 @@ def simulate(
         str | None,
         option(
             _WHAT,
-            "What is scored, instead of what the scenario says.",
+            "Replaces the scenario's duration.",
             metavar="TIME",
             show_default=False,
         ),
@@ -88,7 +88,7 @@ def simulate(
         int | None,
         option(
             _HOW,
-            "Processes; default: one for each core, as far as there are runs.",
+            "Processes; default: one for each core, but no more than runs.",
             "--jobs",
             "-j",
             min=1,
@@ -100,12 +100,12 @@ def simulate(
         Path | None,
         option(
             _REPORT,
-            "Write the figures as a table, a line for each cell and stream.",
+            "Write the figures as CSV, a line for each cell and stream.",
             metavar="FILE",
         ),
     ] = None,
     html: Annotated[
-        Path | None, option(_REPORT, "Write the report as a page too.", metavar="FILE")
+        Path | None, option(_REPORT, "Also write the report as an HTML page.", metavar="FILE")
     ] = None,
     requests: Annotated[
         Path | None,
@@ -130,8 +130,8 @@ def simulate(
         Path | None,
         option(
             _RECORDING,
-            "Feed what `serve --record` recorded to the engine; exit 1 unless its commands "
-            "are the same.",
+            "Replay a recording of `serve --record`; exit 1 unless the engine gives the "
+            "same commands.",
             metavar="FILE",
         ),
     ] = None,
@@ -139,7 +139,7 @@ def simulate(
         bool,
         option(
             _RECORDING,
-            "With --replay: why each batch ran, and why each request was dropped.",
+            "With --replay: explain each batch and each dropped request.",
             "--decisions",
         ),
     ] = False,
@@ -147,7 +147,7 @@ def simulate(
         int | None,
         option(
             _RECORDING,
-            "With --replay: the decisions about this request alone.",
+            "With --replay: explain only the decisions about this request.",
             metavar="ID",
             show_default=False,
         ),
@@ -156,8 +156,8 @@ def simulate(
         Path | None,
         option(
             _RECORDING,
-            "Predict what became of the recorded requests from who came when, and set it "
-            "beside what did.",
+            "Predict the outcomes of recorded requests from their arrivals, and compare "
+            "them with what happened.",
             metavar="FILE",
         ),
     ] = None,
@@ -165,15 +165,15 @@ def simulate(
         str,
         option(
             _RECORDING,
-            "With --predict: replay so much first, which teaches how long batches take.",
+            "With --predict: replay this much first, to learn how long batches take.",
             metavar="TIME",
         ),
     ] = "0s",
 ) -> None:
-    """Run a scenario under virtual time, with the engine and the schedulers that serve.
+    """Run a scenario under virtual time, with the server's own engine and schedulers.
 
     A scenario with a grid or several seeds gives a table with means and standard errors, any other
-    the report that `slacktide load` gives. Ctrl-C shows what has been done so far.
+    gives the report of `slacktide load`. Ctrl-C shows the results so far.
 
     Example: slacktide simulate examples/scenarios/bursty-classifier.yaml
 
@@ -223,7 +223,7 @@ def simulate(
     except OSError as error:
         fail(f"--requests: {error.strerror}: {requests}", FELL_SHORT)
     if not sweep.rows:
-        fail("interrupted before anything was done", FELL_SHORT)
+        fail("interrupted before the first result", FELL_SHORT)
     report = sweep.rows[0].reports[0] if single else None
     _write(sweep, report, csv=csv, html=html)
     _show(sweep, report, json=json)

@@ -294,10 +294,10 @@ class PodAllocator:
         why = f"{by.value.replace('_', ' ')}: {message}"
         if why != self.condition:
             self.condition = why
-            log.warning("the pod does not have the CPU that was asked for, %s", why)
+            log.warning("the pod does not have its target CPU, %s", why)
 
     def _unhindered(self) -> None:
         self._failures = 0
         if self.hindrance is not None:
             self.hindrance, self.condition = None, ""
-            log.info("the pod has the CPU that was asked for again")
+            log.info("the pod has its target CPU again")

@@ -133,7 +133,7 @@ def _container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _mapping(pod: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = pod.get(key)
     if not isinstance(found, Mapping):
-        raise PodError(f"what the API server sent is no pod: it has no {key}")
+        raise PodError(f"the API server's answer is not a pod: it has no {key}")
     return found
 
 
@@ -247,7 +247,7 @@ class PodClient:
             )
             if answer is not None:
                 return read_pod(answer, self._name.container)
-        raise PodError(f"patch pods/resize: another writer was quicker {ATTEMPTS} times (409)")
+        raise PodError(f"patch pods/resize: in conflict with another writer {ATTEMPTS} times (409)")
 
     def _pod(self) -> Mapping[str, Any]:
         found = self._call(

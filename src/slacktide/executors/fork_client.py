@@ -114,7 +114,7 @@ class ForkClient:
             return
         self._given_up = True
         what = "the process that starts workers does not answer"
-        log.error("%s (process %d): another one takes its place", what, self.pid)
+        log.error("%s (process %d): it is replaced", what, self.pid)
         self._tell_all_asked(what)
 
     async def close(self) -> None:

@@ -61,7 +61,7 @@ def choose_providers(
     for name in names:
         if name != CPU and name not in available:
             raise ProviderMissingError(
-                f"{name} is wanted, but this onnxruntime only has {', '.join(available)}"
+                f"{name} is requested, but this onnxruntime only has {', '.join(available)}"
             )
     ordered = [name for name in dict.fromkeys(names) if name != CPU]
     options = {"device_id": number or "0"}
@@ -80,7 +80,7 @@ def check_number(device: str, *, gpus: Path = Path("/proc/driver/nvidia/gpus")) 
     if number.isdecimal() and gpus.is_dir():
         count = len(os.listdir(gpus))
         if int(number) >= count:
-            raise ProviderMissingError(f"device {device} is wanted, but there are {count} GPUs")
+            raise ProviderMissingError(f"device {device} is requested, but there are {count} GPUs")
 
 
 def check_taken(chosen: Sequence[Provider], session: Any) -> None:
@@ -89,7 +89,9 @@ def check_taken(chosen: Sequence[Provider], session: Any) -> None:
     taken = session.get_providers()
     for name, _ in chosen:
         if name not in taken:
-            raise ProviderMissingError(f"{name} is wanted, but its libraries could not be loaded")
+            raise ProviderMissingError(
+                f"{name} is requested, but its libraries could not be loaded"
+            )
 
 
 def _full_name(name: str, available: Sequence[str]) -> str:

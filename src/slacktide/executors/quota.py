@@ -85,7 +85,7 @@ class QuotaAllocator:
                 self._refused = True
                 log.warning(
                     "cores are limited by affinity alone from now on: the control group in %s "
-                    "refuses (%s)", self._folder, error.strerror,
+                    "cannot be written (%s)", self._folder, error.strerror,
                 )  # fmt: skip
         confirm(Grant(found, amount, detail))
 
@@ -130,7 +130,7 @@ class QuotaAllocator:
             )
         found = ratio(quota, period)
         if found is None:
-            raise OSError(0, "the quota does not read back")
+            raise OSError(0, "the quota read back differs")
         return found
 
 

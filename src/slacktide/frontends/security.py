@@ -247,9 +247,9 @@ class Credentials:
         ):
             try:
                 if take() != held:
-                    log.info("the %s was read anew", what)
+                    log.info("the %s was reloaded", what)
             except SecurityError as error:
-                log.error("%s; the %s in force stays", error, what)
+                log.error("%s; the previous %s stays in force", error, what)
 
     async def watch(self) -> None:
         """Reload whenever files have changed, once they have rested: a pair is written in two."""
@@ -288,7 +288,7 @@ class Credentials:
 
 def _warn_if_open(setting: str, path: Path) -> None:
     if path.stat().st_mode & stat.S_IROTH:
-        log.warning("%s: every user of this machine may read it (chmod 600 ends that)", setting)
+        log.warning("%s: every user of this machine may read it (chmod 600 prevents that)", setting)
 
 
 def _why(error: Exception) -> str:

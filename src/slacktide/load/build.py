@@ -78,16 +78,16 @@ def _seconds(value: object) -> float:
 
 _TIME = Unit("TIME", _seconds, format_seconds)
 _TRAFFIC = "What to send, and when"
-_JUDGE = "How it is judged"
-_WIRE = "How it travels"
-_REPORT = "What comes of it"
+_JUDGE = "Deadlines"
+_WIRE = "Transport"
+_REPORT = "Output"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadFlags(Options):
     """A run as a command line asks for it. What has a grammar of its own is still text."""
 
-    model: str = option("", "Model to ask.", panel=_TRAFFIC, metavar="NAME")
+    model: str = option("", "Model to send requests for.", panel=_TRAFFIC, metavar="NAME")
     version: str = option("", "Its version; default: the latest.", panel=_TRAFFIC, metavar="N")
     arrivals: str = option(
         "poisson:10",
@@ -97,14 +97,17 @@ class LoadFlags(Options):
         panel=_TRAFFIC,
         metavar="PROCESS",
     )
-    duration: float = option(10.0, "What is scored.", panel=_TRAFFIC, unit=_TIME)
+    duration: float = option(10.0, "Length of the scored part.", panel=_TRAFFIC, unit=_TIME)
     warmup: float = option(
-        0.0, "The same load before that, not scored.", panel=_TRAFFIC, unit=_TIME
+        0.0,
+        "Length of the warm-up: the same load before that, not scored.",
+        panel=_TRAFFIC,
+        unit=_TIME,
     )
     stream: tuple[str, ...] = option(
         (),
         "One of several streams: 'model=NAME arrivals=… deadline=…'; keys are the flags of a "
-        "single stream, which give what it leaves out. May be given several times.",
+        "single stream, from which missing keys are taken. May be given several times.",
         panel=_TRAFFIC,
         metavar="WORDS",
         repeated=True,
@@ -126,19 +129,23 @@ class LoadFlags(Options):
         panel=_TRAFFIC,
         metavar="KIND",
     )
-    seed: int = option(0, "Of arrivals, deadlines and payloads alike.", panel=_TRAFFIC)
+    seed: int = option(0, "Seed of arrivals, deadlines and payloads.", panel=_TRAFFIC)
     deadline: str = option(
         "none",
         "50ms, mix:24ms,60ms@2,120ms, uniform:20ms:200ms or none.",
         panel=_JUDGE,
         metavar="SPEC",
     )
-    send_deadlines: bool = option(True, "Whether the server is told the deadline.", panel=_JUDGE)
-    patience: float = option(10.0, "How long after its deadline to wait.", panel=_JUDGE, unit=_TIME)
-    application: str = option(
-        "", "The application that the requests are from.", panel=_WIRE, metavar="NAME"
+    send_deadlines: bool = option(True, "Whether requests carry their deadline.", panel=_JUDGE)
+    patience: float = option(
+        10.0, "How long to wait for an answer after its deadline.", panel=_JUDGE, unit=_TIME
     )
-    priority: int = option(0, "1 (highest) to 5; 0 says nothing.", panel=_WIRE)
+    application: str = option(
+        "", "Application that the requests belong to.", panel=_WIRE, metavar="NAME"
+    )
+    priority: int = option(
+        0, "Priority of the requests, 1 (highest) to 5; 0: not stated.", panel=_WIRE
+    )
     parameter: tuple[str, ...] = option(
         (),
         "NAME=VALUE, a further request parameter. May be given several times.",
@@ -147,32 +154,34 @@ class LoadFlags(Options):
         repeated=True,
     )
     connections: int | None = option(
-        None, "HTTP: most open at once (512); gRPC: channels (1).", panel=_WIRE
+        None, "HTTP: most connections at once (512); gRPC: channels (1).", panel=_WIRE
     )
     upload: float = option(
         0.0,
-        "How long after its headers each body leaves, as over a slow uplink; HTTP only.",
+        "Delay of each body after its headers, as over a slow uplink; HTTP only.",
         panel=_WIRE,
         unit=_TIME,
     )
     link: str = option(
         "",
-        "What requests travel over: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g or 5g "
-        "(drawn).",
+        "Emulated link: a rate (5Mbit/s), a bandwidth trace (FILE.csv), 4g or 5g (generated).",
         panel=_WIRE,
         metavar="LINK",
     )
-    rtt: float = option(0.0, "Its round trip.", panel=_WIRE, unit=_TIME)
+    rtt: float = option(0.0, "Round-trip time of the link.", panel=_WIRE, unit=_TIME)
     shared_link: bool = option(
         False, "All connections queue for one link; else each has its own.", panel=_WIRE
     )
     token_file: Path | None = option(None, "File with the bearer token.", panel=_WIRE)
     ca_file: Path | None = option(None, "Certificates (PEM) to trust over TLS.", panel=_WIRE)
-    spin: bool = option(False, "Never sleep between sends; takes a core.", panel=_WIRE)
+    spin: bool = option(False, "Wait busily between sends; takes a core.", panel=_WIRE)
     lateness_warning: float = option(
-        0.005, "Own lateness (p99) above which the report warns.", panel=_REPORT, unit=_TIME
+        0.005,
+        "Lateness of the generator (p99) above which the report warns.",
+        panel=_REPORT,
+        unit=_TIME,
     )
-    title: str = option("", "Of the report.", panel=_REPORT, metavar="TEXT")
+    title: str = option("", "Title of the report.", panel=_REPORT, metavar="TEXT")
 
 
 def build_spec(target: str, **flags: Any) -> LoadSpec:

@@ -91,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._index is None:
-            self._fail("bytes that nobody asked for")
+            self._fail("unexpected bytes")
             return
         try:
             self._parser.feed_data(data)

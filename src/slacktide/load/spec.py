@@ -194,7 +194,7 @@ class LoadSpec:
             if not least <= value < float("inf"):
                 raise LoadSpecError(name, f"must be at least {least:g} s, got {value!r}")
         if self.link is not None and self.upload > 0.0:
-            raise LoadSpecError("upload", "a link says by itself when bodies are there")
+            raise LoadSpecError("upload", "a link itself decides when bodies arrive")
         if self.link is None and self.shared_link:
             raise LoadSpecError("shared-link", "which link? name one")
         if self.seed < 0:

@@ -196,20 +196,20 @@ def _limits(name: str, settings: ModelSettings, total: int) -> tuple[ScalingLimi
         # The least is to blame first: a smaller most would not do.
         field, wanted = ("cores.min", least) if least > total else ("cores.max", most)
         field = "cores" if settings.cores.fixed else field
-        shortage = f"{field}: wants {wanted} cores, and the server may use {total}"
+        shortage = f"{field}: needs {wanted} cores, but the server may use only {total}"
         least, most = min(least, total), min(most, total)
     fewest, many = copies.min, copies.max
     if copies.fixed:  # which divide the cores; where their number varies, each has so many
         if most < fewest:
-            raise LaneError(name, f"cores: wants {fewest} for so many replicas, and states {most}")
+            raise LaneError(name, f"cores: needs {fewest} for so many replicas, but states {most}")
         least, most = max(1, least // fewest), most // fewest
     elif many * least > total:
         field, wanted = (
             ("replicas.min", fewest) if fewest * least > total else ("replicas.max", many)
         )
         short = (
-            f"{field}: wants {wanted * least} cores, {least} for each of {wanted}, and the server "
-            f"may use {total}"
+            f"{field}: needs {wanted * least} cores, {least} for each of {wanted}, but the server "
+            f"may use only {total}"
         )
         if shortage is None and wanted == fewest:  # with fewer cores it could not be served
             raise LaneError(name, short)
@@ -233,7 +233,7 @@ def _own_lanes(
     count, each = lane.limits.replicas_min, lane.limits.cores_min
     if count * each > len(free):
         raise LaneError(
-            lane.models[0], f"cores: wants {count * each}, and {len(free)} of {total} are free"
+            lane.models[0], f"cores: needs {count * each}, but only {len(free)} of {total} are free"
         )
     names = _numbered(f"own/{SHARED}" if lane.name == SHARED else lane.name, count)
     for name in names:

@@ -183,7 +183,7 @@ class ModelManager:
             raise self._failed(name, machine_reason(error), definitions) from error
         except Exception as error:  # a fault of ours: the other models shall serve all the same
             log.exception("loading %s", name)
-            reason = f"unexpected {type(error).__name__}; the log says more"
+            reason = f"unexpected {type(error).__name__}; see the log"
             raise self._failed(name, reason, definitions) from error
 
     async def _load(

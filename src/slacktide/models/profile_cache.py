@@ -96,7 +96,7 @@ class ProfileCache:
             threads=threads,
         )
         if mismatch is not None:
-            log.info("profile of %s does not do: it %s", definition.where, mismatch)
+            log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
         return ProfiledModel(record, interface)
 

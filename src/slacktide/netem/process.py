@@ -129,7 +129,7 @@ class LinkProcess:
         if self._process.returncode == 0 and last:
             self.carried = Carried(**orjson.loads(last[0]))
         else:
-            lines = complaint.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+            lines = complaint.decode(errors="replace").strip().splitlines() or ["no output"]
             self.failure = f"it ended with status {self._process.returncode}: {lines[-1]}"
 
     def _tell(self, document: object) -> None:

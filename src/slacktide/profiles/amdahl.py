@@ -31,7 +31,7 @@ import numpy.typing as npt
 from slacktide.profiles.reading import ProfileError
 
 REACH = 2.0
-"""The model is believed up to this many times the largest batch and the most cores that were
+"""The model is predicted up to this many times the largest batch and the most cores that were
 measured, and down to the fewest cores divided by it."""
 
 _Floats = npt.NDArray[np.float64]
@@ -159,13 +159,13 @@ class AmdahlFit:
         """Time by the model alone. Raises ProfileError further than `REACH` from the points."""
         if not 1 <= batch <= REACH * self.batch_most:
             raise ProfileError(
-                f"batch {batch} is beyond reach: measured up to {self.batch_most}, "
-                f"believed up to {REACH:g} × that"
+                f"batch {batch} is out of range: measured up to {self.batch_most}, "
+                f"predicted up to {REACH:g} × that"
             )
         if not self.cores_least / REACH <= cores <= REACH * self.cores_most:
             raise ProfileError(
-                f"{cores} cores are beyond reach: measured from {self.cores_least} to "
-                f"{self.cores_most}, believed for {REACH:g} × more or fewer"
+                f"{cores} cores are out of range: measured from {self.cores_least} to "
+                f"{self.cores_most}, predicted for {REACH:g} × more or fewer"
             )
         return self.model.seconds(batch, cores)
 

@@ -76,7 +76,7 @@ class Recording:
                 for number, text in enumerate(file, 2):
                     if not text.endswith(b"\n"):
                         self.warnings.append(
-                            f"{path}:{number}: the last line has no end and is passed over; "
+                            f"{path}:{number}: the last line is incomplete and is skipped; "
                             "the server was killed"
                         )
                         return

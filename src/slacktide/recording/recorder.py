@@ -177,7 +177,7 @@ class _Writer:
         """Take no more lines; those that wait are still written if they can be."""
         if self.failure is None:
             self.failure = why
-            log.error("%s is recorded no further: %s", self._path, why)
+            log.error("recording of %s has stopped: %s", self._path, why)
 
     def close(self) -> None:
         self._ending.set()

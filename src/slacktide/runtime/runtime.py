@@ -197,7 +197,7 @@ class Runtime:
         """Commands that lead from a plan of which the engine has done a part to the one before."""
         if self.plan_fault is not None:
             assert self._on_fault is not None
-            what = f"no plan can be put in force ({fault!r}): the server cannot go on"
+            what = f"no plan can be put in force ({fault!r}): the server cannot continue"
             self._on_fault(what, fault, fatal=True)
             return []
         self.plan_fault = fault

@@ -26,7 +26,7 @@ class ClipperOptions(QueueOptions):
     """Options of `clipper`."""
 
     increase: float = option(
-        1.0, "Rows that the batch size grows by after a batch in time.", above=0
+        1.0, "Rows that the batch size grows by after a batch on time.", above=0
     )
     decrease: float = option(
         0.9, "What the batch size is multiplied by after a late one.", above=0, below=1

@@ -21,7 +21,7 @@ class DeadlineOptions(QueueOptions):
     """Of those that go by deadlines."""
 
     admission: bool = option(
-        True, "Whether a request is refused at the door if it cannot be met behind the work ahead."
+        True, "Whether admission refuses a request that cannot be on time behind the work ahead."
     )
 
 

@@ -59,8 +59,8 @@ class OrlojOptions(BestEffortOptions):
     steps: tuple[tuple[float, ...], ...] = option(
         (),
         "Costs of being later still (appendix B), as `[[seconds after the deadline, multiple of "
-        "the penalty], …]`, ascending and each on top of those before it; a request is then given "
-        "up only when the last step cannot be avoided.",
+        "the penalty], …]`, ascending and each on top of those before it; a request is then "
+        "dropped only when the last step cannot be avoided.",
     )
     times: Reading = option(
         "batch",

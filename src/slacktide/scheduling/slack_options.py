@@ -30,7 +30,7 @@ class SlackOptions(BestEffortOptions):
     )
     drop: float = option(
         0.2,
-        "A request is given up when its probability of being on time falls to this.",
+        "A request is dropped when its probability of being on time falls to this.",
         above=0,
         below=1,
     )
@@ -47,7 +47,7 @@ class SlackOptions(BestEffortOptions):
     late_refusals: float = option(
         1.0,
         "Share of the refusals that may come after a request has waited; where there are more, "
-        "more is refused at the door; 1: however many.",
+        "more are refused at admission; 1: any share.",
         least=0,
         most=1,
     )

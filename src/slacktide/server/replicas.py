@@ -108,7 +108,9 @@ class ReplicaSupervisor:
         except Exception as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 # Clients hold them all: no fault of the model's, so none of its five crashes.
-                log.warning("no file descriptor for a replica of %s; it waits", replica.pool)
+                log.warning(
+                    "no file descriptor left for a replica of %s; it starts later", replica.pool
+                )
                 self._loop.call_later(START_AGAIN_S, self._start_again, replica.id)
                 return
             log.exception("replica %d of %s could not be started", replica.id, replica.pool)

@@ -20,11 +20,11 @@ from slacktide.frontends.settings import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
-_LISTEN = "Where it listens"
+_LISTEN = "Addresses"
 _MODELS = "How models run"
 _LIMITS = "Limits and timeouts"
-_ACCESS = "Who may do what"
-_SEEN = "What can be seen"
+_ACCESS = "Access"
+_SEEN = "Logs, traces, recordings"
 _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
@@ -33,29 +33,36 @@ class ServerSettings(Options):
     """Everything but the models. Seconds and bytes. Raises OptionError for what cannot be."""
 
     host: str = option("127.0.0.1", "Address to listen on.", panel=_LISTEN, metavar="ADDRESS")
-    http_port: int | None = option(8000, "0: a free one; -1: no HTTP.", panel=_LISTEN, **_PORT)
-    grpc_port: int | None = option(8001, "0: a free one; -1: no gRPC.", panel=_LISTEN, **_PORT)
+    http_port: int | None = option(
+        8000, "HTTP port; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
+    )
+    grpc_port: int | None = option(
+        8001, "gRPC port; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
+    )
     metrics_port: int | None = option(
-        8002, "0: a free one; -1: no metrics.", panel=_LISTEN, **_PORT
+        8002, "Port for metrics; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
     )
     control_port: int | None = option(
         None,
-        "HTTP for loading and unloading alone, without a token; 0: a free port; default: none.",
+        "HTTP port for loading and unloading only, token optional; 0: a free one; default: none.",
         panel=_ACCESS,
         **_PORT,
     )
     control_host: str = option(
-        "127.0.0.1", "Address of that port.", panel=_ACCESS, metavar="ADDRESS"
+        "127.0.0.1", "Address of the control port.", panel=_ACCESS, metavar="ADDRESS"
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "Further names, without port, that Host may have, with commas; checked on a loopback "
-        "address, and elsewhere if any are stated.",
+        "Further names accepted in Host, without port, comma-separated; checked on a loopback "
+        "address, and elsewhere if any are given.",
         panel=_ACCESS,
         metavar="NAMES",
     )
     allowed_origins: tuple[str, ...] = option(
-        (), "Origins whose web pages may use it, with commas.", panel=_ACCESS, metavar="ORIGINS"
+        (),
+        "Origins of web pages that may use it, comma-separated.",
+        panel=_ACCESS,
+        metavar="ORIGINS",
     )
     cores: int | None = option(
         None,
@@ -65,19 +72,19 @@ class ServerSettings(Options):
     )
     allow_fewer_cores: bool = option(
         False,
-        "If a model asks for more cores than there are, serve it with those, and warn.",
+        "If a model asks for more cores than the server has, serve it with those and warn.",
         panel=_MODELS,
     )
     cpu_allocator: CpuAllocatorName = option(
         "affinity",
-        "How workers get their cores: affinity, cgroup (a quota on top, where writable) or "
-        "kubernetes (our own pod is resized first).",
+        "How workers get their cores: affinity, cgroup (also a quota, where writable) or "
+        "kubernetes (the server's own pod is resized first).",
         panel=_MODELS,
         metavar="NAME",
     )
     core_share: float = option(
         1.0,
-        "With --cpu-allocator cgroup: part of the time of each core that a worker gets.",
+        "With --cpu-allocator cgroup: share of each of its cores that a worker gets.",
         panel=_MODELS,
         unit=SHARE,
         least=0.1,
@@ -85,14 +92,14 @@ class ServerSettings(Options):
     )
     pod_overhead: int = option(
         500,
-        "With --cpu-allocator kubernetes: CPU of the pod for the server's own loop.",
+        "With --cpu-allocator kubernetes: CPU of the pod for the server's own event loop.",
         panel=_MODELS,
         metavar="MILLICORES",
         least=0,
     )
     scheduler: str | None = option(
         None,
-        "One scheduler for every model, whatever its settings say: a name, or module:Class.",
+        "One scheduler for every model, whatever its settings: a name, or module:Class.",
         panel=_MODELS,
         metavar="NAME",
     )
@@ -106,7 +113,7 @@ class ServerSettings(Options):
     )
     state_dir: Path | None = option(
         None,
-        "Where profiles and uploads go if the repository is read-only.",
+        "Folder for profiles and uploads if the repository is read-only.",
         panel=_MODELS,
         metavar="DIR",
     )
@@ -119,64 +126,64 @@ class ServerSettings(Options):
     )
     memory_limit: int = option(
         2048 * MIB,
-        "Payloads of requests in flight, all models together.",
+        "Memory for payloads of requests in flight, all models together.",
         panel=_LIMITS,
         unit=BYTES,
         above=0,
     )
     client_memory_limit: int | None = option(
         None,
-        "The same for one client address; default: half of it.",
+        "The same for one client address; default: half of --memory-limit.",
         panel=_LIMITS,
         unit=BYTES,
         above=0,
     )
     max_in_flight_per_client: int | None = option(
-        None, "Requests in flight of one client address.", panel=_LIMITS, least=1
+        None, "Most requests in flight of one client address.", panel=_LIMITS, least=1
     )
-    max_connections: int = option(4096, "Connections per port.", panel=_LIMITS, least=1)
+    max_connections: int = option(4096, "Most connections per port.", panel=_LIMITS, least=1)
     max_request_bytes: int = option(
         64 * MIB,
-        "Largest body, as sent and as inflated.",
+        "Largest request body, as sent and as inflated.",
         panel=_LIMITS,
         flag="max-request-size",
         unit=BYTES,
         above=0,
     )
     header_timeout_s: float = option(
-        10.0, "For a request's headers.", panel=_LIMITS, unit=SECONDS, above=0
+        10.0, "Longest wait for a request's headers.", panel=_LIMITS, unit=SECONDS, above=0
     )
     body_timeout_s: float = option(
         30.0,
-        "For a request's body, beyond what its size allows.",
+        "Longest wait for a request's body, beyond the time that its size allows.",
         panel=_LIMITS,
         unit=SECONDS,
         above=0,
     )
     idle_timeout_s: float = option(
-        75.0, "For a quiet connection.", panel=_LIMITS, unit=SECONDS, above=0
+        75.0, "Longest time that a connection may be idle.", panel=_LIMITS, unit=SECONDS, above=0
     )
     drain_delay_s: float = option(
         0.0,
-        "On SIGTERM: from failing readiness to closing the ports.",
+        "On SIGTERM: time from failing readiness to closing the ports.",
         panel=_LIMITS,
         unit=SECONDS,
         least=0,
     )
     drain_timeout_s: float = option(
         30.0,
-        "After that: longest wait for what is in flight.",
+        "After that: longest wait for requests in flight.",
         panel=_LIMITS,
         unit=SECONDS,
         least=0,
     )
     allow_control: bool = option(
         False,
-        "Let clients load and unload on all ports; needs --token-file, or holds on --control-port "
-        "alone.",
+        "Let clients load and unload models on all ports; needs --token-file, or applies to "
+        "--control-port only.",
         panel=_ACCESS,
     )
-    allow_uploads: bool = option(False, "Let the load call bring model files.", panel=_ACCESS)
+    allow_uploads: bool = option(False, "Let load calls contain model files.", panel=_ACCESS)
     triton_strict: bool = option(
         False,
         "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
@@ -186,7 +193,7 @@ class ServerSettings(Options):
         None, "File with the bearer token that calls must carry.", panel=_ACCESS
     )
     tls: TlsFiles | None = None
-    access_log: bool = option(False, "A line for each request.", panel=_SEEN)
+    access_log: bool = option(False, "Log a line for each request.", panel=_SEEN)
     trace_endpoint: str | None = option(
         None, "OTLP/HTTP endpoint for traces (extra 'otel').", panel=_SEEN, metavar="URL"
     )
@@ -197,7 +204,7 @@ class ServerSettings(Options):
     )
     record_limit: int = option(
         1024 * MIB,
-        "Size at which FILE becomes FILE.1 and begins anew.",
+        "Size at which FILE is renamed to FILE.1 and a new FILE begins.",
         panel=_SEEN,
         unit=BYTES,
         least=MIB,
@@ -218,8 +225,8 @@ class ServerSettings(Options):
         if self.allow_control and self.token_file is None and self.control_port is None:
             told = (
                 "needs a token (--token-file FILE) or a port of its own for control "
-                "(--control-port PORT); by itself it let every web page open on this machine load "
-                "models"
+                "(--control-port PORT); by itself it would let every web page open on this machine "
+                "load models"
             )
             raise OptionError(("allow_control", told))
         if self.allow_uploads and not (self.allow_control or self.control_port is not None):

@@ -189,7 +189,7 @@ class Simulation:
             self._step()
         if self._open and until == math.inf:
             raise SimulationError(
-                f"{len(self._open)} requests have no outcome, and nothing is left to happen"
+                f"{len(self._open)} requests have no outcome, and no event is left"
             )
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────

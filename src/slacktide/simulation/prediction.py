@@ -178,7 +178,7 @@ def _learnt(
     replayed = replay(recording, observed, until=until)
     if replayed.difference is not None:
         raise RecordingError(
-            f"{replayed.difference.line.place}: the replay differs, so nothing can be learnt of it"
+            f"{replayed.difference.line.place}: the replay differs, so it teaches nothing"
         )
     return {id: pool.times for id, pool in replayed.engine.snapshot().pools.items()}
 

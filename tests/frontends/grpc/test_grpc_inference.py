@@ -307,7 +307,7 @@ def test_a_message_that_does_not_come_is_given_up(fakes):
 
     code, details = uvloop.run(main())
     assert code is grpc.StatusCode.CANCELLED
-    assert details == "the message did not come in time"
+    assert details == "the message did not arrive in time"
 
 
 def test_a_message_over_the_limit_ends_alone(fakes):

@@ -138,11 +138,11 @@ def test_bad_settings_name_themselves(read: Read, setting: str, each: str) -> No
         (["applications.web.slo=40"], "applications.web.slo: expected a text such as '50ms'"),
         (["applications.web.slo=fixed:40"], "web.slo: fixed seconds: expected a duration"),
         (["models.m.max_batch=8"], "models.m.max_batch: the profile of 'm' is stated up to b"),
-        (["models.m.cores=2"], "models.m: cores: wants 2 cores, and the server may use 1"),
+        (["models.m.cores=2"], "models.m: cores: needs 2 cores, but the server may use only 1"),
         (["models.m.padded=null", "models.m.profile=no.json"], "m.profile: cannot be read: No"),
         (["models.m.padded=null", "models.m.profile=odd.csv"], "models.m.profile: is not JSON"),
         (["models.m.padded=null", "models.m.folder=nowhere"], "models.m.folder: "),
-        (["models.n={padded: {c0: 1ms, c1: 1ms}}"], "models.n: no application asks it"),
+        (["models.n={padded: {c0: 1ms, c1: 1ms}}"], "models.n: no application uses it"),
         (
             ["models.m.padded=null", "models.m.latency={batches: [1, 2], p50: [1ms]}"],
             "models.m.latency: p50: expected 2 rows of 1 values",

@@ -28,7 +28,7 @@ def demo(
         int, typer.Option(min=1, metavar="N", help="Cores of the server, its models included.")
     ] = 1,
     seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Of arrivals, deadlines and payloads.")
+        int, typer.Option(min=0, metavar="N", help="Seed of arrivals, deadlines and payloads.")
     ] = 1,
     directory: Annotated[
         Path | None,

@@ -123,4 +123,4 @@ def _message(line: str) -> str:
 def _last(log: Path) -> str:
     """The last line that was written."""
     lines = log.read_text(errors="replace").strip().splitlines()
-    return (_message(lines[-1]) or lines[-1]) if lines else "it said nothing"
+    return (_message(lines[-1]) or lines[-1]) if lines else "no output"

@@ -72,7 +72,7 @@ class GrpcCall:
             if bodies.came(task):
                 raise
             task.uncancel()
-            raise Refusal(status_of(Reason.NO_BODY), "the message did not come in time") from None
+            raise Refusal(status_of(Reason.NO_BODY), "the message did not arrive in time") from None
         bodies.came(task)
         if received is grpc.aio.EOF:
             raise Refusal(status_of(Reason.BAD_INPUT), "the call has no message")

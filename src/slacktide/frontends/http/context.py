@@ -70,7 +70,7 @@ class HttpContext:
         try:
             self.buffers.charge(size, request.client)
         except MemoryLimitExceeded:
-            message = "too many bodies are on their way"
+            message = "too many request bodies in flight"
             raise WireError(Reason.MEMORY_LIMIT, message) from None
         request.charged += size
 

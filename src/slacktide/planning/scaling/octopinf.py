@@ -30,7 +30,7 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 class OctopInfOptions(Options):
     """Options of `octopinf`."""
 
-    interval: float = option(30.0, "Time between two looks.", unit=SECONDS, above=0)
+    interval: float = option(30.0, "Time between two checks.", unit=SECONDS, above=0)
     windows: tuple[float, ...] = option(
         (15.0, 30.0, 60.0),
         "Times over which the rate is taken; the largest rate counts.",

@@ -31,10 +31,10 @@ class SpongeOptions(Options):
     slo: float = option(
         1.0, "Time from sending to the answer, the same for every request.", unit=SECONDS, above=0
     )
-    rate: float | None = option(None, "Requests per second; none: what the view expects.", above=0)
+    rate: float | None = option(None, "Requests per second; none: the expected rate.", above=0)
     factor: float = option(
         0.9,
-        "Share of the SLO that is planned with. The paper prints none; its code has this one.",
+        "Share of the SLO that is planned with. The paper states none; its code uses this one.",
         above=0,
     )
     period: float = option(1.0, "Time between two plans.", unit=SECONDS, above=0)

@@ -88,7 +88,7 @@ class VpaOptions(Options):
 
     sample: float = option(
         60.0,
-        "Time between two samples of usage, and two looks of the updater.",
+        "Time between two samples of usage, and between two checks of the updater.",
         unit=SECONDS,
         above=0,
     )

@@ -316,7 +316,7 @@ class _Builder:
         asked = {one.model for one in streams}
         for name, model in models.items():
             if isinstance(model.profile, PaddedProfile) and name not in asked:
-                raise self._refuse(("models", name), "no application asks it")
+                raise self._refuse(("models", name), "no application uses it")
 
     # ── errors and files ─────────────────────────────────────────────────────────────────────
 

@@ -262,9 +262,9 @@ class Scenario(Section):
     title: str = ""
     """None: the name of the file."""
     duration: Duration
-    """What is scored."""
+    """Length of the scored part."""
     warmup: Annotated[Seconds, Field(ge=0)] = 0.0
-    """The same load before that, not scored."""
+    """Length of the warm-up: the same load before that, not scored."""
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
         Field(strict=False, min_length=1),

@@ -158,7 +158,7 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
     shares: dict[Key, float] = {}
     samples = []
     for one in streams:
-        assert one.lengths is not None, "only padded models are told of lengths"
+        assert one.lengths is not None, "only padded models have lengths"
         drawn = one.lengths.draw(TRAINING, stream(seed, f"training lengths of {one.name}"))
         hints = _hints(one.hint, drawn.lengths, stream(seed, f"training hints of {one.name}"))
         samples.append((one, drawn, hints))

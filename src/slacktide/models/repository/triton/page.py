@@ -15,19 +15,19 @@ _HEAD = """\
 A model folder made for Triton can be served as it is. Each field of its `config.pbtxt` belongs to
 one of three classes:
 
-- **honoured**: it does here what it does in Triton, or what its sentence says;
+- **honoured**: it does what it does in Triton, or what its sentence says;
 - **harmless**: it has no effect here and changes no answer; one warning per model names all of
   these that it states;
 - **refused**: it changes what the model means and is not supported; the model is not loaded, and
   the error names the field.
 
 A field that the format does not have is an error that names the nearest one that it has. An entry
-that is not honoured speaks for the fields below it as well. What `slacktide.yaml` states wins over
-`config.pbtxt`, which wins over the server's defaults ([configuration](configuration.md)). The
-`config` parameter of a load call stands in for `config.pbtxt` and is read by the same rules.
+that is not honoured also covers the fields below it. `slacktide.yaml` takes precedence over
+`config.pbtxt`, and that over the server's defaults ([configuration](configuration.md)). The
+`config` parameter of a load call replaces `config.pbtxt` and is read by the same rules.
 
-The scheduler is `slack` unless `slacktide.yaml` says otherwise, whatever `dynamic_batching` says:
-`scheduler: fifo` has Triton's own queue.
+The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynamic_batching` says:
+`scheduler: fifo` is Triton's own queue.
 
 | field | class | what it means here |
 | --- | --- | --- |
