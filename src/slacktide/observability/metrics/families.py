@@ -90,62 +90,62 @@ def _escaped_help(text: str) -> str:
 # Name without `slacktide_`, kind, help.
 _TABLE = """
 build_info                       gauge    Always 1
-model_ready                      gauge    1 if it serves, else 0
+model_ready                      gauge    1 if the version serves, else 0
 outcomes_total                   counter  How requests ended, and why
 crashes_total                    counter  Replicas lost
-out_of_memory_total              counter  Of these, those that took more than limits.worker_memory
-circuit_openings_total           counter  How often crashes made it unavailable, failed tries too
-circuit                          gauge    1 for the state of its circuit, else 0
+out_of_memory_total              counter  Replicas lost beyond limits.worker_memory
+circuit_openings_total           counter  Times that crashes made a version unavailable
+circuit                          gauge    1 for the state of the version's circuit, else 0
 replicas                         gauge    Replicas by state
-payload_bytes                    gauge    Shared memory that payloads take, bytes
-payload_in_use_bytes             gauge    Shared memory that payloads of all models take, bytes
-payload_limit_bytes              gauge    Most that slacktide_payload_in_use_bytes may become
-announced_requests               gauge    Requests whose body is on its way
-queue_requests                   gauge    Requests that wait to run
+payload_bytes                    gauge    Shared memory of payloads, bytes
+payload_in_use_bytes             gauge    Shared memory of payloads of all models, bytes
+payload_limit_bytes              gauge    Limit on slacktide_payload_in_use_bytes
+announced_requests               gauge    Requests whose body is still arriving
+queue_requests                   gauge    Requests waiting to run
 running_requests                 gauge    Requests in a running batch
-in_flight_requests               gauge    Calls that have no answer yet
+in_flight_requests               gauge    Calls without an answer yet
 profiling_backlog                gauge    Answered requests kept for a profiling run
 profiling_runs_total             counter  Answered requests run again alone, to learn their times
 isolated_requests_total          counter  Requests run alone although a batch was ready, likewise
 profiling_seconds_total          counter  Lane time spent on profiling runs, seconds
 profiling_delayed_requests_total counter  Requests delayed by a profiling run
 profiling_delay_seconds_total    counter  Total delay of requests by profiling runs, seconds
-unknown_run_keys                 gauge    Applications and hint bins with few samples, taken at p99
+unknown_run_keys                 gauge    Applications and hint bins with too few samples
 prediction_error_ratio           gauge    Mean of |observed − predicted| ÷ predicted, lately
 drift_ratio                      gauge    Observed batch times ÷ those of the profile
 run_class_seconds                gauge    Mean time alone of a run class, seconds; absent with one
-run_class_share                  gauge    Its part of the arrivals, 0 to 1
-queue_seconds                    histogram From arrival to the start of the batch, with a result
-compute_seconds                  histogram From the start of the batch to the answer, with a result
-request_seconds                  histogram From arrival to the answer, with a result
-budget_at_completion_seconds     histogram Left until the deadline; negative: too late
+run_class_share                  gauge    Share of the run class in arrivals, 0 to 1
+queue_seconds                    histogram Arrival to start of the batch, requests with a result
+compute_seconds                  histogram Start of the batch to answer, requests with a result
+request_seconds                  histogram Arrival to answer, requests with a result
+budget_at_completion_seconds     histogram Budget left at the answer; negative: late
 batch_rows                       histogram Rows in each batch that ran
-session_bytes                    gauge    Memory of one replica's session, by its threads, bytes
-lane_busy                        gauge    1 while a batch runs on it
-lane_cores                       gauge    Cores it has, as read back
-lane_target_cores                gauge    Cores it is to have
-lane_core_seconds_total          counter  Cores it had × time, busy or not, seconds
-target_cores                     gauge    Cores that each replica should have
-target_replicas                  gauge    Replicas that there should be
+session_bytes                    gauge    Memory of a replica's session by its threads, bytes
+lane_busy                        gauge    1 while a batch runs on the lane
+lane_cores                       gauge    Cores of the lane, as confirmed
+lane_target_cores                gauge    Cores that the lane is to have
+lane_core_seconds_total          counter  Cores of the lane × time, busy or not, seconds
+target_cores                     gauge    Planner's target: cores of each replica
+target_replicas                  gauge    Planner's target: number of replicas
 required_replicas                gauge    Replicas that the forecast requires, allowed or not
-planned_batch_rows               gauge    Most rows in a batch, as planned
-predicted_late_requests          gauge    Requests that would be late even with what is aimed at
+planned_batch_rows               gauge    Planned limit on rows in a batch
+predicted_late_requests          gauge    Requests that would be late even with the target
 plan_reason                      gauge    1 for the reason of the target in force
-expected_rows_per_second         gauge    Arrivals that are planned for
-expected_budget_seconds          gauge    Left to arrivals that are planned for
-plan_condition                   gauge    1 if this keeps the model from its target
-plans_total                      counter  Plans made while models served, but for loads and unloads
-planning_seconds_total           counter  Time that planning took of the server's loop, seconds
-resizes_total                    counter  Resizes of lanes, by how they ended
-resize_seconds                   histogram From the decision until all replicas confirm it, seconds
-pod_cpu_limit_cores              gauge    CPU limit in force
+expected_rows_per_second         gauge    Arrival rate that the planner expects
+expected_budget_seconds          gauge    Budget that the planner expects of arrivals
+plan_condition                   gauge    1 if this condition keeps the model from its target
+plans_total                      counter  Plans made, other than by loads and unloads
+planning_seconds_total           counter  Time of the server's event loop spent on planning, seconds
+resizes_total                    counter  Resizes of lanes, by outcome
+resize_seconds                   histogram Decision to confirmation by all replicas, seconds
+pod_cpu_limit_cores              gauge    CPU limit of the server's pod, in force
 pod_cpu_required_cores           gauge    CPU that models and the server's loop require together
-pod_condition                    gauge    1 for what keeps the pod from its target
-worker_processes                 gauge    Worker processes that live
+pod_condition                    gauge    1 for the condition that keeps the pod from its target
+worker_processes                 gauge    Living worker processes
 worker_cpu_seconds_total         counter  CPU time of all workers, seconds
 worker_memory_bytes              gauge    Private memory of all workers, bytes
 recording                        gauge    1 while the engine's events are recorded
-recording_bytes_total            counter  Recorded so far, bytes
+recording_bytes_total            counter  Bytes recorded so far
 recording_stopped                gauge    1 if recording has stopped because it could not be written
 """
 _FAMILIES: Mapping[str, tuple[str, str]] = {
