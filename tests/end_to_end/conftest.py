@@ -224,7 +224,7 @@ class Zoo:
             "endless": "endless/slacktide.yaml: ",
             "sixty": "sixty/slacktide.yaml: ",
             "crowd": "needs 100000 cores",
-            "elsewhere": "is wanted, but",
+            "elsewhere": "is requested, but",
             "wide": "[2147483648]",
             "vast": "input 'x': a row of shape [1099511627776] takes 4398046511104 bytes",
             "empty": "input 'x': a row of shape [0] is empty",

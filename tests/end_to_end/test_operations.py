@@ -577,7 +577,7 @@ def test_sighup_takes_a_new_token_at_once(program: Any, zoo: Any, common: Any, t
     assert asked(TOKEN) == 401
     served.process.send_signal(signal.SIGTERM)
     assert served.end() == 0
-    assert "the token was read anew" in "".join(served.said)
+    assert "the token was reloaded" in "".join(served.said)
 
 
 def test_with_a_client_authority_only_its_clients_are_served(

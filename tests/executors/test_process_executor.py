@@ -384,7 +384,7 @@ def test_a_fork_server_that_hangs_is_replaced_and_its_workers_live_on(
         os.kill(stopped, signal.SIGSTOP)
         lost = await kit.Case(executor, models.matmul(), arena).next()
         assert lost == ReplicaLost(0, "the process that starts workers does not answer")
-        assert f"process {stopped}): another one takes its place" in caplog.text
+        assert f"process {stopped}): it is replaced" in caplog.text
         new = kit.Case(executor, models.matmul(), arena)
         await new.ready()
         assert executor.fork_server_pid not in (None, stopped)

@@ -51,7 +51,7 @@ def test_the_devices_number_goes_to_the_accelerators_only() -> None:
 )
 def test_what_is_missing_is_named(wanted: tuple[str, ...], device: str) -> None:
     with pytest.raises(
-        ProviderMissingError, match=rf"{'X' if wanted == ('X',) else CUDA} is wanted"
+        ProviderMissingError, match=rf"{'X' if wanted == ('X',) else CUDA} is requested"
     ):
         choose_providers(wanted, device, (CPU,))
 

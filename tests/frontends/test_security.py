@@ -227,7 +227,7 @@ def test_missing_files_are_named_by_setting(tmp_path):
         TlsFiles(tmp_path / "c", tmp_path / "k").context()
 
 
-# ── read anew ────────────────────────────────────────────────────────────────────────────────────
+# ── reloaded ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def written(path, text, mode=0o600):
@@ -265,7 +265,7 @@ def test_a_new_token_is_taken_and_a_bad_one_is_not(tmp_path, caplog):
     file.unlink()
     held.reload()
     assert verdict("another-horse-battery") is Verdict.PASS
-    assert caplog.text.count("the token in force stays") == 3
+    assert caplog.text.count("the previous token stays in force") == 3
     assert "another-horse" not in caplog.text
 
 
@@ -287,7 +287,7 @@ def test_a_certificate_and_a_key_that_do_not_belong_together_are_not_taken(tmp_p
     held.reload()
     assert held.pem == pem
     assert "tls-cert, tls-key: cannot be used" in caplog.text
-    assert "the certificate in force stays" in caplog.text
+    assert "the previous certificate stays in force" in caplog.text
     issued(tmp_path, authority)
     held.reload()
     assert held.pem == (tls.certificate.read_bytes(), tls.key.read_bytes(), None) != pem

@@ -165,7 +165,7 @@ def test_a_proxy_that_dies_breaks_connections_and_the_report_says_so(kit: Kit) -
         patch.setattr(LinkProcess, "__aenter__", noted)
         report = uvloop.run(main())
     assert report.total.outcomes["failed"] >= 6
-    assert "the link failed: it ended with status -9: it said nothing" in report.warnings
+    assert "the link failed: it ended with status -9: no output" in report.warnings
 
 
 def test_warnings_are_for_what_a_reader_should_know() -> None:
@@ -243,7 +243,7 @@ def test_links_are_asked_for_in_words(tmp_path: Path) -> None:
         ({"link": "4g", "rtt": "40"}, "--rtt", "expected a duration"),
         ({"rtt": "40ms"}, "--rtt", "of which link? name one with --link"),
         ({"shared_link": True}, "--shared-link", "which link? name one"),
-        ({"link": "4g", "upload": "4ms"}, "--upload", "a link says by itself when bodies are the"),
+        ({"link": "4g", "upload": "4ms"}, "--upload", "a link itself decides when bodies arrive"),
     ],
 )
 def test_mistakes_name_their_flag(flags: dict[str, Any], flag: str, complaint: str) -> None:

@@ -220,7 +220,7 @@ def test_the_last_line_of_a_killed_server_is_skipped_with_a_warning(
     recording = Recording(recorded.path)
     assert replay(recording).difference is None
     (warning,) = recording.warnings
-    assert warning.startswith(f"{recorded.path}:{lines}: the last line has no end")
+    assert warning.startswith(f"{recorded.path}:{lines}: the last line is incomplete")
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path, world: Any, happenings: Any) -> None:
