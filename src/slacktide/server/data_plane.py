@@ -53,7 +53,7 @@ class ClientLimits:
         most = self._most_arriving
         if count >= MOST_BODIES or (count and most is not None and nbytes + length > most):
             self.release(client)
-            raise WireError(Reason.CLIENT_LIMIT, "too many bodies on their way")
+            raise WireError(Reason.CLIENT_LIMIT, "too many request bodies in flight")
         self._arriving[client] = nbytes + length, count + 1
 
     def arrived(self, client: str, length: int) -> None:
