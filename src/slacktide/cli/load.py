@@ -52,7 +52,7 @@ def load(
     json: Annotated[bool, option(_REPORT, "Print JSON.", "--json")] = False,
     **flags: Any,
 ) -> None:
-    """Send open-loop load with deadlines to a server, and report how much was answered on time.
+    """Send open-loop load with deadlines, and report how much was answered on time.
 
     Each request is sent when it is due, whatever became of earlier ones; latency counts from then.
     Ctrl-C ends the run and reports the results so far.
