@@ -79,9 +79,10 @@ def test_a_gpu_beyond_those_of_the_driver_is_refused(tmp_path: Path) -> None:
 
 def test_importing_the_room_loads_no_runtime_and_loading_it_starts_no_thread() -> None:
     program = (
-        "import os, sys, slacktide.executors as e\n"
+        "import os, sys, slacktide.executors\n"
+        "from slacktide.executors.onnx_runtime import load_onnxruntime\n"
         "assert 'onnxruntime' not in sys.modules and 'onnx' not in sys.modules\n"
-        "e.load_onnxruntime()\n"
+        "load_onnxruntime()\n"
         "print(len(os.listdir('/proc/self/task')))"
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
