@@ -32,7 +32,7 @@ from slacktide.load.report import (
 from slacktide.load.report.provenance import gather
 from slacktide.load.request_log import LinkModel, RequestLog
 from slacktide.load.results import ENDINGS
-from slacktide.load.run import Observer, RunEnd, Sender, StartClock, drive
+from slacktide.load.run import Observer, Pacer, RunEnd, Sender, StartClock
 from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
 from slacktide.load.spec import (
     FilePayload,
@@ -162,7 +162,7 @@ async def carry_out(
             clock.restart()
             if link is not None:
                 link.begin(clock.origin)
-            end = await drive(spec, log, sender, clock, progress, stop)
+            end = await Pacer(spec, log, sender, clock, progress).run(stop or asyncio.Event())
         finally:
             await sender.close()
     warnings = sender.warnings()

@@ -91,30 +91,16 @@ class StartClock:
         return time.monotonic() - self.origin
 
 
-async def drive(
-    spec: LoadSpec,
-    requests: RequestLog,
-    sender: Sender,
-    clock: StartClock,
-    observer: Observer | None = None,
-    stop: asyncio.Event | None = None,
-) -> RunEnd:
-    """Send everything in `requests` on time and wait until each request has ended.
+class Pacer:
+    """One run: sends everything in a request log on time, and waits until each has ended."""
 
-    Setting `stop` ends the sending; what is under way gets a second more than its deadline.
-    """
-    run = _Run(spec, requests, sender, clock, observer)
-    return await run.carry_out(stop or asyncio.Event())
-
-
-class _Run:
     def __init__(
         self,
         spec: LoadSpec,
         requests: RequestLog,
         sender: Sender,
         clock: StartClock,
-        observer: Observer | None,
+        observer: Observer | None = None,
     ) -> None:
         self._spec = spec
         self._requests = requests
@@ -123,7 +109,8 @@ class _Run:
         self._observer = observer
         self._patience = spec.patience
 
-    async def carry_out(self, stop: asyncio.Event) -> RunEnd:
+    async def run(self, stop: asyncio.Event) -> RunEnd:
+        """Setting `stop` ends the sending; those in flight get a second beyond their deadline."""
         tend = asyncio.create_task(self._tend())
         send = asyncio.create_task(self._send())
         stopped = asyncio.create_task(stop.wait())

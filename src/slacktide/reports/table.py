@@ -37,7 +37,7 @@ def rich_table(
 ) -> Table:
     """The table with `gap` cells between its columns; `styles` are those of single words."""
     made = Table(
-        title=Text(table.title),
+        title=Text(table.title) if table.title else None,
         title_justify="left",
         box=SIMPLE,
         padding=(0, gap, 0, 0),

@@ -6,13 +6,11 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from slacktide.load.report import Percentiles, Report, StreamReport
-from slacktide.reports.table import OUTCOME_COLUMNS, listed, percent
+from slacktide.reports.table import OUTCOME_COLUMNS, TextTable, listed, percent, rich_table
 from slacktide.simulation import Prediction
 
 _LEVELS = ("p50", "p90", "p99")
@@ -27,16 +25,13 @@ def render_prediction(prediction: Prediction) -> Group:
         f"{percent(prediction.recorded.goodput + prediction.difference)}: {points:+.1f} points "
         f"({seeds} draws of batch times)"
     )
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("stream")
-    table.add_column("of")
-    for column in ("recorded", "predicted", "se"):
-        table.add_column(column, justify="right")
-    for recorded, predicted in _pairs(prediction):
-        first = recorded.name
-        for of, cells in _rows(recorded, predicted):
-            table.add_row(Text(first), of, *cells)
-            first = ""
+    lines = [
+        (recorded.name if number == 0 else "", of, *cells)
+        for recorded, predicted in _pairs(prediction)
+        for number, (of, cells) in enumerate(_rows(recorded, predicted))
+    ]
+    headings = ("stream", "of", "recorded", "predicted", "se")
+    table = rich_table(TextTable("", headings, lines, words=2))
     notes = [Text(note, style="dim") for note in prediction.notes]
     return Group(Text(heading, style="bold"), table, *notes)
 

@@ -137,33 +137,23 @@ def _private_bytes(process: Path) -> int:
 
 def process_families(*, root: Path = ROOT) -> Iterable[Family]:
     """CPU, memory, descriptors and start of the server process. `root` is for tests."""
-    single = Family.single
     # The name of the program is in parentheses and may hold anything, more of them included.
     fields = read_text(root / "proc/self/stat").rpartition(")")[2].split()
     user, system, started, virtual, resident = (int(fields[i]) for i in (11, 12, 19, 20, 21))
     ticks = os.sysconf("SC_CLK_TCK")
+    used, began = (user + system) / ticks, _boot_time(root) + started / ticks
     descriptors = len(os.listdir(root / "proc/self/fd"))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return (
-        single(
-            "process_cpu_seconds_total", "counter", "CPU time, seconds", (user + system) / ticks
-        ),
-        single(
-            "process_resident_memory_bytes",
-            "gauge",
-            "Memory in use",
-            resident * resource.getpagesize(),
-        ),
-        single("process_virtual_memory_bytes", "gauge", "Address space", virtual),
-        single("process_open_fds", "gauge", "Open file descriptors", descriptors),
-        single("process_max_fds", "gauge", "Most file descriptors it may open", most),
-        single(
-            "process_start_time_seconds",
-            "gauge",
-            "When it started, seconds since the epoch",
-            _boot_time(root) + started / ticks,
-        ),
+    gauges = (
+        ("resident_memory_bytes", "Memory in use", resident * resource.getpagesize()),
+        ("virtual_memory_bytes", "Address space", virtual),
+        ("open_fds", "Open file descriptors", descriptors),
+        ("max_fds", "Most file descriptors it may open", most),
+        ("start_time_seconds", "When it started, seconds since the epoch", began),
     )
+    yield Family.single("process_cpu_seconds_total", "counter", "CPU time, seconds", used)
+    for name, help, value in gauges:
+        yield Family.single(f"process_{name}", "gauge", help, value)
 
 
 def _boot_time(root: Path) -> int:
