@@ -116,4 +116,4 @@ def test_what_cannot_be_recorded_or_replayed_is_bad_usage(recorded: Path, tmp_pa
     assert "cannot be written" in unwritable.output
     small = run(app, [*serving, str(tmp_path / "x"), "--record-limit", "1kB"])
     assert small.exit_code == 2
-    assert "--record-limit: expected 1MiB or more" in small.output
+    assert "--record-limit: expected at least 1MiB" in small.output

@@ -9,11 +9,12 @@ from dataclasses import replace
 import orjson
 
 from slacktide.domain import OutcomeKind, Reason
-from slacktide.frontends.http.compression import SUPPORTED, encoding_of
 from slacktide.frontends.http.messages import (
     OCTETS,
+    SUPPORTED,
     ClientRequest,
     HttpResponse,
+    encoding_of,
     error_response,
     failure_response,
     refusal_response,

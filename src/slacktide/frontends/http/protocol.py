@@ -26,11 +26,12 @@ from typing import cast
 
 from slacktide.domain import Reason
 from slacktide.frontends.http.admission import open_request, place_for
-from slacktide.frontends.http.compression import chosen_encoding, compressed
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
+    chosen_encoding,
+    compressed,
     cors_lines,
     error_response,
     failure_response,
