@@ -18,7 +18,7 @@ _MAX_DETAIL = 512
 
 
 class ConnectionOwner(Protocol):
-    """Who hears of what happens on a connection. Calls come on the event loop."""
+    """Is told what happens on a connection, on the event loop."""
 
     def answered(
         self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool

@@ -1,6 +1,6 @@
 """`Comparison`: reports set side by side, policies against loads.
 
-Only runs of the same arrivals may be compared; whoever makes the reports sees to that.
+Only runs of the same arrivals may be compared; the maker of the reports sees to that.
 """
 
 from __future__ import annotations

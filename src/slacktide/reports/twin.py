@@ -59,7 +59,7 @@ def _pairs(prediction: Prediction) -> list[tuple[StreamReport, list[StreamReport
 def _rows(
     recorded: StreamReport, predicted: Sequence[StreamReport]
 ) -> list[tuple[str, tuple[str, str, str]]]:
-    """(what, its cells); outcomes and latencies that nobody had are left out."""
+    """(what, its cells); outcomes and latencies of no request are left out."""
     found = [
         ("submitted", (str(recorded.submitted), str(predicted[0].submitted), "")),
         ("goodput", _cells(recorded, predicted, lambda one: one.goodput * 100, "{:.1f} %")),

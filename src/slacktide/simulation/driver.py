@@ -63,8 +63,8 @@ class EventOrder(IntEnum):
     """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
     replica that dies as it finishes has finished."""
     REPLICA = 1
-    """Replicas, lanes, plans and memory. Before requests: who comes at the instant at which a
-    replica comes up finds it up."""
+    """Replicas, lanes, plans and memory. Before requests: a request that comes at the instant
+    at which a replica comes up finds it up."""
     NOTICE = 2
     REQUEST = 3
     """After notices, so that an upload that takes no time is announced before it is complete."""

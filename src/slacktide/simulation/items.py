@@ -71,7 +71,7 @@ class Failure:
     arrival: float
     lane: str
     model: str | None = None
-    """Only replicas of this model; None: whoever is there."""
+    """Only replicas of this model; None: of any model."""
     detail: str = "a simulated failure"
     permanent: bool = False
     """Starting again does not help."""

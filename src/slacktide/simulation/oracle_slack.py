@@ -6,13 +6,13 @@ any server can.
 What is a class there is a length here: candidates are, for each of some lengths x, each size k, the
 first k requests no longer than x, in deadline order, that would be on time in a batch of k rows as
 long as x; fewer where there are not so many. A size must save PAYS of the time per row, or it only
-blocks the lane. Their batch takes c0 + c1 · k · max(l), nobody is in doubt, and so
+blocks the lane. Their batch takes c0 + c1 · k · max(l), no length is in doubt, and so
 
     score = Σ worth_i · (1 − κ (1 − e^(−spare_i / τ))) / T
 
 with worth, spare and τ as in `scheduling/slack_classes.py`. (The plain alternative, earliest
-deadline first with true lengths, is no yardstick: it wastes the lane on those who are about to be
-late, and finishes less than `orloj` does without knowing lengths.)
+deadline first with true lengths, is no yardstick: it wastes the lane on requests about to be late,
+ and finishes less than `orloj` does without knowing lengths.)
 
 It looks one batch ahead, so it is no bound. No one κ is best everywhere: where the fixed part of a
 batch is small and deadlines are long, that of `slack` waits too long. So a run is made with each of

@@ -1,4 +1,4 @@
-"""What a recording says of the outside world: who came when, what clients withdrew, what broke.
+"""What a recording says of the outside world: arrivals, what clients withdrew, what broke.
 
 And what it says of the inside, to compare with: how every request ended. No time of a batch is read
 here: those are to be predicted.
@@ -177,8 +177,8 @@ class _Reader:
 
 
 def _upload(known: _Known, like: Request | None, at_once: bool) -> SimulatedUpload:
-    """An announced request. If it was turned away `at_once`, before its body was read, nobody knows
-    its shape: it is taken to be `like` others of its model, and complete when it was expected.
+    """An announced request. If it was rejected `at_once`, before its body was read, its shape is
+    unknown: it is taken to be `like` others of its model, and complete when it was expected.
     """
     notice = known.notice
     assert notice is not None

@@ -1,7 +1,7 @@
 """One stream of random numbers for each purpose, all from one seed.
 
-A stream belongs to its purpose by name, not by the order of asking: who adds a purpose, or draws
-more for one, changes nothing for the others, so that two runs stay paired in whatever they share.
+A stream belongs to its purpose by name, not by the order of asking: another purpose, or more
+draws for one, change nothing for the others, so that two runs stay paired in all that they share.
 """
 
 from __future__ import annotations

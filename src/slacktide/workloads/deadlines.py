@@ -1,6 +1,6 @@
 """How long clients wait: the allowance of each request, in seconds from its intended send.
 
-An allowance is relative (`timeout` on the wire); whoever knows when the request was due adds it.
+An allowance is relative (`timeout` on the wire); it counts from when the request was due.
 """
 
 from __future__ import annotations

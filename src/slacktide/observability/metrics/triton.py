@@ -1,8 +1,8 @@
 """The families that dashboards made for Triton ask for.
 
 Units are Triton's (µs, ms, seconds, as each name says), counters have no `_total`, and each family
-stands for what Triton's own documentation says of it. Its summaries are not here: nobody keeps the
-quantiles of single requests, and a histogram cannot give them. Nor are cache metrics: there is no
+stands for what Triton's own documentation says of it. Its summaries are not here: no quantiles of
+single requests are kept, and a histogram cannot give them. Nor are cache metrics: there is no
 cache, and Triton shows none either then. Pure.
 """
 

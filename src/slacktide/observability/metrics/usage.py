@@ -43,7 +43,7 @@ class Machine:
         """Share of CPU time that was in use since the last call, 0 to 1.
 
         Under a CPU quota: of the quota, by this control group. Else: of the processors that this
-        process may run on, by everybody.
+        process may run on, by all processes.
         """
         now = self._cpu_times()
         busy, available = (new - old for new, old in zip(now, self._before, strict=True))

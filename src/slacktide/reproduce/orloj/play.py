@@ -62,7 +62,7 @@ class Finish:
 
 
 class _Slower:
-    """Hardware that takes `seconds` longer for each batch than anybody was told."""
+    """Hardware that takes `seconds` longer for each batch than policies are told."""
 
     def __init__(self, execution: Execution, seconds: float) -> None:
         self._execution = execution

@@ -98,7 +98,7 @@ def servable(
             if free >= best:
                 continue  # another left out fewer and is free no later
             if best <= ready[i]:
-                break  # nor does it help to be free before anybody is there
+                break  # nor does it help to be free before a request is there
             best = free
             _improve(fronts[i + 1], out + 1, (free, 0, out))
             for rows, taken in enumerate(alone[: count - i], start=1):
@@ -156,7 +156,7 @@ class _Search:
         """States at the end of a second: what is left and the state before, by cores and cost."""
         begin, end = float(second), float(second + 1)
         first = min(done for done, _ in states)
-        # Beyond whoever is ready within the second nothing can start.
+        # Beyond the requests that are ready within the second nothing can start.
         last = int(np.searchsorted(self._ready, end))
         size = max(last, max(done + rows for done, rows in states)) - first
         shape = (self._most, self._width)

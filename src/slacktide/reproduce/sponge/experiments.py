@@ -81,7 +81,7 @@ def whole(setting: SpongeSetting) -> SpongeContender:
 
 
 def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender, ...]:
-    """Who takes part."""
+    """Those that take part."""
     if setting.outgrows:
         return (VERTICAL, HORIZONTAL, JOINT, FA2, whole(setting))
     steady = SpongeContender(STEADY, CLAIRVOYANT, cores=(setting.steady_cores, CORES))

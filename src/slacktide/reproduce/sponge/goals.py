@@ -40,7 +40,7 @@ class CoresRow(ResultRow):
     mean_cores: float
     """Allocated, of all instances."""
     p99_ms: float | None
-    """From sending to the answer; None of the clairvoyant, who plans and runs nothing."""
+    """From sending to the answer; None of the clairvoyant, which runs nothing."""
     clairvoyant_cores: float | None
     """The fewest cores with which nothing servable is late; None if not computed."""
     steady_cores: float | None

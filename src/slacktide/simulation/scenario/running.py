@@ -136,7 +136,7 @@ def done_in_processes(
     """(key, what `work` made of its task), in whatever order they are done.
 
     `work` must be a function of a module, and tasks plain data. With one job it is all done in this
-    process. What `work` raises is raised here. Whoever stops early, by an error, by Ctrl-C or by
+    process. What `work` raises is raised here. Stopping early, by an error, by Ctrl-C or by
     closing the iterator, ends the processes with what they are at; they end too if this process is
     killed.
     """
