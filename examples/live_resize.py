@@ -47,7 +47,7 @@ BUSY = 0.5
 VARIANTS = {
     "1 core": "cores: 1\n",
     "2 cores": "cores: 2\n",
-    "1 to 2": "cores: {min: 1, max: 2}\nscaling: {name: vertical, patience: 1s}\n",
+    "1 to 2": "cores: {min: 1, max: 2}\nscaling: {name: vertical, scale_down_delay: 1s}\n",
 }
 SLACKTIDE = (sys.executable, "-m", "slacktide")
 PATIENCE_S = 60.0
