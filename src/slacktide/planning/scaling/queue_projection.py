@@ -49,9 +49,9 @@ class SecondsByCores:
         """Seconds by rows, from 0 (which takes none) to `most_rows`. Not to be changed."""
         kept = self._kept.get(cores)
         if kept is None:
+            of, rows = self._times.of, range(1, self._most + 1)
             kept = self._kept[cores] = [0.0]
-            batches = [self._times.of(rows, cores) for rows in range(1, self._most + 1)]
-            kept.extend([batch.p99 if self._p99 else batch.expected for batch in batches])
+            kept += [of(n, cores).p99 if self._p99 else of(n, cores).expected for n in rows]
         return kept
 
 
