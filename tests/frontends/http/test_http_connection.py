@@ -564,6 +564,30 @@ def test_a_body_that_does_not_come_gets_408_and_ends_its_upload(run, serve, post
     run(body())
 
 
+def test_a_body_given_up_behind_an_unanswered_request_is_written_no_further(run, serve, post):
+    clock = Clock()
+
+    async def body():
+        async with serve(limits(body_timeout_s=5), clock=clock) as here:
+            here.data.holds = True
+            client = await here.connect()
+            client.send(post(b"{}", "Inference-Header-Content-Length: 0"))
+            await here.data.until(lambda: len(here.data.calls) == 1)
+            client.send(post(b"", length=100_000))
+            await here.data.until(lambda: len(here.data.announced) == 1)
+            (connection,) = here.context.connections
+            clock.now += 6
+            here.check()
+            assert [reason for _, reason in here.data.cancelled] == [Reason.NO_BODY]
+            assert connection.get_buffer(-1) is here.context.scratch
+            here.data.calls[0].answer()
+            assert (await client.answer()).status == 200
+            assert (await client.answer()).status == 408
+            client.close()
+
+    run(body())
+
+
 def test_bytes_that_go_straight_into_the_upload_earn_time_as_well(run, serve, post):
     clock = Clock()
 
