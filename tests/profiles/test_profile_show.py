@@ -61,7 +61,7 @@ def test_a_fit_says_what_it_is_how_good_and_how_far() -> None:
     assert fit_lines(fit)[4] == ("2", "4", "40.0 ms", "20.0 ms", "-50.0%!")
     assert fit_summary(fit) == (
         "median error 0.0%, worst 50.0% (batch 2 on 4 cores); "
-        "believed from 1 to 16 cores, up to batch 8"
+        "predicted from 1 to 16 cores, up to batch 8"
     )
     lengths = bar_lengths(fit)
     assert max(max(pair) for pair in lengths) == pytest.approx(1.0)
@@ -71,4 +71,4 @@ def test_a_fit_says_what_it_is_how_good_and_how_far() -> None:
 
 def test_a_fit_to_one_core_count_says_so() -> None:
     fit = fit_amdahl([Timed(1, 2, 0.3), Timed(2, 2, 0.5)])
-    assert "one core count measured: nothing is known of others, up to batch 4" in fit_summary(fit)
+    assert "one core count measured: others are unknown, up to batch 4" in fit_summary(fit)

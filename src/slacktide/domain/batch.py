@@ -1,4 +1,4 @@
-"""`Replica` and `Batch`: who runs, and what."""
+"""`Replica` and `Batch`: what runs, and where."""
 
 from __future__ import annotations
 

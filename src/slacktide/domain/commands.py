@@ -40,7 +40,7 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class AbortBatch:
-    """Nobody waits for this batch any more: stop it if that is possible.
+    """No client waits for this batch any more: stop it if that is possible.
 
     Still ends in exactly one batch event; the lane is free only after that.
     """
@@ -101,7 +101,7 @@ class ResizeLane:
 
 @dataclass(frozen=True, slots=True)
 class TellCircuit:
-    """The circuit of a version has changed: tell those who watch."""
+    """The circuit of a version has changed: report it."""
 
     pool: PoolId
     circuit: Circuit

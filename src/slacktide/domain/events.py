@@ -75,7 +75,7 @@ class BatchFailed:
 
 @dataclass(frozen=True, slots=True)
 class BatchAborted:
-    """A batch stopped because it was told to; the lane is free."""
+    """A batch stopped as commanded; the lane is free."""
 
     batch: int
 

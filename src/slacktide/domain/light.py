@@ -2,8 +2,8 @@
 
 A frozen dataclass sets each field through `object.__setattr__`, some 60 ns a field: for the few
 values that every request makes, two of ten microseconds in the engine and a fifth of a simulation.
-A light one sets its fields directly, three to five times faster. What it gives up is the guard at
-run time; that nobody assigns to a field is what the type checker sees to. Named tuples, the other
+A light one sets its fields directly, three to five times faster. It lacks the guard at
+run time; the type checker ensures that no code assigns to a field. Named tuples, the other
 way, are equal across types and slower to read, and a request is read far more often than made.
 """
 

@@ -23,7 +23,7 @@ class OutcomeKind(Enum):
     DROPPED = "dropped"
     """Given up: it could no longer be on time."""
     REJECTED = "rejected"
-    """Refused at the door."""
+    """Refused for load, limits or bad input."""
     FAILED = "failed"
     """The model crashed or raised."""
     CANCELLED = "cancelled"
@@ -47,7 +47,7 @@ class Reason(Enum):
     HOPELESS = ("hopeless", OutcomeKind.DROPPED)
     """P(on time) fell below the scheduler's drop level while the request waited."""
     CROWDED_OUT = ("crowded_out", OutcomeKind.DROPPED)
-    """It was let in, but the work ahead of it took longer and left it no place."""
+    """It was admitted, but the work ahead of it took longer and left it no place."""
     BEHIND_OVERRUN = ("behind_overrun", OutcomeKind.DROPPED)
     """The batch ahead took longer than planned, and the policy had planned this one behind it."""
 

@@ -2,7 +2,7 @@
 
 A request has one *length*: the size of its padded axes, which all of its tensors agree on. In a
 batch every padded input is filled up to the longest member, and padded outputs are cut back to
-each member's own length, so that nobody sees the others. What that costs: `profiles.BatchLatency`.
+each member's own length, so no client sees the others. What that costs: `profiles.BatchLatency`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 
 BATCH_BYTES = 64 << 20
 """Bytes that the inputs of a padded batch may take. Without a bound, one long request among short
-ones would be multiplied by the rows of the batch, which nobody has paid for."""
+ones would be multiplied by the rows of the batch, beyond what the clients sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Padding:
     def fitting(self, interface: ModelInterface) -> Padding | None:
         """What of it the model has; None if that is no input.
 
-        What does not fit is an error of its own, told by those who know the file it stands in.
+        What does not fit is an error of its own, reported where its file is known.
         """
         if not interface.batches:
             return None

@@ -77,8 +77,8 @@ class Notice:
     application: str = ""
     client: str = ""
     likely_due: float | None = None
-    """When its answer will be due unless its body says otherwise. Only for planning: nobody is
-    refused by it. None: its body alone knows."""
+    """When its answer will be due unless its body says otherwise. Only for planning: no request
+    is refused by it. None: only its body states it."""
 
     @property
     def planned_due(self) -> float | None:

@@ -1,6 +1,6 @@
 """Values with units: durations (`150ms`, `2s`), byte sizes (`64MiB`, `2GiB`), percentages (`2%`).
 
-The unit is part of the value, so that nobody has to guess it: a bare number is no duration. A bare
+The unit is part of the value, so that it need not be guessed: a bare number is no duration. A bare
 whole number is a number of bytes, as everywhere. Printing and reading back is exact.
 """
 

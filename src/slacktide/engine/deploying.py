@@ -77,7 +77,7 @@ class Deploying:
             )
         pool.removed = False
         if pool.crashes.circuit is Circuit.OPEN and pool.crashes.retry_at == math.inf:
-            return  # given up for good
+            return  # unavailable for good
         for placement in pool.placements:
             if placement.lane is lane:
                 if placement.phase.leaves:

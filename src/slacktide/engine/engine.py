@@ -125,7 +125,7 @@ class Engine:
 
     @property
     def now(self) -> float:
-        """When it was last told something."""
+        """When it last handled events."""
         return self.state.now
 
     @property

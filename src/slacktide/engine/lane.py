@@ -82,7 +82,7 @@ class Lane:
         self.target = spec.cores
         """What it is to have; other than `cores` while a resize is under way."""
         self.held = spec.cores
-        """All that it may run on just now: besides these two what it was told to have meanwhile."""
+        """All that it may run on just now: besides these two what it was to have meanwhile."""
         self.awaited_until = math.inf
         """No batch starts before more cores are confirmed, or this; inf: none are awaited."""
         self.resize_began = -math.inf

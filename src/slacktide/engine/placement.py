@@ -37,18 +37,18 @@ class Phase(Enum):
     """No replica. Another starts when the pause is over, or the circuit of the version says so."""
     STARTING = ("starting", ReplicaState.STARTING)
     STALLED = ("stalled", ReplicaState.STARTING)
-    """It took too long to start and was told to die."""
+    """It took too long to start and is being killed."""
     UP = ("up", ReplicaState.UP)
     RESTARTING = ("restarting", ReplicaState.UP)
     """Another replica takes the place of this one once the batch that it runs is done."""
     HUNG = ("hung", ReplicaState.UP)
-    """Its batch took too long and it was told to die."""
+    """Its batch took too long and it is being killed."""
     LEAVING = ("leaving", ReplicaState.UP)
     """No longer in the plan. Serves until its pool is up on a lane that is."""
     RETIRING = ("retiring", ReplicaState.UP)
-    """No longer in the plan. Goes once the batch that it runs is done."""
+    """No longer in the plan. Stops once the batch that it runs is done."""
     HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
-    """As both say: goes once it has died."""
+    """Both: ends once it has died."""
 
     def __init__(self, label: str, replica: ReplicaState) -> None:
         self.label = label
@@ -56,7 +56,7 @@ class Phase(Enum):
         self.serves = label in ("up", "leaving")
         """Whether the placement may be given a batch."""
         self.dying = label in ("stalled", "hung", "hung_retiring")
-        """Whether the replica was told to die; its ReplicaLost is on the way."""
+        """Whether the replica is being killed; its ReplicaLost is on the way."""
         self.retiring = label in ("retiring", "hung_retiring")
         """Whether the placement goes as soon as its replica is done or has died."""
         self.leaves = self.retiring or label == "leaving"

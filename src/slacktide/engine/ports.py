@@ -108,7 +108,7 @@ class Scheduler(Protocol):
         ...
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request (replacing its notice, if any). A reason refuses it at the door."""
+        """Queue a request (replacing its notice, if any). A reason refuses it."""
         ...
 
     def admit_moved(self, request: Request, *, now: float) -> None:

@@ -1,4 +1,4 @@
-"""When a lost replica is started again, when its version is given up, and for how long.
+"""When a lost replica is started again, when its version is unavailable, and for how long.
 
 Theory of operation. The *circuit* of a version is closed while lost replicas are started again.
 Too many crashes open it: the version is unavailable, and after a pause it is on *trial*. One
@@ -90,7 +90,7 @@ class CrashHistory:
         return float(min(settings.backoff_most, pause))
 
     def fault(self, *, now: float) -> str:
-        """Why the version is to be given up now; empty if it is not."""
+        """Why the version becomes unavailable now; empty if it does not."""
         settings = self._settings
         self._forgive(now)
         counted = [crash for crash in self._crashes if not crash.unjudged]

@@ -1,4 +1,4 @@
-"""Replicas come up, are lost, hang, are started again or given up."""
+"""Replicas come up, are lost, hang, are started again or abandoned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests come, are refused, withdrawn, or given up while they wait."""
+"""Requests arrive, are refused, cancelled, or dropped while they wait."""
 
 from __future__ import annotations
 

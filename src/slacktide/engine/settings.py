@@ -15,7 +15,7 @@ class EngineSettings:
     """A batch is taken to hang after this many times its p99."""
     start_limit: float = 300.0
     """A replica that is not up after this is killed. It is started again if the version has been up
-    before; one that never was is given up."""
+    before; one that never was is abandoned."""
     backoff_first: float = 0.1
     """Pause before the first restart; doubles with every crash in the window."""
     backoff_most: float = 10.0

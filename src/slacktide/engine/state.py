@@ -98,7 +98,7 @@ class EngineState:
         self.dirty: dict[str, Lane] = {}
         """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
         self.to_review: list[Pool] = []
-        """Whose circuit may have to change for the event at hand."""
+        """Pools whose circuit may have to change for the event at hand."""
         self.now = -math.inf
         self.cause = -1
         """Running number of the event at hand."""

@@ -107,7 +107,7 @@ def _make(model: ExampleModel, folder: Path) -> None:
 
 
 def _readme() -> str:
-    """What the directory holds, for whoever finds it."""
+    """What the directory holds."""
     listed = "\n".join(
         f"- `{model.name}`: {model.summary}."
         + (f" Classes: {', '.join(model.classes)}." if model.classes else "")

@@ -47,7 +47,7 @@ class WorkerOwner(Protocol):
 class ForkClient:
     """One fork server. Make it with a running loop; `alive` is False once it has gone.
 
-    One that does not answer (stopped, or stuck) is given up: it gets no requests any more, but it
+    One that does not answer (stopped, or stuck) is abandoned: it gets no requests any more, but it
     stays while its workers live, which would die with it.
     """
 
@@ -100,7 +100,7 @@ class ForkClient:
         self._loop.call_later(patience, self._overdue, request.id, patience)
 
     def end_if_deserted(self, workers: Collection[int]) -> None:
-        """If it was given up, and none of its workers is among the living `workers`, kill it."""
+        """If it was abandoned, and none of its workers is among the living `workers`, kill it."""
         if self._given_up and not self._ended.done() and self._owners.keys().isdisjoint(workers):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
@@ -164,7 +164,7 @@ class ForkClient:
             return
         self._answers += 1
         owner = self._asked.pop(int(str(document["id"])), None)
-        if owner is None:  # given up meanwhile, and so is the worker
+        if owner is None:  # abandoned meanwhile, and so is the worker
             for pidfd in descriptors:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             _close_all(descriptors)

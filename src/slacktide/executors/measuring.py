@@ -124,7 +124,7 @@ async def measure(
 
     `budget_s` covers all of it. Slow models take longer, up to about twice that; those for which
     even batch 1 is too slow take four runs of it on each core set, however long. A start or a run
-    without a report for `patience_s` is given up and its replica killed. `seed` settles the
+    without a report for `patience_s` is abandoned and its replica killed. `seed` settles the
     inputs. The executor is the caller's, and stays open.
 
     Raises MeasuringError if the model cannot be opened, dies, or fails on a single row, and

@@ -1,8 +1,8 @@
 """The seam between a driver and whatever runs models.
 
 A driver asks an `Executor` to start a replica and gets a `ReplicaHandle`; everything that happens
-afterwards comes back through one callback, on the driver's event loop, as the event that the engine
-is told. For every `run` exactly one of BatchFinished, BatchFailed or BatchAborted is reported,
+afterwards comes back through one callback, on the driver's event loop, as the event for the
+engine. For every `run` exactly one of BatchFinished, BatchFailed or BatchAborted is reported,
 unless ReplicaLost is.
 """
 

@@ -29,7 +29,7 @@ class ProcessExecutor:
         """`allocator` moves cores; affinity alone unless stated."""
         self._allocator = AffinityAllocator() if allocator is None else allocator
         self._fork_clients: list[ForkClient] = []
-        """The one in use is the last; those before it were given up, and still have workers."""
+        """The one in use is the last; those before it were abandoned, and still have workers."""
         self._handles: set[WorkerHandle] = set()
         self._numbers = count()
         self._closed = False

@@ -93,7 +93,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
 
 
 def _serve(control: socket.socket, execute: Execute, use_cores: Callable[[int], None]) -> None:
-    """Run batches until told to stop, or until the server's end closes.
+    """Run batches until commanded to stop, or until the server's end closes.
 
     The cores themselves are moved from outside; what comes here, in order with the batches, is how
     many of them the next batch may count on.
@@ -199,7 +199,7 @@ def _settle(parent: int) -> None:
     ignore_terminal_signals()
     os.nice(NICENESS)
     if (number := _SCHED_SETATTR.get(os.uname().machine)) is not None:
-        # Beside a busy program of another session or container a woken worker is let in sooner, at
+        # Beside a busy program of another session or container a woken worker runs sooner, at
         # the same share (decision 0029). Before Linux 6.12 it changes nothing.
         wanted = struct.pack("=IIQiIQQQ", 48, os.SCHED_OTHER, 0, os.nice(0), 0, _SLICE_NS, 0, 0)
         ctypes.CDLL(None).syscall(number, 0, wanted, 0)

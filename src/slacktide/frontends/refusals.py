@@ -34,7 +34,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
 
 
 def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "") -> Refusal:
-    """What becomes of an exception in `what`. Of a bug, only the log learns more."""
+    """What becomes of an exception in `what`. The details of a bug are only in the log."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, WireError):

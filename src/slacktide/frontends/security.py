@@ -74,7 +74,7 @@ class PortRules:
     hosts: frozenset[str] | None = None
     """Names that a Host header may have beside those of the loopback interface; None: any."""
     origins: frozenset[bytes] = frozenset()
-    """Origins whose pages may use the port. No origin: no browser's page has asked."""
+    """Origins whose pages may use the port. No origin: the request is not a browser's."""
     control: bool = False
     """Whether models may be loaded and unloaded."""
 

@@ -81,7 +81,7 @@ class HttpSettings(FrontEndSettings):
     received in place, so larger is not better."""
 
     allowed_origins: frozenset[bytes] = frozenset()
-    """Origins (lower case) whose pages may read answers (CORS). The gate lets them in."""
+    """Origins (lower case) whose pages may read answers (CORS). The gate admits them."""
 
 
 @dataclass(frozen=True, slots=True)

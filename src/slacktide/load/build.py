@@ -1,4 +1,4 @@
-"""From the texts of a command line to a `LoadSpec`. Opens the files it is told to, nothing else.
+"""From the texts of a command line to a `LoadSpec`. Opens the files that they name, nothing else.
 
 Every error is a LoadSpecError whose `flag` names the flag at fault.
 

@@ -64,7 +64,7 @@ class HttpRequest:
 
     def notice(self, timeout_us: int | None) -> Sequence[bytes]:
         """The headers alone. They say what a server cannot read from a body that is yet to come:
-        how long there is, and for whom."""
+        how long there is, and the application."""
         lines = [self.head[: self.body_at - 2]]  # without the empty line
         if self.tail and timeout_us is not None:
             lines.append(b"%b: %.6f\r\n" % (_TIMEOUT_HEADER, min(timeout_us, _LONGEST) / 1e6))
@@ -100,7 +100,7 @@ class GrpcRequest:
 
     def notice(self, nbytes: int, timeout_us: int | None) -> Metadata:
         """Metadata that say ahead of a message of `nbytes` what a server can use before it is
-        complete: which model, how long there is, and for whom."""
+        complete: which model, how long there is, and the application."""
         said = [(BYTES_HEADER, str(nbytes)), (MODEL_KEY, self.model)]
         if self.version:
             said.append((VERSION_KEY, self.version))

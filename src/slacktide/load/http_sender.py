@@ -144,7 +144,7 @@ class HttpSender:
             connection.send_body(body)
 
     def _next_in_line(self) -> int | None:
-        """The first request in line that was not given up meanwhile."""
+        """The first request in line that was not cancelled meanwhile."""
         while self._line:
             index = self._line.popleft()
             if index in self._log.open:

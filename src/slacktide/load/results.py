@@ -17,7 +17,7 @@ class Result(Enum):
     OVERLOADED = "overloaded"
     """429, RESOURCE_EXHAUSTED."""
     TIMED_OUT = "timed_out"
-    """504, DEADLINE_EXCEEDED: given up by the server."""
+    """504, DEADLINE_EXCEEDED: dropped by the server."""
     UNAVAILABLE = "unavailable"
     """503, UNAVAILABLE."""
     BAD_REQUEST = "bad_request"

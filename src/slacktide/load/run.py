@@ -22,14 +22,14 @@ from slacktide.netem import TimerQueue
 
 class Sender(Protocol):
     """Carries requests: the seam between run and wire. Methods never block; every submitted request
-    ends in the request log once, unless it is given up first (the run has logged that by then)."""
+    ends in the request log once, unless it is cancelled first (the run has logged that by then)."""
 
     def submit(self, index: int) -> None:
         """Send request `index` of the schedule as soon as possible."""
         ...
 
     def give_up(self, index: int) -> None:
-        """Request `index` is given up: take it off the wire."""
+        """Request `index` is cancelled: take it off the wire."""
         ...
 
     def warnings(self) -> tuple[str, ...]:
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 _BURST = 64
 """Requests sent before the loop gets a turn to read answers."""
 _SWEEP = 0.05
-"""Seconds between looks for requests to give up."""
+"""Seconds between looks for requests to cancel."""
 _REPORT = 0.25
 """Seconds between calls of the observer."""
 _HURRY = 1.0

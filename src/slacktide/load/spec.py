@@ -161,18 +161,18 @@ class LoadSpec:
     connections: int | None = None
     """HTTP: most connections open at once (default 512); gRPC: channels (default 1)."""
     patience: float = 10.0
-    """Seconds after its deadline (best effort: after its due time) at which a request is given up
+    """Seconds after its deadline (best effort: after its due time) at which a request is cancelled
     and its connection closed."""
     upload: float = 0.0
     """Seconds after its headers at which each body leaves, as over a slow uplink; HTTP only. The
     deadline counts from the headers."""
     link: ConstantLink | TraceLink | None = None
     """The way to the server, which requests are held to by a proxy; its time 0 is the start of the
-    run. Deadlines are end to end: the server is told what the link leaves of them."""
+    run. Deadlines are end to end: the server gets what the link leaves of them."""
     shared_link: bool = False
     """True: all connections queue for one link. Else each has one of its own."""
     send_deadlines: bool = True
-    """False: the server is not told the deadline; the client judges by it all the same."""
+    """False: requests do not carry their deadline; the client judges by it all the same."""
     spin: bool = False
     """True: never sleep between sends. Sharper by some tens of microseconds, and takes a core."""
     lateness_warning: float = 0.005

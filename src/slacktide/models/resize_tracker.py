@@ -1,9 +1,9 @@
 """`ResizeTracker`: resizes under way, by lane; over once every replica there reports what it has.
 
-The engine is told what was read back. Where a replica got less than was asked for (a
+The engine gets what was read back. Where a replica got less than was asked for (a
 core that is not ours, a pod that does not fit its node), the lane has the least that any of its
 replicas got. That holds for replicas that start, too; and should the rest come later, the engine
-is told again.
+gets another report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Resize:
         self.short: dict[int, tuple[int, ...]] = {}
         """Replicas that have something else, and what."""
         self.reported: tuple[int, ...] | None = None
-        """What the engine was told; None: it is under way."""
+        """What was reported to the engine; None: it is under way."""
 
     @property
     def got(self) -> tuple[int, ...]:

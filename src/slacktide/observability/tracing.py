@@ -123,7 +123,7 @@ class RequestTracer:
         span.end(at(end))
 
     def shutdown(self, timeout_s: float = 5.0) -> bool:
-        """Send what is left; False if that took longer than `timeout_s` and was given up.
+        """Send what is left; False if that took longer than `timeout_s` and was abandoned.
 
         Blocks: call it off the event loop.
         """

@@ -1,6 +1,6 @@
 """`Composer`: when planners are asked, and the one plan that comes of what they say.
 
-A driver's runtime calls `before` with the events that the engine is about to be told of and puts
+A driver's runtime calls `before` with the events that the engine is about to handle and puts
 the plan that may come of them in front. So a request that needs more cores finds its lane grown, or
 growing, before admission looks at it.
 """
@@ -29,7 +29,7 @@ class Composer:
         self.computing: set[str] = set()
         """Planners whose job is not done yet."""
         self._error: Exception | None = None
-        """Of a job that has failed and is yet to be told of."""
+        """Of a job that has failed and is yet to be reported."""
         self._owners = self._owners_of({})
         self._base = Plan()
         self._plan = Plan()

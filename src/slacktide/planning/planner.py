@@ -87,7 +87,7 @@ class Planner:
         """
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
-        """The engine is about to be told of `events`."""
+        """The engine is about to handle `events`."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         """When it is to be asked at the latest (absolute seconds); infinite: when events come."""

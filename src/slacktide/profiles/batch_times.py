@@ -34,7 +34,7 @@ NOTICEABLE = 0.01
 """A prediction moving by this share is worth a new revision, in the long run."""
 PATIENCE = 12.0
 """n batches after a revision it takes NOTICEABLE · (1 + PATIENCE / n) for the next: 13 % at once,
-4 % after four, 2 % after twelve. Those who build tables from predictions pay some 0.2 ms for each
+4 % after four, 2 % after twelve. Building tables from predictions takes some 0.2 ms for each
 revision; the batches of a tiny model are shorter than that, and their times jitter."""
 DISCOUNT = 0.002
 """Each refusal on an idle lane makes predictions shorter by this share: what is twice too long is

@@ -1,7 +1,7 @@
 """`ClassedTimes`: a profile that learns which requests are long.
 
 Until requests differ it is a `CorrectedTimes` and nothing else: the same answers from the same
-code. Requests that name an application or carry a work hint are told apart by it: what runs alone
+code. Requests that name an application or carry a work hint are grouped by it: what runs alone
 shows its length (`RunTimes`), and once lengths differ noticeably `classes` offers a snapshot and
 every prediction follows from it (`FixedTimes`). Larger batches then teach how the machine of today
 differs from the profile (`SpeedFilter`), since the length of their longest member is not seen.

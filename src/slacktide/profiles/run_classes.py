@@ -89,7 +89,7 @@ class RunClasses:
     by_key: Mapping[Key, int]
     """Class of every application and bin that is known."""
     fallback: int
-    """Class of the requests of everybody else: the longest."""
+    """Class of the requests of all others: the longest."""
     hint_edges: tuple[float, ...] = ()
     """Upper edges of the hint bins but the last, ascending."""
     logs: Floats = field(init=False, repr=False)

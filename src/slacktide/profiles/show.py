@@ -54,7 +54,7 @@ def summary(table: LatencyTable) -> list[str]:
 
 
 FIT_HEADINGS = ("batch", "cores", "measured", "model", "error")
-FIT_FOOTNOTE = "! too far off to count"
+FIT_FOOTNOTE = "! outlier, not counted"
 
 
 def fit_lines(fit: AmdahlFit) -> list[tuple[str, ...]]:
@@ -95,10 +95,10 @@ def fit_summary(fit: AmdahlFit) -> str:
     worst = max(fit.points, key=lambda point: abs(point.error))
     most = math.floor(REACH * fit.batch_most)
     if fit.cores_least == fit.cores_most:
-        reach = "one core count measured: nothing is known of others"
+        reach = "one core count measured: others are unknown"
     else:
         least = math.ceil(fit.cores_least / REACH)
-        reach = f"believed from {least} to {math.floor(REACH * fit.cores_most)} cores"
+        reach = f"predicted from {least} to {math.floor(REACH * fit.cores_most)} cores"
     return (
         f"median error {fit.median_error:.1%}, worst {fit.worst_error:.1%} "
         f"(batch {worst.batch} on {_on(worst.cores)}); {reach}, up to batch {most}"

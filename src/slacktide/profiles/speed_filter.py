@@ -10,7 +10,7 @@ lone runs as n · alone − (n − 1) · c0, which moves by
 for each unit of `fixed`. Hence one filter for both (Kalman 1960, two states, random walks). With
 one figure alone it would be unstable: a batch faster than predicted makes the machine look faster,
 the next lone run therefore longer, and batches faster still. Whether all lengths or the machine
-have changed cannot be told, nor need it: so `speed` returns to 0 very slowly, and lengths follow.
+have changed cannot be known, nor need it: so `speed` returns to 0 very slowly, and lengths follow.
 
 The error of a prediction is taken from its level u = P(time ≤ observed), which is ½ on average
 where the distribution is right, whatever its shape; the error of a mean of logarithms is not 0

@@ -45,7 +45,7 @@ class TimeDistribution(Protocol):
 
     @property
     def expected(self) -> float:
-        """Typical time: the median, or the mean where requests are told apart."""
+        """Typical time: the median, or the mean where requests are distinguished."""
         ...
 
     @property

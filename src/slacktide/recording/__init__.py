@@ -1,4 +1,4 @@
-"""What an engine was told and what it commanded: recorded, read back, replayed.
+"""An engine's events and commands: recorded, read back, replayed.
 
 It decides nothing and predicts nothing: how long batches take in a world that was not recorded is
 for `simulation`.

@@ -92,7 +92,7 @@ class Ran:
     """Events of this moment, counted by type."""
     ids: tuple[int, ...]
     solo: bool
-    """Run again for nobody, to learn how long it is."""
+    """Run again for no client, to learn how long it is."""
 
     @property
     def isolated(self) -> bool:

@@ -86,7 +86,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
         return
     yield (
         f"expected {_ms(asked.chosen.expected)}, p99 {_ms(asked.p99)}; "
-        f"{asked.chosen.on_time:.2f} expected in time; worth {asked.chosen.worth:.3g}"
+        f"{asked.chosen.on_time:.2f} expected on time; worth {asked.chosen.worth:.3g}"
     )
     for member in asked.members[:MEMBERS_SHOWN]:
         request = member.request
@@ -94,7 +94,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
         if member.budget is None:
             yield f"  request {request.id}{tag}: best effort"
         else:
-            chance = f"P(in time) {member.on_time:.2f}"
+            chance = f"P(on time) {member.on_time:.2f}"
             yield f"  request {request.id}{tag}: {_ms(member.budget)} left, {chance}"
     if len(asked.members) > MEMBERS_SHOWN:
         yield f"  and {len(asked.members) - MEMBERS_SHOWN} more"
@@ -108,7 +108,7 @@ def _reasons(ran: Ran) -> Iterator[str]:
 
 def _other(choice: PricedBatch) -> str:
     return (
-        f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} in time, "
+        f"{choice.requests} in {_ms(choice.expected)}, {choice.on_time:.2f} on time, "
         f"worth {choice.worth:.3g}"
     )
 

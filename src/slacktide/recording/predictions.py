@@ -22,7 +22,7 @@ Predictions = CorrectedTimes | ClassedTimes
 def export_times(times: Predictions) -> dict[str, Any]:
     """Ready for JSON: the profile, and what has been learnt since it was taken.
 
-    `latency` and `lengths` are null where requests are never told apart.
+    `latency` and `lengths` are null where requests are never distinguished.
     """
     if isinstance(times, CorrectedTimes):
         point, latency, lengths = times, None, None

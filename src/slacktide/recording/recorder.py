@@ -1,8 +1,8 @@
-"""`Recorder`: writes what an engine is told and what it commands, as it happens.
+"""`Recorder`: writes an engine's events and commands, as they happen.
 
 The hot path pays for making one line of JSON for each call of the engine, after its commands have
 been carried out (some µs; bench/recording_cost.py). A thread writes the lines, every second, so
-that a slow disk delays no request. What the disk cannot take is given up: recording stops, the
+that a slow disk delays no request. If the disk cannot keep up, recording stops, the
 server goes on, and says so.
 
 Parts. A part that has reached the limit is set aside as FILE.1, in the place of an older one, and
@@ -47,7 +47,7 @@ FLUSH_S = 1.0
 """Seconds between writes: what a killed server may lose."""
 
 MOST_WAITING = 64 << 20
-"""Bytes that may wait for a slow disk before recording is given up."""
+"""Bytes that may wait for a slow disk before recording stops."""
 
 _JSON = orjson.OPT_APPEND_NEWLINE
 
@@ -87,7 +87,7 @@ class Recorder:
         return self._writer.failure
 
     def opened(self, pool: PoolId, max_batch: int, recipe: PoolRecipe, export: Export) -> None:
-        """The engine makes a pool, inside a call that will be told of later."""
+        """The engine makes a pool, inside a call that will be written later."""
         self._pools[pool] = (max_batch, recipe, export)
         self._put(pool_line(PoolOpened(pool, max_batch, recipe, export())))
 

@@ -82,7 +82,7 @@ class Watcher:
     """Looks on while a recording is replayed. Does nothing of its own."""
 
     def before(self, call: Call, engine: Engine) -> None:
-        """The engine is about to be told."""
+        """The engine is about to handle the call."""
 
     def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
         """It has given these commands, which are those that were recorded."""

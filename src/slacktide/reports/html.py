@@ -57,7 +57,7 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
     Raises ReportError if matplotlib is missing.
     """
     parts = [
-        "<h2>Goodput: answered in time ÷ submitted</h2>",
+        "<h2>Goodput: answered on time ÷ submitted</h2>",
         plots.goodput_bars(comparison),
         _comparison_table(comparison),
         html_list("notes", notes),

@@ -68,7 +68,7 @@ def no_bound(sweep: Sweep) -> str:
         if len(row.labels.items() ^ oracle.labels.items()) == 2 and row not in oracles
         if row.goodput.mean > oracle.goodput.mean
     ]
-    return f"oracle_slack is no bound here: {'; '.join(better)} did better" if better else ""
+    return f"oracle_slack is not a bound here: {'; '.join(better)} did better" if better else ""
 
 
 def sweep_page(sweep: Sweep) -> str:
@@ -82,7 +82,7 @@ def sweep_page(sweep: Sweep) -> str:
         notes.append("Interrupted: cells or seeds are missing.")
     body = "\n".join(
         (
-            "<h2>Goodput: answered in time ÷ submitted</h2>",
+            "<h2>Goodput: answered on time ÷ submitted</h2>",
             *_plots(sweep),
             html_table(headings, rows),
             html_list("notes", notes),

@@ -2,7 +2,7 @@
 
 Both drivers own one: events and `now` go in, commands come out, and `next_wakeup` says when
 TimerFired must be delivered. Planners see events first, and what they plan comes before them; what
-is recorded is what the engine was told, plans included, so a recording replays without planners.
+is recorded is what the engine handled, plans included, so a recording replays without planners.
 
 Where `on_fault` is given, nothing that fails costs more than it must. An event that the engine
 cannot handle costs what it asked for; the commands of all others are carried out, for they hold the
@@ -73,7 +73,7 @@ class Runtime:
         on_lanes: Callable[[Mapping[str, int], float], None] | None = None,
         stopwatch: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`on_fault`: None has faults raised. `on_lanes` is told the confirmed cores of every lane
+        """`on_fault`: None has faults raised. `on_lanes` gets the confirmed cores of every lane
         when they have changed, and when. `stopwatch`: a clock in seconds by which planning is
         timed. Raises PlannerError if two planners own one field."""
         self.engine = engine

@@ -1,4 +1,4 @@
-"""Admission: what cannot be on time behind the work ahead is refused at the door.
+"""Admission: requests that cannot be on time behind the work ahead are refused on arrival.
 
 Goal: under any overload the queue stays bounded and refusals come at once, while the goodput is
 that of the same policy without admission. So every test errs towards letting in. Three tests:
@@ -8,7 +8,7 @@ that of the same policy without admission. So every test errs towards letting in
 3. work: even at the best measured rate, with no gap and no smaller batch, free_in + (rows ahead +
    its own) × best time per row ÷ lanes exceeds its budget. Ahead are those due no later, at its
    penalty or a higher one, that *can themselves still be on time*: a request that will be dropped
-   is no work, and counting it would refuse others for nothing. A few rows more than fit are let in
+   is no work, and counting it would refuse others for nothing. A few rows more than fit are kept
    as spares: batch times vary, and a queue that holds only what fits on average has nothing to fall
    back on when its head is lost to a slow batch.
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
-"""Rows let in beyond those that fit; without them goodput falls by up to two points (0005)."""
+"""Rows admitted beyond those that fit; without them goodput falls by up to two points (0005)."""
 
 SPARE = 0.1
 """The same as a share of those that fit, if that is more."""
@@ -46,7 +46,7 @@ LOOKAHEAD = 256
 
 
 class WorkAhead(Protocol):
-    """Whose work comes before that of one request that asks to be let in."""
+    """The work ahead of one request at admission."""
 
     @property
     def of(self) -> int:
@@ -121,7 +121,7 @@ class _Projection:
 
 
 class Admission:
-    """Decides at the door. Holds no request, only the outcome of its last walk."""
+    """Admits or refuses. Holds no request, only the outcome of its last walk."""
 
     __slots__ = ("_enabled", "_known", "_max_queue", "_queue", "_view", "promises")
 
@@ -153,7 +153,7 @@ class Admission:
         now: float,
         ahead: WorkAhead,
     ) -> Reason | None:
-        """Why a request with a deadline is refused now, or None if it is let in."""
+        """Why a request with a deadline is refused now, or None if it is admitted."""
         budget = deadline - now
         lead = times.lead[rows]
         if budget <= lead and self._enabled:
@@ -188,7 +188,7 @@ class Admission:
             return None
         assert isinstance(ahead, AllWorkAhead)
         unserved, spares = self._project(penalty, free, per_row, ahead, now).due(deadline)
-        # Rows too many; those let in since the walk are among them, hence not among its spares.
+        # Rows too many; those admitted since the walk are among them, hence not among its spares.
         excess = before - unserved - room
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None

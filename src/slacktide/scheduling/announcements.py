@@ -1,7 +1,7 @@
 """`Announcements`: the notices of one pool, and for which of them a lane may be held.
 
 A request is known before its body is. To hold a free lane for one that is about
-to be complete is worth much where deadlines are tight, and costs everybody where it never comes. So
+to be complete is worth much where deadlines are tight, and delays all others if it never comes. So
 
 - a notice is waited for only until the time that it named, never again after;
 - a client is waited for while it keeps its word: not after a body that took more than half as long

@@ -4,7 +4,7 @@ Three kinds of tables, all worked out from one snapshot of the classes:
 
 - *start points*: `need[m][k][v]`, the time that a batch of k rows of class m needs with probability
   (v + ½) / levels, since P(all k lengths ≤ x) = F_m(x)^k;
-- *leads*: the time that a request alone needs with probability `drop` (what has less is given up);
+- *leads*: the time that a request alone needs with probability `drop` (one with less is dropped);
 - *compositions*: P(longest ≤ x) of a batch with n_g members of class g is the product of F_g(x)^n_g
   (Orloj's Eq. 8 written as a product of CDFs). Few compositions ever occur, so each is worked out
   when it first does.
@@ -175,7 +175,7 @@ class ClassTables:
         self.sparse_until = latency.c0 / (PART_FILLED * per_step) if latency.sizes else math.inf
         """90th percentile of the longest length, in grid steps, up to which places may be empty."""
         self.lead: TimeByRows = Lazy(self._lead)
-        """Time that a request of (rows, class) must have left, or it is given up."""
+        """Time that a request of (rows, class) must have left, or it is dropped."""
 
     def _lead(self, kind: tuple[int, int]) -> float:
         rows, of = kind

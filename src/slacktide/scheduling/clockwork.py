@@ -10,7 +10,7 @@ pattern". The readings that fit the figures of its Tables 2 and 3:
 - when a batch has outlasted its estimate, the one that would run next is *lost*: its members are
   dropped (`behind_overrun`), and the lane goes on with the one after it.
 
-It refuses at the door what its estimates say cannot be met. Best effort is never lost: it waits.
+It refuses on arrival what its estimates say cannot be met. Best effort is never lost: it waits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`DeadlinePolicy`: what every policy that keeps deadlines has in common.
 
-Two queues (requests with a deadline; best effort), the notices, admission at the door and expiry. A
+Two queues (requests with a deadline; best effort), the notices, admission and expiry. A
 policy adds `propose`. Best-effort requests carry a deadline that only orders them: they are refused
 by the queue limit alone and never expire.
 """
@@ -23,7 +23,7 @@ from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, TimeByRows, r
 class DeadlinePolicy(ABC):
     """A `Scheduler` (engine/ports.py) but for `propose`.
 
-    `lead` says how much time a request must have left, or it is given up as hopeless; where
+    `lead` says how much time a request must have left, or it is dropped as hopeless; where
     predictions know classes, `class_lead` does, if there is one.
     """
 

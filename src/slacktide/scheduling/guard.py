@@ -161,7 +161,7 @@ class GuardedScheduler:
         return Reason.QUEUE_FULL if full else None
 
     def _answer(self, method: str, *given: object, now: float) -> Reason | None:
-        """What the scheduler says to a request at the door."""
+        """What the scheduler says to a new request."""
         found = self._call(method, *given, now=now)
         if not (self._broken or found is None or isinstance(found, Reason)):
             self._fail(f"{method}: expected a reason or None, got {found!r:.100}")

@@ -52,7 +52,7 @@ def make_scheduler(
     failed: Callable[[str], None] | None = None,
 ) -> Scheduler:
     """A fresh scheduler for one pool. One that is not built in is guarded (guard.py); `failed` is
-    told of it if it breaks its contract.
+    called if it breaks its contract.
 
     Raises OptionError if the policy or an option is unknown (with the nearest one that exists) or
     a value is of the wrong type or out of range.

@@ -1,16 +1,16 @@
-"""Promises: `slack` lets in what it can keep, and gives up at once what it cannot keep any more.
+"""Promises: `slack` admits what it can keep, and drops at once what it cannot keep any more.
 
 Where there is too much work some requests are refused, and while no lane is idle goodput does not
 depend on which. So it is the one that has just come (docs/decisions/0030-refusing-early.md): a
-request is let in only if it can be on time behind the work ahead *and* nobody who waits, is of its
-class and costs as much would be late for its sake. *The plan*: requests in order of deadlines, each
-behind those of its class and of shorter ones at the best rate × `slowdown`, in the time that other
-models leave. What is over before a deadline is slack; a newcomer needs its own time of all that are
-due after it.
+request is admitted only if it can be on time behind the work ahead *and* no waiting request of its
+class that costs as much would be late because of it. *The plan*: requests in order of deadlines,
+each behind those of its class and of shorter ones at the best rate × `slowdown`, in the time that
+other models leave. What is over before a deadline is slack; a newcomer needs its own time of all
+that are due after it.
 
 A newcomer without a place takes that of one due earlier that came at most AT_ONCE before: else
 the lane were idle sooner after a burst, for the last is due last. Where one was refused or
-lost, those without a place are given up at the next decision. And where more than a share `late`
+lost, those without a place are dropped at the next decision. And where more than a share `late`
 of the refusals come after a wait, the slowdown rises.
 """
 
@@ -28,7 +28,7 @@ from slacktide.scheduling.admission import LOOKAHEAD
 from slacktide.scheduling.queue import DeadlineQueue
 
 AT_ONCE = 0.005
-"""Seconds after its arrival within which a refusal is as good as one at the door."""
+"""Seconds after its arrival within which a refusal is as good as one on arrival."""
 
 TIGHT = 64
 """Decisions after the last refusal for which places are taken to be short."""
@@ -54,15 +54,15 @@ class Promises:
         self.tight = 0
         """Decisions for which places are taken to be short. While they are not, nothing is kept."""
         self._latest: deque[Request] = deque(maxlen=4)
-        """Those let in last."""
+        """Those admitted last."""
         self._lost: list[int] = []
-        """Whose place was taken."""
+        """Requests whose place was taken."""
         self._plan: dict[int, tuple[list[float], list[float]]] | None = None
         """By class: deadlines, ascending; the least slack of those due then or later."""
         self._made_for = (0.0, 0.0)
         """Penalty that those in the plan cost at least, and when it begins."""
         self._given = 0.0
-        """Seconds of work let in since it was made."""
+        """Seconds of work admitted since it was made."""
 
     def spared(self, due: float, penalty: float, of: int, own: float, start: float) -> bool:
         """Whether all of class `of` that are due after `due` and cost `penalty` can do without
@@ -82,17 +82,17 @@ class Promises:
         return False
 
     def refused(self) -> None:
-        """A request was refused at the door."""
+        """A request was refused on arrival."""
         self.tight = TIGHT
         self.slowdown = max(1.0, self.slowdown - GAIN * self._late)
 
     def lost(self, count: int) -> None:
-        """So many were given up after they had waited."""
+        """So many were dropped after they had waited."""
         self.tight = TIGHT
         self.slowdown = min(MOST_SLOWDOWN, self.slowdown + count * GAIN * (1.0 - self._late))
 
     def let_in(self, request: Request) -> None:
-        """A request is in the queue. Need not be told while places are not tight."""
+        """A request is in the queue. Need not be called while places are not tight."""
         self._latest.append(request)
         self._given += self.slowdown * self._share(request)[1] / self._view.lanes
 

@@ -146,7 +146,7 @@ class Partition(Generic[K]):
 
 
 class Index(Protocol):
-    """Another order of the same entries, told of each that comes or goes."""
+    """Another order of the same entries, informed of each that comes or goes."""
 
     def add(self, entry: Entry) -> None:
         """`entry` is about to enter the order."""
@@ -264,7 +264,7 @@ class DeadlineQueue:
         """Forget and return, in order, the requests whose latest start has come.
 
         `lead` is the time in seconds that a request needs by its rows, or (rows, class) where
-        kinds are told apart by it; its latest start is deadline − lead.
+        kinds differ in it; its latest start is deadline − lead.
         """
         gone: list[Entry] = []
         for (rows, _), part in self.kinds.parts.items():

@@ -1,4 +1,4 @@
-"""The short cut of `slack` where everybody has time: the best prefix, without trying candidates.
+"""The short cut of `slack` where all have time: the best prefix, without trying candidates.
 
 Where all requests have one row and one penalty, and the first of them would be on time for sure in
 the largest batch, every start point is the head of the queue and P(on time) is 1. The candidates

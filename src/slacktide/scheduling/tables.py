@@ -71,7 +71,7 @@ class RowTimes:
         """Median time."""
         self.lead: TimeByRows = Lazy(lead)
         """Time that a request of so many rows, or of such (rows, class) where there are `classes`,
-        must have left, or it is given up."""
+        must have left, or it is dropped."""
         self._max_batch = max_batch
         self._per_row: float | None = None
 
@@ -128,7 +128,7 @@ def row_times(
     class_lead: ClassLead | None = None,
     classed: Callable[[RunClasses | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
-    """Row times by number of cores, up to `max_batch` rows. `classed` is told what they go by."""
+    """Row times by number of cores, up to `max_batch` rows. `classed` gets what they go by."""
 
     def build(cores: int) -> RowTimes:
         def expected(rows: int) -> float:

@@ -236,19 +236,19 @@ class Simulation:
         together = [first]
         while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
             if _announced_in(together, heap[0][3]):
-                break  # its sender is told first whether the body is wanted
+                break  # its sender learns first whether the body is wanted
             together.append(heappop(heap)[3])
         events = [event for each in together if (event := self._event(each)) is not None]
         if events:
             self._deliver(events, at)
 
     def _event(self, what: _Happens) -> Event | JobDone | None:
-        """What the engine is told; None if it has come to nothing meanwhile."""
+        """What the engine gets; None if it has come to nothing meanwhile."""
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
         elif isinstance(what, SimulatedUpload):
             if what.request is None or what.request.id not in self._open:
-                return None  # its sender has been told of the outcome and sends no more
+                return None  # its sender has its outcome and sends no more
             return Submitted(what.request)
         elif isinstance(what, Failure):
             return self.hardware.fails(what, now=self.now)

@@ -68,7 +68,7 @@ class CoreMeter:
 Report = ReplicaUp | ReplicaLost | LaneResized | BatchFinished | BatchAborted
 
 Put = Callable[[float, Report], None]
-"""(absolute seconds, what the engine is to be told then)."""
+"""(absolute seconds, what the engine is to get then)."""
 
 
 @dataclass(slots=True)

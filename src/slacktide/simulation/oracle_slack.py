@@ -1,4 +1,4 @@
-"""`OracleSlack`: the rule of `slack` with classes, told the length of every request.
+"""`OracleSlack`: the rule of `slack` with classes, knowing the length of every request.
 
 A yardstick, not a policy that can be named: it shows how much is left to gain by knowing more than
 any server can.

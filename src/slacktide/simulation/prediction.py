@@ -5,7 +5,7 @@ batch takes is drawn (`TrainedTimes`). Nothing is fitted to what is predicted: a
 what the header states or, with `after`, that and what the batches of the recording's beginning
 taught, which is replayed and not scored.
 
-A batch's time, as the engine sees it, runs from its start to the moment the engine is told that it
+A batch's time, as the engine sees it, runs from its start to the moment the engine learns that it
 has ended, and the next one starts in that same moment. So what a live server pays between batches
 (its loop, the hand-over, arrivals that push a model aside) is inside the times that were observed,
 and there is no overhead beside them to state.

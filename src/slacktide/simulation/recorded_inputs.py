@@ -3,7 +3,7 @@
 And what it says of the inside, to compare with: how every request ended. No time of a batch is read
 here: those are to be predicted.
 
-An item happens when the engine was told of it. A live server reads its sockets some time after the
+An item happens when it reached the engine. A live server reads its sockets some time after the
 first byte, and later still while it shares its core with a model; that is part of the outside here,
 as it does not depend much on what is predicted.
 """
@@ -38,7 +38,7 @@ from slacktide.simulation.items import ExternalEvent, Failure, Item, SimulatedUp
 
 @dataclass(slots=True)
 class _Known:
-    """What the engine was told of one request."""
+    """What the engine got of one request."""
 
     notice: Notice | None = None
     announced_at: float = 0.0

@@ -13,7 +13,7 @@ from slacktide.domain import Outcome, OutcomeKind, Reason
 
 
 class WireStatus(NamedTuple):
-    """What a client sees. HTTP 499 is for logs only: nobody is left to read it."""
+    """What a client sees. HTTP 499 is for logs only: the client has gone."""
 
     http: int
     grpc: str

@@ -1,4 +1,4 @@
-"""Recorded bandwidths: our own format and those of the public traces, told apart by their header.
+"""Recorded bandwidths: our own format and those of the public traces, known by their header.
 
 | header | what it is |
 | --- | --- |

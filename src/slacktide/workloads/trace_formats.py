@@ -1,9 +1,9 @@
-"""Recorded workloads: our own format and those of the public traces, told apart by their header.
+"""Recorded workloads: our own format and those of the public traces, known by their header.
 
 | header | what it is |
 | --- | --- |
 | time_s | arrival times |
-| time_s,length[,application] | arrivals, each with its work, and whose it is |
+| time_s,length[,application] | arrivals, each with its work, and its application |
 | time_s,rate_rps | rates, each in force from its time on |
 | segment,time_s,rate_rps; time_s,rate_rps_mean,rate_rps_max | Twitter, per second and per minute |
 | HashOwner,HashApp,HashFunction,Trigger,1,2,… | Azure Functions 2019: counts per minute |

@@ -42,17 +42,17 @@ def notes(result: DemoResult) -> list[str]:
         f"Arrivals: gamma gaps, cv {CV:g}, seed {traffic.seed}, the same for every policy; "
         f"{traffic.seconds:g} s a run, one row a request.",
         f"Deadlines: {traffic.deadlines.describe()}, drawn evenly and sent along. Judged by the "
-        "client's clock from the moment a request should have left; given up "
+        "client's clock from the moment a request should have left; cancelled "
         f"{PATIENCE:g} s after its deadline.",
         "fifo: dynamic batching, no delay, no limit on the queue. fifo + limit: the best of "
         f"{len(result.limits)} limits on other arrivals at {CALIBRATION_LOAD:g} × "
         f"({', '.join(map(_limit, result.limits))}), here "
-        f"{_settings(result.chosen)}. slack: the default, as it comes.",
+        f"{_settings(result.chosen)}. slack: the default, with default options.",
         f"slack over gRPC, {LOADS[0]:g} ×, {traffic.seconds / 2:g} s: "
-        f"{percent(result.grpc.goodput)} of {result.grpc.total.submitted} in time.",
+        f"{percent(result.grpc.goodput)} of {result.grpc.total.submitted} on time.",
         f"The client sent at most {_worst_lateness(result) * 1e3:.1f} ms late (p99 of the worst "
         "run), which counts against the policy.",
-        "Short runs on one machine: a few points are chance. `make bench` measures properly.",
+        "Short runs on one machine: a few points are noise. `make bench` measures thoroughly.",
     ]
     return found
 
@@ -107,7 +107,7 @@ def write_page(result: DemoResult, folder: Path) -> Path:
 
 
 def _outcomes(result: DemoResult) -> TextTable:
-    """What became of the requests of each run, in percent; in time also by model."""
+    """What became of the requests of each run, in percent; on time also by model."""
     models = [model.model for model in result.traffic.measured]
     models = models if len(models) > 1 else []
     lines = []
@@ -120,14 +120,14 @@ def _outcomes(result: DemoResult) -> TextTable:
             str(total.submitted),
             _part(total, OutcomeKind.SERVED),
             *(_part(streams[model], OutcomeKind.SERVED) for model in models),
-            # Given up is late too: the client waited until well after the deadline.
+            # Cancelled is late too: the client waited until well after the deadline.
             _part(total, OutcomeKind.LATE, OutcomeKind.CANCELLED),
             _part(total, OutcomeKind.REJECTED, OutcomeKind.DROPPED),
             _part(total, OutcomeKind.FAILED),
         )
         lines.append(line)
-    title = "Of 100 requests (by model: of 100 of its own, in time)"
-    headings = ("policy", "load", "sent", "in time", *models, "late", "refused", "failed")
+    title = "Of 100 requests (by model: of 100 of its own, on time)"
+    headings = ("policy", "load", "sent", "on time", *models, "late", "refused", "failed")
     return TextTable(title, headings, lines, words=2)
 
 

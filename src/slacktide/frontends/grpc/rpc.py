@@ -218,7 +218,7 @@ class MessageTimeouts:
             self._arm()
 
     def came(self, task: asyncio.Task[object]) -> bool:
-        """The wait of `task` is over. False if it had been given up, and `task` cancelled."""
+        """The wait of `task` is over. False if it had timed out, and `task` was cancelled."""
         return self._since.pop(task, None) is not None
 
     def _arm(self) -> None:

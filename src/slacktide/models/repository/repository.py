@@ -4,7 +4,7 @@
       tiny_mlp/                 a model; its folder's name is its name
         slacktide.yaml          optional
         config.pbtxt            optional
-        1/model.onnx            a version; the highest is served unless told otherwise
+        1/model.onnx            a version; the highest is served by default
         1/profile.….json        written by the profiler
 
 A model that is broken does not stop the others: `scan` lists it with its problem. Nothing here

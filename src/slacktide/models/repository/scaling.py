@@ -1,4 +1,4 @@
-"""`cores`, `replicas` and `scaling` of slacktide.yaml: how much a model may have, and who decides.
+"""`cores`, `replicas` and `scaling` of slacktide.yaml: how much, and by which planner.
 
 Which planners there are and what their options are is the business of `PLANNERS`.
 """

@@ -210,7 +210,7 @@ class ModelSettings(Section):
     """Copies of the model, each on a lane of its own: of ⌊cores / replicas⌋ cores if their number
     is fixed, of `cores` each if it is not."""
     scaling: Scaling | None = None
-    """Who decides how much of `cores` and `replicas` is used; None: the planner that suits."""
+    """Decides how much of `cores` and `replicas` is used; None: the planner that suits."""
     sessions: Literal["ladder", "one"] = "ladder"
     """Where cores have a range: a session for each size, as far as memory goes, or the largest."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -326,7 +326,7 @@ class ModelSettings(Section):
 
     @property
     def planner(self) -> tuple[str, dict[str, object]]:
-        """Who decides, where it is `scaled`, and the options that are stated, as plain values."""
+        """The planner, where it is `scaled`, and its stated options, as plain values."""
         choice = planner_of(self.scaling or {}, self.cores, self.replicas)
         return choice.name, choice.stated()
 

@@ -168,11 +168,11 @@ class ScalingPlanner(Planner):
         self._settle_at = math.inf
         """When cores that others have let go of are handed on."""
         self._fresh: dict[str, dict[int, Waiting]] = {}
-        """What the engine is about to be told of, by model and id."""
+        """What the engine is about to handle, by model and id."""
         self._due: list[tuple[_Model, str, ModelView]] = []
         """Which policies are to be asked, and what they see."""
         self._after: tuple[float, list[_Model], bool] | None = None
-        """What comes of the last events once the engine has been told of them: (when, models whose
+        """What comes of the last events once the engine has handled them: (when, models whose
         policies are asked again, whether to settle)."""
         self._at_work: str | None = None
         """The model whose policy is being asked something."""
@@ -245,7 +245,7 @@ class ScalingPlanner(Planner):
         model.see(one, earlier, told=told, now=now)
 
     def _catch_up(self) -> None:
-        """The engine has been told of what was observed last: go into what comes of it."""
+        """The engine has handled what was observed last: go into what comes of it."""
         assert self._after is not None
         now, again, settle = self._after
         for model in again:

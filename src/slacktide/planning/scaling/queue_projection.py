@@ -3,7 +3,7 @@
 The walk serves them as the `edf` policy does (scheduling/edf.py): whenever a replica is free, the
 request due first leads, and the batch is the largest of those ready, up to the plan's limit, that
 keeps it on time. Nothing starts before it is ready, no replica idles while something is, and what
-cannot be on time even alone is given up. So if batches take what is predicted and arrivals come as
+cannot be on time even alone is dropped. So if batches take what is predicted and arrivals come as
 expected, what the walk finds is what happens; where they differ, it is a forecast, made anew at
 every plan.
 
@@ -200,7 +200,7 @@ class QueueProjection:
             if seconds[rows] > left:
                 rows = bisect_right(seconds, left, 1, rows) - 1
                 if rows == 0:
-                    # With the first, all others that cannot be on time alone are given up.
+                    # With the first, all others that cannot be on time alone are dropped.
                     served = bisect_left(available, clock + seconds[1], first + 1)
                     late += served - first
                     first = served

@@ -27,7 +27,7 @@ from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTar
 
 
 def p50_rescue(view: ModelView, *, now: float) -> int:
-    """The fewest cores of a replica on which each request that is given up by the 99th percentile,
+    """The fewest cores of a replica on which each request that is lost by the 99th percentile,
     but not by the typical time, typically ends in time if it runs next; the least allowed if there
     is none.
 

@@ -202,7 +202,7 @@ def view_of(
 ) -> ModelView | None:
     """`model` on its `lanes`, at the moment of the snapshot; None if no pool of it is in service.
 
-    `fresh`: requests that the engine is about to be told of, by id, announced before or not.
+    `fresh`: requests that the engine is about to handle, by id, announced before or not.
     `beside`: the other models on these lanes; their share of the lanes' time makes this one's
     batches take the longer.
     """

@@ -21,15 +21,15 @@ _ALWAYS = (
     "Clipper: first in, first out, nothing dropped, batch size by AIMD (+1, × 0.9) on the latency "
     "that the client sees. Nexus: first in, first out at a planned size, nothing dropped early. "
     "Clockwork: size by the median of the last ten batch times, and a batch planned behind one "
-    "that overran fails. The readings that fit the printed figures.",
+    "that overran fails. The readings that fit the published figures.",
     "orloj takes line 16 of Algorithm 1 as printed (latest minimum deadline first, so the largest "
     "batch that has enough feasible requests); orloj_text takes the words of §3.2 (earliest "
     "deadline first, the largest batch on ties).",
     "E[L] of orloj and orloj_text is that of a batch drawn from all arrivals, by its size alone; "
     "that of orloj, by class, has the request's own class in it, in line 11 and in the score: the "
-    "strongest reading, over which gains are told.",
-    "oracle_slack is no published system: the rule of slack, told every length, in three ways of "
-    "which the best counts. It looks one batch ahead, so it is no bound.",
+    "strongest reading, over which gains are given.",
+    "oracle_slack is no published system: the rule of slack, knowing every length, in three ways "
+    "of which the best counts. It looks one batch ahead, so it is not a bound.",
     "Notice: requests are announced 0.2 × the time alone before their arrival, from which "
     "the deadline counts with and without notice.",
 )
@@ -43,7 +43,7 @@ _OF_EXPERIMENT: Mapping[str, str] = {
     "mostly short, std-0.5/2 mostly long. σ is in the same unit. The paper plots the "
     "distributions without numbers.",
     "table-3": "k modes equally spaced from 3 to 17 (one mode: 10), σ 1, equal shares.",
-    "table-4": "Both static models are run as one case, every length 10: the paper prints no run "
+    "table-4": "Both static models are run as one case, every length 10: the paper states no run "
     "times for them. The exponential case is not in the paper.",
     "table-5": "Real tasks are two groups fitted to the mean and P99 of Table 1: a short one "
     f"of {TASK_SHORT:g} × the mean length and a long one, σ {TASK_SIGMA:g} of each group's mean. "
@@ -53,7 +53,7 @@ _OF_EXPERIMENT: Mapping[str, str] = {
     "queue is a sorted list per application, not a convex hull.",
     "figure-13": "The three-modal case of Table 3 at the time alone above, which b is relative to.",
     "figure-14": "The three-modal case of Table 3, all times scaled. A simulation costs no "
-    f"time, so each batch takes {OVERHEAD_MS:g} ms longer than the scheduler was told: what "
+    f"time, so each batch takes {OVERHEAD_MS:g} ms longer than predicted: what "
     "handing over a batch and deciding cost a server.",
 }
 

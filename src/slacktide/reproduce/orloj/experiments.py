@@ -48,7 +48,7 @@ class OrlojCell(ExperimentCell):
 
 
 YARDSTICK = "oracle_slack"
-"""Not a policy that can be named elsewhere: it is told the length of every request."""
+"""Not a policy that can be named elsewhere: it knows the length of every request."""
 
 CLIPPER = OrlojContender("clipper", "clipper")
 NEXUS = OrlojContender("nexus", "nexus")

@@ -49,7 +49,7 @@ _OF_EXPERIMENT = {
     "table-1": "Latencies are those of the same fit, × 1.",
     "figure-3": "The model and percentile of the 30 points are not named; the magnitudes are those "
     "of Table 1.",
-    "harder": "800 KB and times × 7: eight fixed cores fail, as in print and not in our figure-4. "
+    "harder": "800 KB and times × 7: eight cores fail, as in the paper and not in our figure-4. "
     "100/s is at times × 1, which 16 cores can carry; the paper has no such runs. Two "
     "models share the trace and 16 cores; static comparisons have 8 each. 4x-load: four times "
     "20/s, requests of the first 60 s do not count; static is one node of 16 cores.",

@@ -52,7 +52,7 @@ WARM_S = 30.0
 QUEUE = "slack"
 """Policy of every queue. `edf` collapses here: heads that are nearly late force small batches."""
 RESIZE_S = 0.02
-"""From the wish for other cores until they are there: what live resizes are held to."""
+"""From the request for other cores until they are there: what live resizes are held to."""
 _ANSWERED = (OutcomeKind.SERVED, OutcomeKind.LATE)
 
 

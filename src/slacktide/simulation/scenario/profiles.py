@@ -1,4 +1,4 @@
-"""How long a scenario's models take: what the simulated hardware does, and what policies are told.
+"""How long a scenario's models take: what the simulated hardware does, and what policies know.
 
 The two are made apart, from the same statement: what a policy learns does not change the truth.
 """
@@ -67,7 +67,7 @@ class Profile(Protocol):
         ...
 
     def times(self, training: Training, cores: int) -> BatchTimes:
-        """What policies are told."""
+        """What policies know."""
         ...
 
     def execution(self, generator: np.random.Generator) -> Execution:

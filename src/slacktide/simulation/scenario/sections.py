@@ -132,7 +132,7 @@ class SimulatedModel(Section):
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
     """Weight where several models share a lane; None: 1."""
     predictions: Literal["known", "learned"] = "known"
-    """Of a model whose requests have lengths. `known`: its policies are told each application's
+    """Of a model whose requests have lengths. `known`: its policies know each application's
     lengths beforehand; `learned`: they start from the profile and learn from what runs, as a server
     does."""
 

@@ -32,7 +32,7 @@ class ServedModel:
     cores: int
     """Of its smallest lane."""
     settings: ModelSettings
-    """Its wishes for lanes, and its folder's SLO."""
+    """Its settings for lanes, and its folder's SLO."""
 
 
 @dataclass(frozen=True, slots=True)

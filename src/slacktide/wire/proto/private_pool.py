@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 
 class PrivatePool:
-    """Message classes of the given descriptor sets, known to nobody else.
+    """Message classes of the given descriptor sets, known to no other.
 
     Each set is a serialized `FileDescriptorSet`; a file may import from its own set and from
     those before it. Files named twice are taken once.
