@@ -9,7 +9,7 @@ import pytest
 from slacktide.domain import Batch, Reason
 from slacktide.engine.ports import Proposal
 from slacktide.scheduling import Clockwork, ClockworkOptions
-from slacktide.scheduling.recent_times import RecentTimes
+from slacktide.scheduling.clockwork import RecentTimes
 
 
 def clockwork(lab: SimpleNamespace, **options: object) -> Clockwork:

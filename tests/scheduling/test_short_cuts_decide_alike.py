@@ -18,8 +18,7 @@ from slacktide.scheduling import DeadlineQueue, Slack, SlackOptions, make_schedu
 from slacktide.scheduling import slack as slack_module
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.best_effort import batch_of, size_of_single
-from slacktide.scheduling.slack_prefix import clear_prefix
-from slacktide.scheduling.slack_table import PAYS, PrefixSizes, SlackTable, up_to
+from slacktide.scheduling.slack_table import PAYS, PrefixSizes, SlackTable, clear_prefix, up_to
 from slacktide.scheduling.tables import row_times, size_grid
 
 MAX_BATCH = 12

@@ -25,14 +25,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
 from slacktide.engine.ports import PoolView
 from slacktide.scheduling.queue import DeadlineQueue
-from slacktide.scheduling.tables import RowTimes, TimeByRows
+from slacktide.scheduling.tables import RowTimes
 
 if TYPE_CHECKING:
+    from slacktide.scheduling.class_tables import ClassWorkAhead
     from slacktide.scheduling.promises import Promises
 
 SPARE_ROWS = 4
@@ -45,34 +46,21 @@ LOOKAHEAD = 256
 """Most requests looked at to find those that are doomed."""
 
 
-class WorkAhead(Protocol):
-    """The work ahead of one request at admission."""
-
-    @property
-    def of(self) -> int:
-        """Class of the one that asks; 0 where all are alike."""
-        ...
-
-    def rows_due(self, deadline: float, penalty: float) -> float:
-        """Rows due no later than `deadline` that cost at least `penalty`.
-
-        Measured in rows of the one that asks: what takes half as long counts half.
-        """
-        ...
-
-
 class AllWorkAhead:
-    """`WorkAhead` where all requests take as long but for their rows."""
-
-    __slots__ = ("_queue", "times")
+    """The work ahead of one request at admission, where all take as long but for their rows."""
 
     of = 0
+    """Class of the one that asks."""
 
     def __init__(self, queue: DeadlineQueue, times: RowTimes) -> None:
         self._queue = queue
         self.times = times
 
     def rows_due(self, deadline: float, penalty: float) -> float:
+        """Rows due no later than `deadline` that cost at least `penalty`.
+
+        Measured in rows of the one that asks: what takes half as long counts half.
+        """
         return self._queue.rows_due(deadline, penalty)
 
     def contenders(self, penalty: float) -> Iterable[tuple[float, float, float]]:
@@ -83,21 +71,6 @@ class AllWorkAhead:
             for deadline, _, request in self._queue.order[:LOOKAHEAD]
             if request.penalty >= penalty
         )
-
-
-class RowRates(Protocol):
-    """Times of the requests of the class of one that asks; see `RowTimes`."""
-
-    @property
-    def lead(self) -> TimeByRows: ...
-
-    @property
-    def expected(self) -> TimeByRows:
-        """No shorter than those of any class."""
-        ...
-
-    @property
-    def per_row(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +96,6 @@ class _Projection:
 class Admission:
     """Admits or refuses. Holds no request, only the outcome of its last walk."""
 
-    __slots__ = ("_enabled", "_known", "_max_queue", "_queue", "_view", "promises")
-
     def __init__(
         self, *, queue: DeadlineQueue, view: PoolView, max_queue: int | None, enabled: bool = True
     ) -> None:
@@ -149,9 +120,9 @@ class Admission:
         rows: int,
         penalty: float,
         waiting: int,
-        times: RowRates,
+        times: RowTimes,
         now: float,
-        ahead: WorkAhead,
+        ahead: AllWorkAhead | ClassWorkAhead,
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is admitted."""
         budget = deadline - now

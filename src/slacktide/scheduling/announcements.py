@@ -42,8 +42,6 @@ WASTE = 0.02
 class Announcements:
     """Notices by id. Every one is added once, and ends by `arrived` or `withdraw`."""
 
-    __slots__ = ("_ahead", "_late", "_overdue", "by_id")
-
     def __init__(self) -> None:
         self.by_id: dict[int, Notice] = {}
         """Read only."""
@@ -125,8 +123,6 @@ def _late_at(notice: Notice) -> float:
 
 class HoldBudget:
     """Lane time lost in waiting in vain: at most a share `WASTE` of all time."""
-
-    __slots__ = ("_again", "_awaited", "_lost", "_since")
 
     def __init__(self) -> None:
         self._again = -inf

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.scheduling.options import QueueOptions
 
 Waiting = tuple[float, Request]
 """(when it was queued, request)."""
@@ -21,9 +22,9 @@ Waiting = tuple[float, Request]
 class ArrivalPolicy(ABC):
     """A `Scheduler` (engine/ports.py) but for `propose`."""
 
-    def __init__(self, *, max_batch: int, max_queue: int | None) -> None:
+    def __init__(self, options: QueueOptions, *, max_batch: int, **known: object) -> None:
         self._max_batch = max_batch
-        self._max_queue = max_queue
+        self._max_queue = options.max_queue
         # An ordered dict: a queue with removal by id in constant time.
         self._queue: OrderedDict[int, Waiting] = OrderedDict()
         self._notices: set[int] = set()
@@ -49,7 +50,6 @@ class ArrivalPolicy(ABC):
         self._queue[request.id] = (now, request)
 
     def remove(self, id: int) -> bool:
-        """Forget a request or a notice."""
         if id in self._notices:
             self._notices.discard(id)
             return True
@@ -61,10 +61,9 @@ class ArrivalPolicy(ABC):
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch this policy would run on `replica` now. Changes nothing."""
+        """See `Scheduler`."""
 
     def take(self, batch: Batch) -> None:
-        """The members of `batch` leave the queue."""
         queue = self._queue
         for member in batch.members:
             queue.pop(member.id, None)
@@ -73,7 +72,6 @@ class ArrivalPolicy(ABC):
         """Nothing to learn."""
 
     def next_expiry(self) -> float | None:
-        """Never."""
         return None
 
     def pending(self) -> tuple[Request, ...]:

@@ -70,8 +70,6 @@ def _rate(members: Sequence[Request], table: SlackTable) -> float:
 class BestEffortShare:
     """Lane time that overdue best-effort requests may claim: at most `share` of it."""
 
-    __slots__ = ("_next", "_share")
-
     def __init__(self, share: float) -> None:
         self._share = share
         self._next = -inf

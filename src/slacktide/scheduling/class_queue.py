@@ -97,8 +97,6 @@ class ClassPrefixes:
 class ClassQueue:
     """Requests by signature and class prefix."""
 
-    __slots__ = ("_codes", "_groups", "_known", "_order", "classes", "kinds")
-
     def __init__(self, classes: RunClasses, order: list[Entry]) -> None:
         """Takes in `order` (sorted), and follows it from then on."""
         self._order = order

@@ -27,12 +27,9 @@ from numpy.typing import NDArray
 
 from slacktide.profiles import RunClasses
 from slacktide.profiles.distribution import POINTS, expected_max
+from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue
-from slacktide.scheduling.slack_options import SlackOptions
-from slacktide.scheduling.tables import Lazy, TimeByRows, size_grid
-
-FLOOR = 1e-9
-"""Least probability of a grid length; keeps logarithms finite."""
+from slacktide.scheduling.tables import Lazy, RowTimes, TimeByRows, size_grid
 
 P99 = 0.99
 
@@ -60,14 +57,12 @@ Bools = NDArray[np.bool_]
 class Compositions:
     """Distribution of the longest member by composition, that is by members per class."""
 
-    __slots__ = ("_known", "_logs", "_radix", "cdf", "mean_longest", "p90_longest", "weights")
-
     def __init__(self, classes: RunClasses, most: int) -> None:
         count = len(classes)
         self._radix = most + 1
         if self._radix**count > 2**63:
             raise ValueError(f"{count} classes are too many for batches of {most} rows")
-        self._logs = np.log(np.maximum(classes.cdfs, FLOOR))
+        self._logs = classes.logs
         self.weights: Ints = np.array([self._radix**g for g in range(count)], dtype=np.int64)
         """The key of a composition is the sum of its members' weights, by class."""
         self._known: dict[int, int] = {}
@@ -111,37 +106,12 @@ class Compositions:
 class ClassTables:
     """Everything about one snapshot of classes, for batches of at most `limit` rows. Seconds."""
 
-    __slots__ = (
-        "_options",
-        "alone",
-        "classes",
-        "compositions",
-        "first_level",
-        "lead",
-        "limit",
-        "low",
-        "low_of_column",
-        "mean_alone",
-        "need",
-        "paid",
-        "places",
-        "size_of_column",
-        "sizes",
-        "sparse_until",
-        "tried",
-        "within",
-        "worth",
-    )
-
     def __init__(self, classes: RunClasses, *, limit: int, options: SlackOptions) -> None:
         latency = classes.latency
         self.classes = classes
         self.limit = limit
         self._options = options
-        mean = sum(
-            share * length for share, length in zip(classes.shares, classes.means, strict=True)
-        )
-        self.mean_alone = latency.seconds(1, mean)
+        self.mean_alone = classes.typical()
         """A: what a request takes by itself, over all arrivals."""
         self.alone = tuple(classes.alone(of) for of in range(len(classes)))
         """Expected time of one row by itself, by class."""
@@ -240,19 +210,15 @@ def _quantile(cdf: Floats, probability: float) -> float:
     return after - 1 + (probability - below) / (above - below) if above > below else float(after)
 
 
-class ClassTimes:
-    """`RowRates` (admission.py) of the requests of one class; seconds."""
-
-    __slots__ = ("expected", "lead", "per_row")
-
-    def __init__(self, tables: ClassTables, of: int) -> None:
-        latency, longest = tables.classes.latency, tables.classes.means[-1]
-        self.lead: TimeByRows = Lazy(lambda rows: tables.lead[rows, of])
-        """Time that a request of so many rows must have left."""
-        self.expected: TimeByRows = Lazy(lambda rows: latency.seconds(rows, longest))
-        """Time of a batch of the longest class."""
-        self.per_row = least_share(tables, of)
-        """The least that a row of this class takes of a lane."""
+def class_times(tables: ClassTables, of: int) -> RowTimes:
+    """What admission goes by for one of class `of`; a batch takes as long as one of the longest."""
+    latency, longest = tables.classes.latency, tables.classes.means[-1]
+    return RowTimes(
+        lambda rows: latency.seconds(rows, longest),
+        lambda rows: tables.lead[rows, of],
+        tables.limit,
+        per_row=least_share(tables, of),
+    )
 
 
 def least_share(tables: ClassTables, of: int) -> float:
@@ -262,9 +228,7 @@ def least_share(tables: ClassTables, of: int) -> float:
 
 
 class ClassWorkAhead:
-    """`WorkAhead` of a request of class `of`: those of its class and shorter ones in `queue`."""
-
-    __slots__ = ("_queue", "_weights", "of")
+    """`AllWorkAhead` of one of class `of`: those of its class and shorter ones in `queue`."""
 
     def __init__(self, of: int, queue: DeadlineQueue, tables: ClassTables) -> None:
         self.of = of

@@ -39,7 +39,7 @@ class Clipper(ArrivalPolicy):
     Options = ClipperOptions
 
     def __init__(self, options: ClipperOptions, *, max_batch: int, **known: object) -> None:
-        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
+        super().__init__(options, max_batch=max_batch)
         self._options = options
         self._size = 1.0
         """Most rows of a batch, not rounded down yet; 1 to max batch."""

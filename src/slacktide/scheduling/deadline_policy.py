@@ -13,11 +13,16 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
 from slacktide.profiles import RunClasses
-from slacktide.scheduling.admission import Admission, AllWorkAhead, RowRates, WorkAhead
+from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
 from slacktide.scheduling.class_queue import same_classes
+from slacktide.scheduling.class_tables import ClassWorkAhead
+from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows
 from slacktide.scheduling.tables import ClassLead, Lead, RowTimes, TimeByRows, row_times
+
+WorkBefore = tuple[RowTimes, AllWorkAhead | ClassWorkAhead]
+"""What admission must know of a request: how long it takes, and what comes before it."""
 
 
 class DeadlinePolicy(ABC):
@@ -29,14 +34,13 @@ class DeadlinePolicy(ABC):
 
     def __init__(
         self,
+        options: DeadlineOptions,
         *,
         max_batch: int,
         times: BatchTimes,
         view: PoolView,
         lead: Lead,
         class_lead: ClassLead | None = None,
-        admission: bool,
-        max_queue: int | None,
     ) -> None:
         self._max_batch = max_batch
         self._view = view
@@ -49,7 +53,7 @@ class DeadlinePolicy(ABC):
         self._sorted_by: RunClasses | None = None
         self._ahead: AllWorkAhead | None = None
         self._admission = Admission(
-            queue=self._timed, view=view, max_queue=max_queue, enabled=admission
+            queue=self._timed, view=view, max_queue=options.max_queue, enabled=options.admission
         )
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
@@ -74,7 +78,6 @@ class DeadlinePolicy(ABC):
         (self._best_effort if request.best_effort else self._timed).add(request)
 
     def remove(self, id: int) -> bool:
-        """Forget a request or a notice."""
         if self._notices.withdraw(id):
             return True
         return bool(self._timed.remove((id,)) or self._best_effort.remove((id,)))
@@ -91,10 +94,9 @@ class DeadlinePolicy(ABC):
 
     @abstractmethod
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """The batch this policy would run on `replica` now. Changes nothing."""
+        """See `Scheduler`."""
 
     def take(self, batch: Batch) -> None:
-        """The members of `batch` leave the queue."""
         if not self._best_effort.order:
             self._timed.take(batch.members)
         elif not self._timed.order:
@@ -127,8 +129,7 @@ class DeadlinePolicy(ABC):
         """Time that a request must have left, by what the queue tells kinds apart by."""
         return self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, WorkAhead]:
-        """What admission must know: how long `asked` takes, and what comes before it."""
+    def _work_before(self, asked: Request | Notice) -> WorkBefore:
         times = self._row_times(self._view.cores)
         if self._ahead is None or self._ahead.times is not times:
             self._ahead = AllWorkAhead(self._timed, times)

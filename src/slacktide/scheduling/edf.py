@@ -63,13 +63,7 @@ class Edf(DeadlinePolicy):
             return forecast.p99 if p99 else forecast.expected
 
         super().__init__(
-            max_batch=max_batch,
-            times=times,
-            view=view,
-            lead=lead,
-            class_lead=class_lead,
-            admission=options.admission,
-            max_queue=options.max_queue,
+            options, max_batch=max_batch, times=times, view=view, lead=lead, class_lead=class_lead
         )
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:

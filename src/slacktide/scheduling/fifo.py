@@ -60,12 +60,11 @@ class Fifo(ArrivalPolicy):
     Options = FifoOptions
 
     def __init__(self, options: FifoOptions, *, max_batch: int, **known: object) -> None:
-        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
+        super().__init__(options, max_batch=max_batch)
         self._options = options
         self._delayed: OrderedDict[int, Waiting] = OrderedDict()
 
     def remove(self, id: int) -> bool:
-        """Forget a request or a notice."""
         return super().remove(id) or self._delayed.pop(id, None) is not None
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
@@ -117,7 +116,6 @@ class Fifo(ArrivalPolicy):
         return WaitUntil(due)
 
     def take(self, batch: Batch) -> None:
-        """The members of `batch` leave the queue."""
         queue, delayed = self._queue, self._delayed
         for member in batch.members:
             if queue.pop(member.id, None) is None:
@@ -130,7 +128,6 @@ class Fifo(ArrivalPolicy):
         return next(iter(self._queue.values()))[0] + self._options.timeout
 
     def pending(self) -> tuple[Request, ...]:
-        """Every queued request, in the order of service."""
         return tuple(request for _, request in chain(self._queue.values(), self._delayed.values()))
 
     def __len__(self) -> int:

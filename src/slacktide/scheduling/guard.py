@@ -18,7 +18,7 @@ from slacktide.engine.ports import Idle, Proposal, Scheduler, WaitUntil
 
 
 class GuardedScheduler:
-    """A `Scheduler` around another."""
+    """A `Scheduler` around another; its methods are those of the protocol."""
 
     def __init__(
         self,
@@ -42,14 +42,12 @@ class GuardedScheduler:
             self._fail(f"cannot be made: {type(error).__name__}: {error}")
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        """See `Scheduler`."""
         reason = self._refusal() or self._answer("announce", notice, now=now)
         if reason is None:
             self._notices.add(notice.id)
         return reason
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        """See `Scheduler`."""
         self._notices.discard(request.id)
         reason = self._refusal()
         if reason is not None:
@@ -61,13 +59,11 @@ class GuardedScheduler:
         return reason
 
     def admit_moved(self, request: Request, *, now: float) -> None:
-        """See `Scheduler`."""
         self._notices.discard(request.id)
         self._queued[request.id] = request
         self._call("admit_moved", request, now=now)
 
     def remove(self, id: int) -> bool:
-        """See `Scheduler`."""
         known = id in self._notices or id in self._queued
         self._forget(id)
         self._call("remove", id)
@@ -96,7 +92,6 @@ class GuardedScheduler:
         return tuple(gone.items())
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
-        """See `Scheduler`."""
         found = self._call("propose", replica, now=now)
         if self._broken or isinstance(found, Idle):
             return Idle()
@@ -128,13 +123,11 @@ class GuardedScheduler:
         return ""
 
     def take(self, batch: Batch) -> None:
-        """See `Scheduler`."""
         for member in batch.members:
             self._forget(member.id)
         self._call("take", batch)
 
     def ended(self, batch: Batch, *, now: float) -> None:
-        """See `Scheduler`."""
         self._call("ended", batch, now=now)
 
     def next_expiry(self) -> float | None:

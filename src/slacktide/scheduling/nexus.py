@@ -40,7 +40,7 @@ class Nexus(ArrivalPolicy):
     def __init__(
         self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object
     ) -> None:
-        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
+        super().__init__(options, max_batch=max_batch)
         self._cycles = options.cycles
         self._sizes = powers_of_two(max_batch)
         self._expected: Cached[TimeByRows] = Cached(

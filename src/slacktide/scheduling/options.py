@@ -1,8 +1,9 @@
-"""What the options of several schedulers have in common."""
+"""What the options of several schedulers have in common, and those of `slack`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from slacktide.domain.options import Options, option
 
@@ -32,6 +33,50 @@ class BestEffortOptions(DeadlineOptions):
     best_effort_share: float = option(
         0.1,
         "Share of the lane's time kept for overdue requests without a deadline.",
+        least=0,
+        most=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SlackOptions(BestEffortOptions):
+    """See slack.py for what they steer. All are flat near their defaults."""
+
+    levels: int = option(4, "Start points tried for each batch size.", least=1, most=16)
+    deferral_discount: float = option(
+        0.9,
+        "How much less a request counts that can still be on time after the next batch.",
+        least=0,
+        most=1,
+        aliases=("kappa",),
+    )
+    length_exponent: float = option(
+        0.5,
+        "How much more a long request is worth, where run classes are known: (its time alone ÷ "
+        "the average) to this power; 0: no more than a short one.",
+        least=0,
+        aliases=("theta",),
+    )
+    drop: float = option(
+        0.2,
+        "A request is dropped when its probability of being on time falls to this.",
+        above=0,
+        below=1,
+    )
+    lead: float = option(
+        0.2,
+        "How long the lane may be held for announced requests, in times of one request alone; 0: "
+        "never.",
+        least=0,
+    )
+    guarantee: Literal["none", "p99"] = option(
+        "none",
+        "With `p99` a batch starts only if its p99 finish meets the deadline of every member.",
+    )
+    late_refusals: float = option(
+        1.0,
+        "Share of the refusals that may come after a request has waited; where there are more, "
+        "more are refused at admission; 1: any share.",
         least=0,
         most=1,
     )

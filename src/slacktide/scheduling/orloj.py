@@ -117,13 +117,12 @@ class Orloj(DeadlinePolicy):
             ),
         )
         super().__init__(
+            options,
             max_batch=max_batch,
             times=times,
             view=view,
             lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).need,
             class_lead=None if options.times == "batch" else self._alone,
-            admission=options.admission,
-            max_queue=options.max_queue,
         )
         self._sizes = powers_of_two(max_batch)
         self._overdue = BestEffortShare(options.best_effort_share)
@@ -152,7 +151,6 @@ class Orloj(DeadlinePolicy):
         return proposal_of(best)
 
     def take(self, batch: Batch) -> None:
-        """The members leave the queue."""
         timed = len(self._timed.order)
         super().take(batch)
         if len(self._timed.order) == timed:  # of best-effort requests alone
@@ -165,7 +163,6 @@ class Orloj(DeadlinePolicy):
         return super().expire(now=now - self._grace)
 
     def next_expiry(self) -> float | None:
-        """The earliest latest start of a request with a deadline."""
         start = super().next_expiry()
         if start is None:
             return None
@@ -185,18 +182,14 @@ class Orloj(DeadlinePolicy):
         of = 0 if classes is None else classes.class_of(request)
         return OrlojKind(of, request.rows, request.penalty, request.signature)
 
-    def _sorted(self) -> Partition[OrlojKind]:
-        """The requests by kind, under the present classes."""
+    def _groups(self) -> list[list[tuple[OrlojKind, list[Entry]]]]:
+        """The parts that may share a batch, for the signatures of the earliest deadlines."""
         classes = self._times.classes(self._view.cores)
         if classes is not self._classes:
             self._classes = classes
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
-        return self._parts
-
-    def _groups(self) -> list[list[tuple[OrlojKind, list[Entry]]]]:
-        """The parts that may share a batch, for the signatures of the earliest deadlines."""
         found: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
-        for kind, part in self._sorted().parts.items():
+        for kind, part in self._parts.parts.items():
             found.setdefault(kind.signature, []).append((kind, part))
         groups = list(found.values())
         if len(groups) > GROUPS:

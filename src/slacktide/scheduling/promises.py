@@ -41,7 +41,7 @@ Share = Callable[[Request], tuple[int, float]]
 
 
 class Promises:
-    """The plan of one queue. `late` is `late_refusals` of slack_options.py."""
+    """The plan of one queue. `late` is `late_refusals` of options.py."""
 
     def __init__(self, queue: DeadlineQueue, view: PoolView, share: Share, late: float) -> None:
         self._queue, self._view, self._share, self._late = queue, view, share, late

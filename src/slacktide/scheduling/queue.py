@@ -66,11 +66,6 @@ def cut(entries: list[Entry], gone: Sequence[Entry], *beside: array[Any]) -> Non
         i += n
 
 
-def out_of_time(part: list[Entry], need: float, *, now: float) -> list[Entry]:
-    """The entries of `part` (sorted) whose latest start, deadline − `need`, has come."""
-    return part[: bisect_right(part, now, key=lambda entry: entry[0] - need)]
-
-
 def within_rows(entries: Sequence[Entry], rows: int) -> list[Request]:
     """The first requests that fill at most `rows`; one that does not fit is passed over.
 
@@ -96,8 +91,6 @@ def proposal_of(members: Sequence[Request]) -> Proposal | Idle:
 
 class Partition(Generic[K]):
     """`order`, split by `key` into sorted parts; a sole part is `order` itself."""
-
-    __slots__ = ("_key", "_order", "parts")
 
     def __init__(self, order: list[Entry], key: Callable[[Request], K]) -> None:
         self._order = order
@@ -159,20 +152,6 @@ class Index(Protocol):
 
 class DeadlineQueue:
     """Requests waiting, earliest deadline first (ties: lower id first)."""
-
-    __slots__ = (
-        "_entries",
-        "_expiry",
-        "_signatures",
-        "_timed_at",
-        "_timed_by",
-        "index",
-        "kind",
-        "kinds",
-        "order",
-        "removals",
-        "rows",
-    )
 
     def __init__(self) -> None:
         self.order: list[Entry] = []
@@ -270,7 +249,7 @@ class DeadlineQueue:
         for (rows, _), part in self.kinds.parts.items():
             need = lead[rows]
             if part[0][0] - need <= now:
-                gone += out_of_time(part, need, now=now)
+                gone += part[: bisect_right(part, now, key=lambda entry: entry[0] - need)]
         if not gone:
             return []
         gone.sort()

@@ -31,19 +31,17 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
 from slacktide.profiles import TimeDistribution
-from slacktide.scheduling.admission import RowRates, WorkAhead
 from slacktide.scheduling.announcements import HoldBudget, as_request
 from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_single
 from slacktide.scheduling.class_tables import least_share
-from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.deadline_policy import DeadlinePolicy, WorkBefore
+from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.promises import Promises
 from slacktide.scheduling.queue import proposal_of
 from slacktide.scheduling.slack_by_class import ClassChooser
-from slacktide.scheduling.slack_options import SlackOptions
-from slacktide.scheduling.slack_prefix import clear_prefix
-from slacktide.scheduling.slack_table import SlackTable, slack_tables, up_to
+from slacktide.scheduling.slack_table import SlackTable, clear_prefix, up_to
 from slacktide.scheduling.slack_uniform import DecisionContext, UniformChooser
-from slacktide.scheduling.tables import TimeByRows
+from slacktide.scheduling.tables import Cached, TimeByRows
 
 __all__ = ["Slack", "SlackOptions"]
 
@@ -75,17 +73,10 @@ class Slack(DeadlinePolicy):
             time = times.of(rows, cores)
             return time.p99 if guaranteed else time.quantile(options.drop)
 
-        super().__init__(
-            max_batch=max_batch,
-            times=times,
-            view=view,
-            lead=lead,
-            admission=options.admission,
-            max_queue=options.max_queue,
-        )
+        super().__init__(options, max_batch=max_batch, times=times, view=view, lead=lead)
         self._kappa = options.deferral_discount
         self._lead = options.lead
-        self._tables = slack_tables(times, needs, max_batch)
+        self._tables = Cached(times, lambda cores: SlackTable(times, needs, cores, max_batch))
         self._uniform = UniformChooser(self._timed, self._tables)
         self._by_class = ClassChooser(
             self._timed, options, max_batch=max_batch, times=times, view=view
@@ -98,7 +89,6 @@ class Slack(DeadlinePolicy):
         self._cost: float | None = None
 
     def add(self, request: Request, *, now: float) -> Reason | None:
-        """Queue a request, or say why not."""
         self._hold_budget.arrived(request.id)
         reason = super().add(request, now=now)
         promises = self._promises
@@ -145,12 +135,17 @@ class Slack(DeadlinePolicy):
         classed = self._by_class.refresh()
         chooser = self._by_class if classed else self._uniform
         alone = chooser.alone(cores)
-        soon = self._soon(alone, now)
+        soon: list[Notice] = []  # The announced requests that the lane may be held for.
+        if self._notices.by_id and self._lead != 0.0 and self._hold_budget.lasts(now=now):
+            soon = self._notices.soon(self._lead * alone, now=now)
         if not best_effort.order and not soon:
             if len(timed.order) == 1:
                 return proposal_of([timed.order[0][2]])
             if not classed and timed.uniform:
-                size = self._clear_prefix(limit, self._tables(cores), now)
+                table, order = self._tables(cores), timed.order
+                tau = self._context(alone, now=now).tau
+                sizes = table.prefixes(min(limit, len(order)))
+                size = clear_prefix(order, sizes, now=now, kappa=self._kappa, tau=tau, alone=alone)
                 if size is not None:
                     return proposal_of([entry[2] for entry in timed.order[:size]])
         groups = timed.groups(GROUPS)
@@ -184,18 +179,6 @@ class Slack(DeadlinePolicy):
             return proposal_of([entry[2] for entry in entries[:size]])
         return proposal_of(batch_of(entries, table, up_to(limit, table.grid)))
 
-    def _clear_prefix(self, limit: int, table: SlackTable, now: float) -> int | None:
-        """The short cut for requests that are all alike: see slack_prefix.py."""
-        order, alone = self._timed.order, table.expected[1]
-        return clear_prefix(
-            order,
-            table.prefixes(min(limit, len(order))),
-            now=now,
-            kappa=self._kappa,
-            tau=self._context(alone, now=now).tau,
-            alone=alone,
-        )
-
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
         timed = len(self._timed.order)
@@ -227,7 +210,7 @@ class Slack(DeadlinePolicy):
         by_class = self._by_class
         return by_class.lead if by_class.refresh() else self._row_times(self._view.cores).lead
 
-    def _work_before(self, asked: Request | Notice) -> tuple[RowRates, WorkAhead]:
+    def _work_before(self, asked: Request | Notice) -> WorkBefore:
         if not self._by_class.refresh():
             return super()._work_before(asked)
         return self._by_class.work_before(asked)
@@ -242,9 +225,3 @@ class Slack(DeadlinePolicy):
         cost = self._cost if self._cost is not None else alone
         pending = len(self._timed.order) + more
         return DecisionContext(now, self._kappa, pending * cost / self._view.lanes + alone, held)
-
-    def _soon(self, alone: float, now: float) -> list[Notice]:
-        """The announced requests that the lane may be held for."""
-        if not self._notices.by_id or self._lead == 0.0 or not self._hold_budget.lasts(now=now):
-            return []
-        return self._notices.soon(self._lead * alone, now=now)

@@ -14,29 +14,16 @@ from slacktide.engine.ports import BatchTimes, PoolView
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth
 from slacktide.scheduling.class_queue import ClassPrefixes, ClassQueue, same_classes
-from slacktide.scheduling.class_tables import ClassTables, ClassTimes, ClassWorkAhead
+from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, class_times
+from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue, Entry, by_class, by_rows, within_rows
 from slacktide.scheduling.slack_classes import ClassPricer, best_of_group, score_of
-from slacktide.scheduling.slack_options import SlackOptions
 from slacktide.scheduling.slack_uniform import LOOK, Candidate, DecisionContext
-from slacktide.scheduling.tables import TimeByRows
+from slacktide.scheduling.tables import RowTimes, TimeByRows
 
 
 class ClassChooser:
     """The requests with a deadline by class; of no use until `refresh` has said so."""
-
-    __slots__ = (
-        "_before",
-        "_index",
-        "_max_batch",
-        "_options",
-        "_pricers",
-        "_queue",
-        "_seen",
-        "_tables",
-        "_times",
-        "_view",
-    )
 
     def __init__(
         self,
@@ -56,7 +43,7 @@ class ClassChooser:
         self._seen: tuple[int, int] | None = None
         self._tables: dict[tuple[int, int], ClassTables] = {}
         self._pricers: dict[tuple[int, int], ClassPricer] = {}
-        self._before: dict[int, tuple[ClassTimes, ClassWorkAhead]] = {}
+        self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
 
     def refresh(self) -> bool:
         """Follow the predictions; whether they know classes. To be called before all else."""
@@ -113,7 +100,7 @@ class ClassChooser:
         codes = [self.index.code_of(member) for member in members]
         return self.pricer(cores, self._max_batch).seconds(codes, rows)
 
-    def work_before(self, asked: Request | Notice) -> tuple[ClassTimes, ClassWorkAhead]:
+    def work_before(self, asked: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
         """What admission must know: how long `asked` takes, and what comes before it.
 
         Of an announced request nothing but the application is known.
@@ -125,7 +112,7 @@ class ClassChooser:
         if known is None:
             tables = self.tables(self._view.cores, self._max_batch)
             ahead = ClassWorkAhead(of, self._queue, tables)
-            known = self._before[of] = (ClassTimes(tables, of), ahead)
+            known = self._before[of] = (class_times(tables, of), ahead)
         return known
 
     @property

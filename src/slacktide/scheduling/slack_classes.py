@@ -42,8 +42,6 @@ END = float(POINTS - 1)
 class ClassPricer:
     """What pricing must know of each code (class_queue.py), as arrays; grows with the codes."""
 
-    __slots__ = ("_known", "_tables", "alone", "kinds", "weight", "worth")
-
     def __init__(self, tables: ClassTables, kinds: list[ClassKind]) -> None:
         self._tables = tables
         self.kinds = kinds

@@ -203,8 +203,6 @@ def _best_filling(
 class UniformChooser:
     """Chooses among the requests with a deadline. Changes nothing."""
 
-    __slots__ = ("_queue", "_tables")
-
     def __init__(self, queue: DeadlineQueue, tables: Cached[SlackTable]) -> None:
         self._queue = queue
         self._tables = tables

@@ -56,14 +56,13 @@ def powers_of_two(max_batch: int) -> tuple[int, ...]:
 class RowTimes:
     """Times of a batch by its rows, for one number of cores; seconds."""
 
-    __slots__ = ("_max_batch", "_per_row", "classes", "expected", "lead")
-
     def __init__(
         self,
         expected: Callable[[int], float],
         lead: Callable[[Any], float],
         max_batch: int,
         classes: RunClasses | None = None,
+        per_row: float | None = None,
     ) -> None:
         self.classes = classes
         """What `lead` goes by, besides rows; None: by rows alone."""
@@ -73,7 +72,7 @@ class RowTimes:
         """Time that a request of so many rows, or of such (rows, class) where there are `classes`,
         must have left, or it is dropped."""
         self._max_batch = max_batch
-        self._per_row: float | None = None
+        self._per_row = per_row
 
     @property
     def per_row(self) -> float:
@@ -93,8 +92,6 @@ Table = TypeVar("Table")
 
 class Cached(Generic[Table]):
     """One table per key, built on demand and thrown away when the predictions change."""
-
-    __slots__ = ("_build", "_revision", "_tables", "_times")
 
     def __init__(self, times: BatchTimes, build: Callable[[int], Table]) -> None:
         self._times = times

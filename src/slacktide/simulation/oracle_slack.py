@@ -33,6 +33,7 @@ from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
 from slacktide.profiles import BatchLatency
 from slacktide.scheduling import SlackOptions
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
+from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
 from slacktide.simulation.execution import length_of
@@ -84,12 +85,11 @@ class OracleSlack(DeadlinePolicy):
     ) -> None:
         """`mean_length` is that of all arrivals."""
         super().__init__(
+            DeadlineOptions(admission=False, max_queue=None),
             max_batch=max_batch,
             times=times,
             view=view,
             lead=lambda times, rows, cores: 0.0,
-            admission=False,
-            max_queue=None,
         )
         self._latency = latency
         options = options or OracleSlackOptions()
