@@ -41,13 +41,6 @@ EXPORTS = {
         MODELS ExampleModel ExamplesError Progress Samples example make_inputs
         make_repository
     """,
-    "slacktide.executors": """
-        Arena BatchOutputs Executor InProcessExecutor MemoryBudget MemoryLimitExceeded
-        ModelError ModelSource OpenedModel OwnerLimitExceeded Payload ProcessExecutor
-        ProfiledExecutor QuotaAllocator QuotaUnavailableError ReplicaHandle Report
-        Reporter Resized SessionSize Slot TensorRef available_cores hardware_fingerprint
-        move_threads
-    """,
     "slacktide.load": """
         FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
         Stream Target TargetError Transport build_spec discover parse_target run_load
@@ -72,11 +65,6 @@ EXPORTS = {
         ReportError StreamReport StreamScore TextTable Timeline Window bars
         comparison_page curves html_document html_list html_table page percentiles
         profile_page render render_comparison render_sweep rich_table summary sweep_page
-    """,
-    "slacktide.models.repository": """
-        ModelDefinition ModelSettings NoProfile ProfileKey ProfileStore Repository
-        RepositoryError Staging StoredProfile UploadLimits check_interface config_json
-        metadata_shape model_hash split_parameters
     """,
     "slacktide.runtime": """
         PAUSE_S CoreSeconds Runtime Watch

@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from slacktide.domain import Reason
-from slacktide.executors import available_cores
 from slacktide.executors import fork_client as fork_client_module
+from slacktide.executors.cores import available_cores
 from slacktide.wire.proto import messages
 
 A_WHILE = 150_000

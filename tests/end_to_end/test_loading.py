@@ -18,7 +18,7 @@ import tritonclient.grpc
 import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
-from slacktide.executors import available_cores
+from slacktide.executors.cores import available_cores
 from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 

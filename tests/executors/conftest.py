@@ -13,8 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaUp
-from slacktide.executors import (
-    Arena,
+from slacktide.executors.arena import Arena
+from slacktide.executors.cores import available_cores
+from slacktide.executors.ports import (
     BatchOutputs,
     Executor,
     ModelSource,
@@ -23,7 +24,6 @@ from slacktide.executors import (
     ReplicaHandle,
     Report,
     TensorRef,
-    available_cores,
 )
 
 value = helper.make_tensor_value_info

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.executors import Arena, MemoryBudget, MemoryLimitExceeded, OwnerLimitExceeded, Slot
-from slacktide.executors.arena import map_read_only, size_class
+from slacktide.executors.arena import (
+    Arena,
+    MemoryBudget,
+    MemoryLimitExceeded,
+    OwnerLimitExceeded,
+    Slot,
+    map_read_only,
+    size_class,
+)
 
 STEPS = st.lists(
     st.one_of(st.integers(0, 40_000), st.integers(0, 400), st.integers(-60, -1), st.just("trim")),

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.executors import available_cores, hardware_fingerprint, move_threads
-from slacktide.executors.cores import cpu_quota, thread_cores
+from slacktide.executors.cores import (
+    available_cores,
+    cpu_quota,
+    hardware_fingerprint,
+    move_threads,
+    thread_cores,
+)
 
 
 class Host:

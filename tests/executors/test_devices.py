@@ -18,10 +18,10 @@ from onnx import TensorProto, helper
 
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.executors import ModelError, ProcessExecutor
 from slacktide.executors import session as session_module
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.onnx_runtime import Fault, client_detail, fault_of
+from slacktide.executors.onnx_runtime import Fault, ModelError, client_detail, fault_of
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import SessionPool
 

@@ -17,7 +17,6 @@ import pytest
 from slacktide.domain import BatchFailed, BatchFinished, Replica, ReplicaLost, ReplicaUp
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import OpenedModel, Reporter
 from slacktide.executors.arena import Arena, Slot
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
@@ -26,8 +25,10 @@ from slacktide.executors.ports import (
     Executor,
     InputArena,
     ModelSource,
+    OpenedModel,
     Payload,
     Report,
+    Reporter,
     Resized,
 )
 from slacktide.executors.process import ProcessExecutor

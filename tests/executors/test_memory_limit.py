@@ -14,9 +14,9 @@ import pytest
 from onnx import TensorProto, helper
 
 from slacktide.domain import BatchFinished, ReplicaLost
-from slacktide.executors import ProcessExecutor
 from slacktide.executors import memory as module
 from slacktide.executors.memory import limit_memory, release_memory
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.worker import BatchRunner
 

@@ -10,7 +10,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors import ModelError, ModelSource, Slot
+from slacktide.executors.arena import Slot
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import ModelSource
 from slacktide.executors.session import ModelSession
 
 

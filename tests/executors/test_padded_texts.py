@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.examples import example
-from slacktide.executors import Arena, ModelSource, Payload, Slot, TensorRef
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.ports import ModelSource, Payload, TensorRef
 from slacktide.executors.session import ModelSession
 
 PADDING = Padding(

@@ -19,16 +19,10 @@ import uvloop
 from onnx import TensorProto, helper
 
 from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost
-from slacktide.executors import (
-    Arena,
-    BatchOutputs,
-    ModelSource,
-    Payload,
-    ProcessExecutor,
-    Report,
-    TensorRef,
-)
 from slacktide.executors import fork_client as fork_client_module
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import BatchOutputs, ModelSource, Payload, Report, TensorRef
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import OpenedModel, Payload, SessionSize, TensorRef
 from slacktide.executors import protocol as p
 from slacktide.executors.fork_protocol import SpawnRequest
+from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)

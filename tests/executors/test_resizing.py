@@ -16,14 +16,11 @@ import numpy as np
 import pytest
 
 from slacktide.domain import BatchFinished, ReplicaLost
-from slacktide.executors import (
-    ProcessExecutor,
-    Resized,
-    SessionSize,
-)
 from slacktide.executors.allocator import Confirm, CpuAllocator, Grant
 from slacktide.executors.cores import available_cores, thread_cores
 from slacktide.executors.measuring import measure
+from slacktide.executors.ports import Resized, SessionSize
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FrameKind, encode_number, frame
 from slacktide.executors.worker import _serve
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slacktide.executors import ModelError, SessionSize
 from slacktide.executors.memory import memory, own_memory
+from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import SessionSize
 from slacktide.executors.session import ModelSession
 from slacktide.executors.session_pool import PART_OF_FREE, SessionPool
 

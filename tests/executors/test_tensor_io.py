@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.executors import Arena, TensorRef
+from slacktide.executors.arena import Arena
 from slacktide.executors.onnx_runtime import client_detail
+from slacktide.executors.ports import TensorRef
 from slacktide.executors.tensor_io import (
     InputGatherer,
     TensorError,

@@ -36,15 +36,10 @@ from slacktide.engine import EngineSettings
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.profile_cache import ProfileCache
-from slacktide.models.repository import (
-    ModelDefinition,
-    ProfileKey,
-    ProfileStore,
-    Repository,
-    RepositoryError,
-    check_interface,
-)
-from slacktide.models.repository.errors import ModelConfigError, SettingsError
+from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
+from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.profile_store import ProfileKey, ProfileStore
+from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.settings_file import merge, parse_settings, validate_settings
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate

@@ -12,7 +12,8 @@ import pytest
 
 from slacktide.domain import Batch, BatchTiming, PoolId, Replica
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors import Arena, OpenedModel
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import OpenedModel
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.replica_launcher import ReplicaLauncher

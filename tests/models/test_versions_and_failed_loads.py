@@ -16,7 +16,7 @@ from slacktide.models import versions as versions_module
 from slacktide.models.core_layout import PlanBuilder
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings, machine_reason
-from slacktide.models.repository import ModelSettings
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.server.control_plane import ServerControlPlane

@@ -39,10 +39,11 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import Engine, Snapshot, SoloProfiling
 from slacktide.engine.invariants import check_invariants
 from slacktide.engine.ports import PoolParts, PoolView
-from slacktide.executors import OpenedModel, Reporter
 from slacktide.executors.ports import (
+    OpenedModel,
     OutputTensor,
     Payload,
+    Reporter,
     Resized,
     TensorRef,
 )

@@ -70,9 +70,9 @@ def check(
     """
     import asyncio
 
-    from slacktide.executors import available_cores
+    from slacktide.executors.cores import available_cores
     from slacktide.models.check import Severity, check_repository, try_loading
-    from slacktide.models.repository import RepositoryError
+    from slacktide.models.repository.errors import RepositoryError
 
     if not repository.is_dir():
         fail(f"{repository}: no such folder")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from slacktide.executors import SessionSize
+    from slacktide.executors.ports import SessionSize
     from slacktide.profiles import LatencyTable
 
 
@@ -66,17 +66,15 @@ def profile(
 
     Example: slacktide profile models/residual --budget 20s --plot profile.html
     """
-    from slacktide.executors import ProcessExecutor, available_cores
+    from slacktide.executors.cores import available_cores
+    from slacktide.executors.process import ProcessExecutor
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.models.core_layout import assign_lanes
     from slacktide.models.profile_cache import ProfileCache, ProfiledModel
     from slacktide.models.replica_launcher import source_of
-    from slacktide.models.repository import (
-        ModelDefinition,
-        ProfileStore,
-        Repository,
-        RepositoryError,
-    )
+    from slacktide.models.repository.errors import RepositoryError
+    from slacktide.models.repository.profile_store import ProfileStore
+    from slacktide.models.repository.repository import ModelDefinition, Repository
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import profile_page
 

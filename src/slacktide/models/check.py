@@ -14,10 +14,10 @@ from enum import Enum
 from pathlib import Path
 
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors import ProcessExecutor
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.model_manager import machine_reason

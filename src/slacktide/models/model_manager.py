@@ -26,13 +26,9 @@ from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring, source_of
-from slacktide.models.repository import (
-    ModelDefinition,
-    Repository,
-    RepositoryError,
-    check_interface,
-)
-from slacktide.models.repository.errors import NotFoundError
+from slacktide.models.repository.errors import NotFoundError, RepositoryError
+from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
 from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from slacktide.domain import PoolId
 from slacktide.engine.ports import PoolParts, PoolView
-from slacktide.models.repository import ModelSettings
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog
 from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe

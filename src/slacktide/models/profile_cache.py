@@ -16,14 +16,14 @@ from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
-from slacktide.models.repository import (
-    ModelDefinition,
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.profile_store import (
     ProfileKey,
     ProfileStore,
-    RepositoryError,
     StoredProfile,
     model_hash,
 )
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.profiles import ProfileError, ProfileRecord
 
 log = logging.getLogger("slacktide.profiles")

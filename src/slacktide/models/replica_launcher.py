@@ -18,7 +18,7 @@ from slacktide.executors.ports import (
     ReplicaHandle,
     Reporter,
 )
-from slacktide.models.repository import ModelDefinition
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
 
 log = logging.getLogger("slacktide.models")

@@ -32,7 +32,9 @@ from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.pool_factory import ModelPoolFactory
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ReplicaLauncher
-from slacktide.models.repository import ProfileStore, Repository, Staging
+from slacktide.models.repository.profile_store import ProfileStore
+from slacktide.models.repository.repository import Repository
+from slacktide.models.repository.staging import Staging
 from slacktide.models.versions import Catalog
 from slacktide.observability.logs import AccessLogger
 from slacktide.observability.metrics import Metrics

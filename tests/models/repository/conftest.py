@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository import ModelDefinition, Repository
+from slacktide.models.repository.repository import ModelDefinition, Repository
 
 Builder = Callable[..., Path]
 

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.models.check import Finding, Severity, check_repository
-from slacktide.models.repository import Repository
+from slacktide.models.repository.repository import Repository
 
 Builder = Callable[..., Path]
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository import ModelDefinition, model_hash
 from slacktide.models.repository.errors import OutsideRepositoryError
+from slacktide.models.repository.profile_store import model_hash
+from slacktide.models.repository.repository import ModelDefinition
 
 Define = Callable[..., ModelDefinition]
 

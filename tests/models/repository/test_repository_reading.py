@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository import Repository, RepositoryError
 from slacktide.models.repository import repository as reading
 from slacktide.models.repository.errors import (
     FolderError,
@@ -16,10 +15,12 @@ from slacktide.models.repository.errors import (
     NotFoundError,
     OutsideRepositoryError,
     RefusedFieldError,
+    RepositoryError,
     RepositoryMistakeError,
     SettingsError,
     UnreadableError,
 )
+from slacktide.models.repository.repository import Repository
 
 Builder = Callable[..., Path]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository import (
-    ModelDefinition,
+from slacktide.models.repository import profile_store
+from slacktide.models.repository.errors import UnwritableError
+from slacktide.models.repository.profile_store import (
     NoProfile,
     ProfileKey,
     ProfileStore,
     StoredProfile,
-    profile_store,
 )
-from slacktide.models.repository.errors import UnwritableError
+from slacktide.models.repository.repository import ModelDefinition
 
 Define = Callable[..., ModelDefinition]
 

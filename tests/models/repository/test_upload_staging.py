@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository import Staging, UploadLimits, split_parameters
 from slacktide.models.repository.errors import (
     InvalidNameError,
     ModelConfigError,
@@ -16,6 +15,7 @@ from slacktide.models.repository.errors import (
     UnwritableError,
     UploadError,
 )
+from slacktide.models.repository.staging import Staging, UploadLimits, split_parameters
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from pydantic import ValidationError
 from slacktide.domain import Deployment, Plan, PoolId, Route
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
 from slacktide.models.core_layout import LaneError, assign_lanes
-from slacktide.models.repository import ModelDefinition, ModelSettings, RepositoryError
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.validation_errors import Path as Place
 from slacktide.models.repository.validation_errors import ValidationProblem, validation_problems
 from slacktide.planning.scaling import ScaledModel
@@ -143,7 +145,8 @@ class _Builder:
     def _stored(self, folder: Path, cores: list[int]) -> tuple[TableProfile, ModelDefinition]:
         """The profile stored in a model's folder, and what the folder says of the model."""
         from slacktide.models.profile_cache import ProfileCache
-        from slacktide.models.repository import ProfileStore, Repository
+        from slacktide.models.repository.profile_store import ProfileStore
+        from slacktide.models.repository.repository import Repository
 
         definition = Repository(folder.parent).read(folder.name)[-1]
         known = ProfileCache(ProfileStore()).find(definition, cores)

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
-from slacktide.models.repository import ModelSettings
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
