@@ -43,6 +43,7 @@ from bench.measurement import Figure, Options, Result, Table, at_least, at_most
 from bench.models import measure_bare, model_file, requests, variant_repository
 from bench.offer import Offered, offer
 from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaLost
+from slacktide.executors.allocator import QuotaAllocator, QuotaUnavailableError
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import (
     BatchOutputs,
@@ -53,7 +54,6 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.quota import QuotaAllocator, QuotaUnavailableError
 from slacktide.executors.synthetic_inputs import batch_of, payloads, row_shapes
 from slacktide.load.results import ENDINGS
 from slacktide.workloads import Fixed, Poisson

@@ -33,7 +33,7 @@ from slacktide.domain import PoolId
 from slacktide.frontends import security
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
-from slacktide.models.pool_factory import ModelPoolFactory
+from slacktide.models.replica_launcher import ModelPoolFactory
 from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 

@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.executors.allocator import AffinityAllocator, CpuAllocator, Grant
-from slacktide.executors.cores import available_cores, thread_cores
-from slacktide.executors.quota import (
+from slacktide.executors.allocator import (
     PERIOD_US,
+    AffinityAllocator,
+    CpuAllocator,
+    Grant,
     QuotaAllocator,
     QuotaUnavailableError,
     choose_allocator,
 )
+from slacktide.executors.cores import available_cores, thread_cores
 
 ALL = available_cores()
 ONE = ALL[:1]

@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from slacktide.domain import BatchFinished, ReplicaLost
-from slacktide.executors import memory as module
-from slacktide.executors.memory import limit_memory, release_memory
+from slacktide.executors import cgroups as module
+from slacktide.executors.cgroups import limit_memory, release_memory
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.worker import BatchRunner
@@ -97,7 +97,7 @@ def test_where_there_is_no_group_allocations_fail() -> None:
     script = """
 import mmap
 from pathlib import Path
-from slacktide.executors.memory import limit_memory
+from slacktide.executors.cgroups import limit_memory
 assert not limit_memory(64 << 20, root=Path("/nowhere"))
 mmap.mmap(-1, 1 << 30, prot=mmap.PROT_READ)
 bytearray(32 << 20)

@@ -11,10 +11,9 @@ import pytest
 
 from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost, Request
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor, OpenedModel, Payload, Resized
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.profiled import ProfiledExecutor
 
 
 def test_in_process_results_failures_and_aborts(models, kit, arena) -> None:

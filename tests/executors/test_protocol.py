@@ -10,8 +10,8 @@ from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import protocol as p
-from slacktide.executors.fork_protocol import SpawnRequest
 from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
+from slacktide.executors.protocol import SpawnRequest
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)

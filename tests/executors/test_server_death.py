@@ -12,7 +12,10 @@ SERVER = """
 import asyncio, sys
 from pathlib import Path
 from slacktide.domain import PoolId, Replica
-from slacktide.executors import Arena, ModelSource, ProcessExecutor, available_cores
+from slacktide.executors.arena import Arena
+from slacktide.executors.cores import available_cores
+from slacktide.executors.ports import ModelSource
+from slacktide.executors.process import ProcessExecutor
 
 async def main(path):
     executor, up = ProcessExecutor(), asyncio.Event()

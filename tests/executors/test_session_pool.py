@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slacktide.executors.memory import memory, own_memory
+from slacktide.executors.cgroups import memory, own_memory
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import SessionSize
 from slacktide.executors.session import ModelSession

@@ -6,11 +6,11 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 
 - `arena`: shared memory for payloads, and how much of it may be used
 - `process` (`fork_client`, `fork_server`, `worker_handle`, `worker`): a process for each replica
-- `in_process`, `profiled` (`loop_replica`): the other two executors
+- `in_process`: the other two executors
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
 - `session` (`tensor_io`): running a model; `session_pool`: in several sessions
-- `protocol`, `fork_protocol`, `output_file`: what server and worker pass to each other
+- `protocol`, `output_file`: what server and worker pass to each other
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
-- `allocator`, `quota`: giving a process its cores, by affinity or a control group
-- `cores`, `memory` (`cgroups`): which cores and how much memory there is
+- `allocator`: giving a process its cores, by affinity or a control group
+- `cores`, `cgroups`: which cores and how much memory there is
 """

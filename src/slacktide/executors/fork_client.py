@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from slacktide.executors.fork_protocol import MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.protocol import MESSAGE_LIMIT, SpawnRequest
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ import sys
 import traceback
 from typing import Any
 
-from slacktide.executors.fork_protocol import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.onnx_runtime import load_onnxruntime
+from slacktide.executors.protocol import DESCRIPTORS, MESSAGE_LIMIT, SpawnRequest
 from slacktide.executors.worker import ignore_terminal_signals, run_worker
 
 

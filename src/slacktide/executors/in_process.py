@@ -1,18 +1,27 @@
-"""`InProcessExecutor`: models that run in the server's own process, on its loop.
+"""The executors without processes, whose replicas live on the driver's loop.
 
-For tiny models, where the hop to a worker costs more than the model. The price is stated, not
-hidden: while a batch runs, the loop does nothing else (a 20 µs model is welcome, a 2 ms one delays
-every other answer by 2 ms); a crash in the model takes the server with it; a running batch can be
-neither stopped nor killed; the lane's cores are not used, since the work is done on the loop's.
+`InProcessExecutor` runs tiny models, where the hop to a worker costs more than the model. The price
+is stated, not hidden: while a batch runs, the loop does nothing else (a 20 µs model is welcome, a
+2 ms one delays every other answer by 2 ms); a crash in the model takes the server with it; a
+running batch can be neither stopped nor killed; the lane's cores are not used.
+
+`ProfiledExecutor` answers from a profile, without running a model. A product, not a test double:
+with it a whole server can be tried out (its policies, its limits, a client) on hardware that is not
+there yet, or with a model that is not trained yet. Batches take as long as the profile says; the
+answers have the declared shapes and are zero.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from slacktide.domain import (
+    BatchAborted,
     BatchFailed,
     BatchFinished,
     BatchTiming,
@@ -20,19 +29,68 @@ from slacktide.domain import (
     ReplicaLost,
     ReplicaUp,
 )
+from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.engine.ports import BatchTimes
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.loop_replica import LoopReplica
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
+    BatchOutputs,
     InputArena,
     ModelSource,
     OpenedModel,
     OutputTensor,
     Payload,
+    Report,
     Reporter,
+    Resized,
 )
 from slacktide.executors.session import ModelSession
 from slacktide.executors.tensor_io import split_padded
+
+
+class LoopReplica:
+    """The part of a `ReplicaHandle` that is the same for all of them; `run` is missing."""
+
+    pid: int | None = None
+    descriptor: int | None = None
+
+    def __init__(self, replica: Replica, report: Reporter) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._id = replica.id
+        self._report: Reporter | None = report
+        self._batch: int | None = None
+        """The batch that `_handle` will run, or finish."""
+        self._handle: asyncio.Handle | None = None
+
+    def abort(self, batch: int) -> None:
+        """Stop the batch, unless it is finished or cannot be stopped any more."""
+        if self._batch == batch and self._handle is not None:
+            self._cancel()
+            self._loop.call_soon(self._tell, BatchAborted(batch))
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        """Nothing moves: the loop's own core does the work."""
+        self._loop.call_soon(self._tell, Resized(cores))
+
+    def stop(self) -> None:
+        self._cancel()
+        self._report = None
+
+    def kill(self) -> None:
+        report = self._report
+        if report is not None:
+            self.stop()
+            self._loop.call_soon(report, ReplicaLost(self._id, "killed"))
+
+    def _tell(self, event: Report, outputs: BatchOutputs = ()) -> None:
+        if self._report is not None:
+            self._report(event, outputs)
+
+    def _cancel(self) -> None:
+        self._batch = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 class InProcessExecutor:
@@ -145,3 +203,104 @@ def _open_warm(source: ModelSource) -> ModelSession:
     session = ModelSession.open(source, threads=1)
     session.warm_up()
     return session
+
+
+class ProfiledExecutor:
+    """Waits instead of computing, by the loop's own timers: a loop with a virtual clock will do.
+
+    `times` gives the profile of a replica, `interface` what its model takes and gives. Batches take
+    their expected time; with a `generator`, a time drawn from the profile's distribution.
+    `start_s` is how long a replica takes to be ready.
+    """
+
+    def __init__(
+        self,
+        times: Callable[[Replica], BatchTimes],
+        interface: Callable[[Replica], ModelInterface],
+        *,
+        generator: np.random.Generator | None = None,
+        start_s: float = 0.0,
+    ) -> None:
+        self._times = times
+        self._interface = interface
+        self._generator = generator
+        self._start_s = start_s
+        self._handles: list[ProfiledReplica] = []
+
+    def start(
+        self,
+        replica: Replica,
+        source: ModelSource,
+        arena: InputArena,
+        report: Reporter,
+    ) -> ProfiledReplica:
+        """Begin to start a replica; ReplicaUp is reported after `start_s` seconds."""
+        handle = ProfiledReplica(
+            replica, self._times(replica), self._interface(replica), self._generator, report
+        )
+        handle.ready_in(self._start_s)
+        self._handles.append(handle)
+        return handle
+
+    async def close(self) -> None:
+        for handle in self._handles:
+            handle.stop()
+        self._handles.clear()
+
+
+class ProfiledReplica(LoopReplica):
+    """A `ReplicaHandle` that waits."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        times: BatchTimes,
+        interface: ModelInterface,
+        generator: np.random.Generator | None,
+        report: Reporter,
+    ) -> None:
+        super().__init__(replica, report)
+        self._times = times
+        self._interface = interface
+        self._cores = max(1, len(replica.cores))
+        self._generator = generator
+
+    def ready_in(self, seconds: float) -> None:
+        """Report ReplicaUp after this many seconds."""
+        self._handle = self._loop.call_later(seconds, self._up)
+
+    def run(self, batch: int, members: Sequence[Payload]) -> None:
+        """Answer after the time that the profile gives for these rows and cores."""
+        seconds = self._duration(sum(member.rows for member in members))
+        self._batch = batch
+        self._handle = self._loop.call_later(seconds, self._finish, batch, members, seconds)
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        """Takes effect with the next batch."""
+        self._cores = max(1, len(cores))
+        super().resize(cores)
+
+    def _up(self) -> None:
+        if self._report is not None:
+            self._report(ReplicaUp(self._id), opened=OpenedModel(self._interface))
+
+    def _duration(self, rows: int) -> float:
+        if self._generator is None:
+            return self._times.of(rows, self._cores).expected
+        return self._times.of(rows, self._cores).quantile(float(self._generator.random()))
+
+    def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
+        self._batch = None
+        specs = self._interface.outputs
+        outputs = [[self._zeros(spec, member) for spec in specs] for member in members]
+        self._tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
+
+    def _zeros(self, spec: TensorSpec, member: Payload) -> OutputTensor:
+        """The declared shape with free axes of length one; empty elements for BYTES, whose lengths
+        of zero are four zero bytes each."""
+        axes = [1 if axis < 0 else axis for axis in spec.shape]
+        if self._interface.batches:
+            axes[0] = member.rows
+        shape = tuple(axes)
+        nbytes = math.prod(shape) * (spec.datatype.itemsize or 4)
+        return OutputTensor(shape, memoryview(bytes(nbytes)))

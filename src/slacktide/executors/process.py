@@ -12,9 +12,9 @@ from itertools import count
 from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
 from slacktide.executors.fork_client import ForkClient
-from slacktide.executors.fork_protocol import SpawnRequest
 from slacktide.executors.output_file import OutputReader, make_output_file
 from slacktide.executors.ports import InputArena, ModelSource, Reporter
+from slacktide.executors.protocol import SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
 

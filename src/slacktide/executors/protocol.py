@@ -1,9 +1,13 @@
-"""What a server and a worker say to each other over a stream socket pair.
+"""What a server says to its fork server and its workers.
 
-A frame is a header (u32 length of the body, u32 kind) and a body. Bodies that matter for speed
-are arrays of native 64-bit integers: both ends are on one machine, and one array conversion is
-cheaper than a struct per tensor. There is no pickle: a worker gone mad can send wrong numbers,
-which are checked, and nothing else.
+To the fork server: a `SpawnRequest`, as JSON beside four descriptors (SCM_RIGHTS): the worker's
+ends of the control and the abort socket, the pool's input arena, the worker's output file. It
+answers with the process id and a pidfd, and later reports how the process ended.
+
+To a worker, over a stream socket pair: a frame is a header (u32 length of the body, u32 kind) and a
+body. Bodies that matter for speed are arrays of native 64-bit integers: both ends are on one
+machine, and one array conversion is cheaper than a struct per tensor. There is no pickle: a worker
+gone mad can send wrong numbers, which are checked, and nothing else.
 
 A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
 
@@ -26,12 +30,15 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from slacktide.domain import BatchTiming
+from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
+from slacktide.executors.ports import ModelSource, OpenedModel, Payload, SessionSize, TensorRef
 
 _HEADER = struct.Struct("=II")
 _WORD = 8
@@ -251,3 +258,52 @@ def decode_ready(body: bytes) -> OpenedModel:
         return OpenedModel(interface, sessions, str(document["note"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
+
+
+DESCRIPTORS = 4
+MESSAGE_LIMIT = 1 << 16
+"""Bytes of one message; a model with more warm-up shapes than fit is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnRequest:
+    """One worker to be made. `id` is the server's, and comes back in the answer."""
+
+    id: int
+    source: ModelSource
+    cores: tuple[int, ...]
+    device: str
+
+    def encode(self) -> bytes:
+        source = asdict(self.source)
+        source["path"], source["root"] = str(self.source.path), str(self.source.root)
+        source["warmup_shapes"] = {k: list(v) for k, v in self.source.warmup_shapes.items()}
+        document = {
+            "id": self.id,
+            "cores": list(self.cores),
+            "device": self.device,
+            "source": source,
+        }
+        return json.dumps(document).encode()
+
+    @classmethod
+    def decode(cls, message: bytes) -> SpawnRequest:
+        document = json.loads(message)
+        source = ModelSource(**document["source"])
+        source = replace(
+            source,
+            path=Path(source.path),
+            root=Path(source.root),
+            providers=tuple(source.providers),
+            warmup_shapes={k: tuple(v) for k, v in source.warmup_shapes.items()},
+            padding=_padding(document["source"]["padding"]),
+            threads=tuple(source.threads),
+        )
+        return cls(document["id"], source, tuple(document["cores"]), document["device"])
+
+
+def _padding(document: Any) -> Padding | None:
+    if document is None:
+        return None
+    inputs = {name: PaddedInput(**one) for name, one in document["inputs"].items()}
+    return Padding(inputs, document["outputs"], tuple(document["lengths"]))

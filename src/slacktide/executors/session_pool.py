@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from slacktide.executors.memory import memory, own_memory
+from slacktide.executors.cgroups import memory, own_memory
 from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
 from slacktide.executors.ports import ModelSource, SessionSize
 from slacktide.executors.session import ModelSession

@@ -21,8 +21,7 @@ from typing import Any
 
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
-from slacktide.executors.fork_protocol import SpawnRequest
-from slacktide.executors.memory import limit_memory
+from slacktide.executors.cgroups import limit_memory
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -36,6 +35,7 @@ from slacktide.executors.protocol import (
     FinishedMessage,
     FrameKind,
     FrameReader,
+    SpawnRequest,
     decode_batch,
     decode_number,
     encode_finished,
@@ -61,7 +61,7 @@ Execute = Callable[[bytes], bytes]
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
     """Everything a worker does, from the fork to its exit status.
 
-    `descriptors` as `fork_protocol` lists them; `parent` is the fork server's process id.
+    `descriptors` as `protocol` lists them; `parent` is the fork server's process id.
     """
     _settle(parent)
     control_fd, abort_fd, inputs_fd, outputs_fd = descriptors

@@ -26,7 +26,7 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.executors.allocator import CpuAllocator, Grant
-from slacktide.executors.memory import release_memory
+from slacktide.executors.cgroups import release_memory
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload, Report, Reporter, Resized
 from slacktide.executors.protocol import (

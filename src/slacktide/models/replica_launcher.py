@@ -1,4 +1,5 @@
-"""`ReplicaLauncher`: what the driver starts replicas through, and a load waits with."""
+"""What engine and driver get of the models: `ModelPoolFactory`, the schedulers and times of pools,
+and `ReplicaLauncher`, through which replicas start and which a load waits with."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, ReplicaLost, TellCircuit
 from slacktide.engine import Engine
+from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import (
     Executor,
     ModelSource,
@@ -19,7 +21,56 @@ from slacktide.executors.ports import (
     Reporter,
 )
 from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
+from slacktide.recording import Recorder, export_times
+from slacktide.scheduling import PoolRecipe
+
+
+class ModelPoolFactory:
+    """The engine's `PoolFactory`, by the models' settings."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        scheduler: str | None = None,
+        options: Mapping[str, object] | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
+        """`scheduler` with its `options`: a policy for every model, whatever its settings say (for
+        comparisons)."""
+        self._catalog = catalog
+        self._scheduler = scheduler
+        self._options = dict(options or {})
+        self._recorder = recorder
+
+    def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        """See `PoolFactory`. Raises KeyError if the version is not loaded."""
+        loaded = self._catalog.loaded(pool)
+        version, times = loaded.version, loaded.times
+        recipe = self._recipe(version.definition.settings)
+        if self._recorder is not None:
+            self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
+        return recipe.parts(
+            times,
+            max_batch=max_batch,
+            view=view,
+            counts=version.counters.samples,
+            failed=version.fail,
+        )
+
+    def _recipe(self, settings: ModelSettings) -> PoolRecipe:
+        options: dict[str, object]
+        if self._scheduler is not None:
+            name, options = self._scheduler, dict(self._options)
+        else:
+            name = settings.scheduler.name
+            options = settings.scheduler.spelt_out()
+        if settings.queue_limit is not None:
+            options["max_queue"] = settings.queue_limit
+        return PoolRecipe(name, options, settings.share, settings.profiling.online)
+
 
 log = logging.getLogger("slacktide.models")
 

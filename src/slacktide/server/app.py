@@ -19,19 +19,16 @@ from slacktide.cluster import PodAllocator, PodClient, PodName
 from slacktide.domain import Replica
 from slacktide.domain.tensors import ModelInterface
 from slacktide.engine import Engine, EngineSettings
-from slacktide.executors.allocator import CpuAllocator
+from slacktide.executors.allocator import CpuAllocator, choose_allocator
 from slacktide.executors.arena import MemoryBudget
 from slacktide.executors.cores import available_cores
-from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.in_process import InProcessExecutor, ProfiledExecutor
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.profiled import ProfiledExecutor
-from slacktide.executors.quota import choose_allocator
 from slacktide.frontends.security import Credentials
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings
-from slacktide.models.pool_factory import ModelPoolFactory
 from slacktide.models.profile_cache import ProfileCache
-from slacktide.models.replica_launcher import ReplicaLauncher
+from slacktide.models.replica_launcher import ModelPoolFactory, ReplicaLauncher
 from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging

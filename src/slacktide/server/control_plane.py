@@ -12,8 +12,8 @@ from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
 from slacktide.models.model_counters import Duration, ModelCounters
 from slacktide.models.model_manager import ModelManager
-from slacktide.models.repository.config_json import config_json, metadata_shape
 from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.interface import config_json, metadata_shape
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM

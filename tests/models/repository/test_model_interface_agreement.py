@@ -10,9 +10,8 @@ import pytest
 
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.core_layout import lane_conflicts
-from slacktide.models.repository.config_json import config_json, metadata_shape
 from slacktide.models.repository.errors import InterfaceMismatchError
-from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.interface import check_interface, config_json, metadata_shape
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.repository.triton.messages import parse_json
 

@@ -15,8 +15,13 @@ from slacktide.domain.options import options_of, written
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.registry import Registry
 from slacktide.models.repository.errors import SettingsError
-from slacktide.models.repository.fields import DEFAULT_SCHEDULER, Choice, read_choice
-from slacktide.models.repository.scaling import Cores, ReplicaCount
+from slacktide.models.repository.fields import (
+    DEFAULT_SCHEDULER,
+    Choice,
+    Cores,
+    ReplicaCount,
+    read_choice,
+)
 from slacktide.models.repository.settings import (
     InputPad,
     InputSettings,

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from slacktide.models.repository.errors import ModelConfigError, RefusedFieldError, SettingsError
-from slacktide.models.repository.fields import DEFAULT_SCHEDULER
+from slacktide.models.repository.fields import DEFAULT_SCHEDULER, ReplicaCount
 from slacktide.models.repository.repository import ModelDefinition, Repository
-from slacktide.models.repository.scaling import ReplicaCount
 from slacktide.models.repository.settings import Versions
 from slacktide.scheduling import FifoOptions
 

@@ -9,9 +9,8 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from slacktide.models.repository.errors import RefusedFieldError
-from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge
+from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge, triton_config_page
 from slacktide.models.repository.triton.messages import parse_text
-from slacktide.models.repository.triton.page import triton_config_page
 from slacktide.wire.proto.private_pool import private_pool
 
 PAGE = Path(__file__).parents[3] / "docs" / "triton-config.md"
@@ -44,7 +43,7 @@ def test_every_entry_has_a_sentence() -> None:
 
 
 def test_the_manual_is_printed_from_the_table() -> None:
-    hint = "run python -m slacktide.models.repository.triton.page > docs/triton-config.md"
+    hint = "run python -m slacktide.models.repository.triton.fields > docs/triton-config.md"
     assert PAGE.read_text() == triton_config_page(), hint
 
 

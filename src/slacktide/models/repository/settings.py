@@ -17,20 +17,18 @@ from slacktide.domain.units import format_seconds
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
     ByteSize,
+    Cores,
     Percent,
+    ReplicaCount,
+    Scaling,
     SchedulerSettings,
     Seconds,
     Section,
-)
-from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
-from slacktide.models.repository.scaling import (
-    Cores,
-    ReplicaCount,
-    Scaling,
     number_to_cores,
     number_to_replicas,
     planner_of,
 )
+from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[ByteSize, Field(gt=0)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from slacktide.domain import OutcomeKind, Reason
-from slacktide.executors.memory import Memory
+from slacktide.executors.cgroups import Memory
 from slacktide.models.model_counters import ModelCounters
 from slacktide.observability.metrics.families import Family, per_version
 from slacktide.observability.metrics.nvml import Gpu

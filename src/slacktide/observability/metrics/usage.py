@@ -12,9 +12,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from slacktide.executors.cgroups import ROOT, control_groups, fields_of, number_in, read_text
+from slacktide.executors.cgroups import (
+    ROOT,
+    Memory,
+    control_groups,
+    fields_of,
+    memory,
+    number_in,
+    read_text,
+)
 from slacktide.executors.cores import cpu_quota
-from slacktide.executors.memory import Memory, memory
 from slacktide.observability.metrics.families import Family
 
 

@@ -20,8 +20,8 @@ from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.repository.validation_errors import Path as Place
-from slacktide.models.repository.validation_errors import ValidationProblem, validation_problems
+from slacktide.models.repository.settings_file import Path as Place
+from slacktide.models.repository.settings_file import ValidationProblem, validation_problems
 from slacktide.planning.scaling import ScaledModel
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe

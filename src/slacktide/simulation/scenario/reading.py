@@ -16,7 +16,7 @@ import orjson
 from pydantic import ValidationError
 
 from slacktide.domain.suggestions import shown, suggestion
-from slacktide.models.repository.validation_errors import ValidationProblem, validation_problems
+from slacktide.models.repository.settings_file import ValidationProblem, validation_problems
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml, parse_yaml_lines
 from slacktide.simulation.scenario.sections import Scenario
 from slacktide.simulation.scenario.yaml_positions import (

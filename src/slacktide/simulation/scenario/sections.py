@@ -22,18 +22,16 @@ from slacktide.domain.registry import Registry
 from slacktide.domain.suggestions import shown
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
+    Cores,
+    ReplicaCount,
+    Scaling,
     SchedulerSettings,
     Seconds,
     Section,
     name_to_section,
-    read_choice,
-)
-from slacktide.models.repository.scaling import (
-    Cores,
-    ReplicaCount,
-    Scaling,
     number_to_cores,
     number_to_replicas,
+    read_choice,
 )
 from slacktide.models.repository.settings import Count, Duration, Name, Size
 from slacktide.simulation.oracle_slack import OracleSlack

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from slacktide.models.repository.validation_errors import Path, ValidationProblem, dotted
+from slacktide.models.repository.settings_file import Path, ValidationProblem, dotted
 from slacktide.models.repository.yaml_text import Lines
 from slacktide.simulation.items import SimulationError
 
