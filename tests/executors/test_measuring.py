@@ -18,7 +18,7 @@ from slacktide.domain import BatchFailed, BatchFinished, Replica, ReplicaLost, R
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena, Slot
-from slacktide.executors.cores import available_cores
+from slacktide.executors.cores import available_cores, hardware_fingerprint
 from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import FEWEST, Measurement, measure
 from slacktide.executors.ports import (
@@ -149,24 +149,23 @@ def run(executor: ScriptedExecutor, source: ModelSource = SOURCE, **options: Any
 def test_every_point_is_measured_as_the_driver_sees_it() -> None:
     executor = ScriptedExecutor(lambda rows, cores: (0.010 + 0.002 * rows) / cores)
     found = run(executor, cores=[(2, 3), (0,)])
-    assert found.table.batches == (1, 2, 4, 8)
-    assert found.table.cores == (1, 2)
-    for batch, row in zip(found.table.batches, found.table.p50_s, strict=True):
+    assert found.record.table.batches == (1, 2, 4, 8)
+    assert found.record.table.cores == (1, 2)
+    for batch, row in zip(found.record.table.batches, found.record.table.p50_s, strict=True):
         assert row == pytest.approx([0.010 + 0.002 * batch, 0.005 + 0.001 * batch])
     assert [replica.cores for replica in executor.started] == [(2, 3)]
     assert executor.resizes == [(0,), (2, 3)]
     assert executor.stopped == 1
-    assert found.skipped == ()
-    assert found.shapes == {"x": (3, 1)}
-    assert found.samples == sum(map(sum, found.table.samples))
+    assert found.record.skipped == ()
+    assert found.record.shapes == {"x": (3, 1)}
 
 
 def test_the_replica_has_the_sessions_of_one_that_is_resized() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01)
     sets = [(0,), (0, 1), tuple(range(6))]
     found = run(executor, cores=sets, budget_s=1.0)
-    assert executor.sources[0].threads == found.threads == (1, 2, 4, 6)
-    assert found.record().threads == (1, 2, 4, 6)
+    assert executor.sources[0].threads == found.record.threads == (1, 2, 4, 6)
+    assert found.record.threads == (1, 2, 4, 6)
     run(executor, dataclasses.replace(SOURCE, threads=(6,)), cores=sets, budget_s=1.0)
     run(executor, cores=[(3, 5)], budget_s=1.0)
     assert [source.threads for source in executor.sources[1:]] == [(6,), (2,)]
@@ -191,9 +190,9 @@ PADDED = dataclasses.replace(
 def test_other_lengths_are_measured_beside_the_table() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows / cores, per_length=True)
     found = run(executor, PADDED, cores=[(0,), (1, 2)])
-    assert found.shapes == {"x": (3, 8)}
-    assert found.table.p50_s[0] == pytest.approx((0.008, 0.004))
-    times = {(one.rows, one.cores, one.length): one.seconds for one in found.lengths}
+    assert found.record.shapes == {"x": (3, 8)}
+    assert found.record.table.p50_s[0] == pytest.approx((0.008, 0.004))
+    times = {(one.rows, one.cores, one.length): one.seconds for one in found.record.lengths}
     assert times == pytest.approx(
         {
             (rows, cores, length): 0.008 * rows * length / cores
@@ -202,22 +201,26 @@ def test_other_lengths_are_measured_beside_the_table() -> None:
             for length in (0.5, 4.0)
         }
     )
-    assert found.record().lengths == found.lengths
+    assert found.record.lengths == found.record.lengths
 
 
 def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows, per_length=True)
     found = run(executor, PADDED, budget_s=1.1)
     # 8 rows of length 32 take 256 ms, four times: more than half the budget.
-    assert {(one.rows, one.length) for one in found.lengths} == {(1, 0.5), (8, 0.5), (1, 4.0)}
-    assert len(run(executor, PADDED, budget_s=1.1, thorough=True).lengths) == 4
+    assert {(one.rows, one.length) for one in found.record.lengths} == {
+        (1, 0.5),
+        (8, 0.5),
+        (1, 4.0),
+    }
+    assert len(run(executor, PADDED, budget_s=1.1, thorough=True).record.lengths) == 4
 
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 20e-6)
     found = run(executor)
-    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
-    assert not any(flag for row in found.table.estimated for flag in row)
+    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert not any(flag for row in found.record.table.estimated for flag in row)
     assert found.seconds < 1.0
 
 
@@ -225,14 +228,14 @@ def test_the_budget_is_kept_and_small_batches_get_more_of_it() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.050 * rows / cores)
     found = run(executor, cores=[(0,), (0, 1)], budget_s=20.0)
     assert found.seconds == pytest.approx(20.0, abs=0.5)
-    samples = found.table.samples
+    samples = found.record.table.samples
     for column in (0, 1):
         counts = [row[column] for row in samples]
         assert counts == sorted(counts, reverse=True)
         assert counts[-1] >= FEWEST
         # Proportional to one over the square root of the time: √8 between batch 1 and batch 8.
         assert counts[0] / counts[-1] == pytest.approx(math.sqrt(8), rel=0.25)
-    assert all(flag for row in found.table.estimated for flag in row)
+    assert all(flag for row in found.record.table.estimated for flag in row)
 
 
 def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
@@ -241,7 +244,7 @@ def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
 
     executor = ScriptedExecutor(throttled)
     found = run(executor, budget_s=10.0)
-    medians = [row[0] for row in found.table.p50_s]
+    medians = [row[0] for row in found.record.table.p50_s]
     assert max(medians) / min(medians) < 1.05
     turns = Counter(executor.ran[8:][:40])
     assert all(9 <= count <= 11 for count in turns.values())
@@ -250,42 +253,42 @@ def test_sizes_take_turns_so_that_a_slowdown_hits_all() -> None:
 def test_slow_models_get_three_samples_and_fewer_sizes() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.7 * rows)
     found = run(executor, budget_s=10.0)
-    assert found.table.batches == (1, 2)
-    assert found.skipped == (4, 8)
+    assert found.record.table.batches == (1, 2)
+    assert found.record.skipped == (4, 8)
     assert found.note == "a batch of 4 takes too long for 10 s"
-    assert all(count >= FEWEST for row in found.table.samples for count in row)
+    assert all(count >= FEWEST for row in found.record.table.samples for count in row)
     assert found.seconds < 20.0
-    assert found.table.expected(4, 1) == pytest.approx(2.8)
+    assert found.record.table.expected(4, 1) == pytest.approx(2.8)
 
 
 def test_one_slow_row_is_measured_whatever_it_takes() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 8.0)
     found = run(executor, budget_s=10.0)
-    assert found.table.batches == (1,)
-    assert found.table.samples == ((FEWEST,),)
+    assert found.record.table.batches == (1,)
+    assert found.record.table.samples == ((FEWEST,),)
     assert len(executor.ran) == 1 + FEWEST
 
 
 def test_thorough_goes_on_until_nothing_is_estimated() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.5 * rows)
     found = run(executor, thorough=True, budget_s=1.0)
-    assert found.table.batches == (1, 2, 4, 8)
-    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert found.record.table.batches == (1, 2, 4, 8)
+    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
 
 
 def test_a_size_that_fails_is_left_out_and_said() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01, fail_from=4)
     found = run(executor, budget_s=2.0)
-    assert found.table.batches == (1, 2)
-    assert found.skipped == (4, 8)
+    assert found.record.table.batches == (1, 2)
+    assert found.record.skipped == (4, 8)
     assert found.note == "a batch of 4 fails: out of memory"
 
 
 def test_a_model_without_a_batch_axis_has_one_size() -> None:
     plain = ModelInterface((TensorSpec("x", Datatype.FP32, (-1,)),), (), 0)
     found = run(ScriptedExecutor(lambda rows, cores: 0.01, plain), budget_s=2.0)
-    assert found.table.batches == (1,)
-    assert found.shapes == {"x": (1,)}
+    assert found.record.table.batches == (1,)
+    assert found.record.shapes == {"x": (1,)}
 
 
 @pytest.mark.parametrize(
@@ -357,10 +360,14 @@ def test_the_record_says_how_it_was_measured() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.01)
     found = run(executor, budget_s=1.0, device="cuda:1")
     assert [replica.device for replica in executor.started] == ["cuda:1"]
-    record = found.record()
-    assert (record.device, record.shapes, record.table) == ("cuda:1", found.shapes, found.table)
+    record = found.record
+    assert (record.device, record.shapes, record.table) == (
+        "cuda:1",
+        found.record.shapes,
+        found.record.table,
+    )
     assert record.hardware is not None
-    assert record.hardware["cpu"] == found.hardware.cpu
+    assert record.hardware["cpu"] == hardware_fingerprint().cpu
 
 
 @pytest.mark.parametrize("kind", [InProcessExecutor, ProcessExecutor])
@@ -377,11 +384,11 @@ def test_a_real_model_is_measured(models: Any, kind: Callable[[], Executor]) -> 
             await executor.close()
 
     found = asyncio.run(body())
-    assert found.table.batches == (1, 2, 4, 5)
-    assert found.table.cores == (1,)
-    assert {count for row in found.table.samples for count in row} == {ENOUGH_SAMPLES}
-    assert found.shapes == {"x": (4,)}
-    assert found.table.expected(1, 1) > 0.0
+    assert found.record.table.batches == (1, 2, 4, 5)
+    assert found.record.table.cores == (1,)
+    assert {count for row in found.record.table.samples for count in row} == {ENOUGH_SAMPLES}
+    assert found.record.shapes == {"x": (4,)}
+    assert found.record.table.expected(1, 1) > 0.0
 
 
 def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> None:
@@ -401,7 +408,7 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
         finally:
             await executor.close()
 
-    assert asyncio.run(body()).table.batches == (1,)
+    assert asyncio.run(body()).record.table.batches == (1,)
 
 
 # Made-up inputs
@@ -467,6 +474,6 @@ def test_what_memory_had_no_room_for_is_left_out_and_the_profile_does_all_the_sa
     executor = ScriptedExecutor(lambda rows, cores: 0.010)
     found = asyncio.run(measure(executor, SOURCE, clock=executor.clock, cores=[(0,)]))
     assert executor.interface.max_batch == 8  # of the 32 that any model gets
-    assert found.table.batches == (1, 2, 4, 8)
-    assert found.skipped == (16, 32)
-    assert found.record().mismatch(cores=[1], max_batch=32) is None
+    assert found.record.table.batches == (1, 2, 4, 8)
+    assert found.record.skipped == (16, 32)
+    assert found.record.mismatch(cores=[1], max_batch=32) is None

@@ -16,7 +16,7 @@ from slacktide.executors.protocol import SpawnRequest
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)
 REFS = st.builds(TensorRef, WORD, WORD, SHAPE)
-PLACES = st.builds(p.TensorPlace, WORD, WORD, SHAPE)
+PLACES = st.builds(p.TensorRef, WORD, WORD, SHAPE)
 DECODERS = [p.decode_batch, p.decode_finished, p.decode_text, p.decode_number, p.decode_ready]
 
 
@@ -28,7 +28,7 @@ def batches(draw: st.DrawFn) -> list[Payload]:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> list[list[p.TensorPlace]]:
+def results(draw: st.DrawFn) -> list[list[p.TensorRef]]:
     outputs = draw(st.integers(1, 3))
     member = st.lists(PLACES, min_size=outputs, max_size=outputs)
     return draw(st.lists(member, max_size=6))
@@ -48,7 +48,7 @@ def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> N
 
 
 @given(WORD, results())
-def test_results_come_back_as_they_went(batch: int, outputs: list[list[p.TensorPlace]]) -> None:
+def test_results_come_back_as_they_went(batch: int, outputs: list[list[p.TensorRef]]) -> None:
     timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
     message = p.FinishedMessage(batch, timing, 4096, outputs)
     body = only(p.encode_finished(message), p.FrameKind.FINISHED)

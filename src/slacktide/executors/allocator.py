@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from slacktide.executors.cgroups import ROOT, control_groups, read_text
-from slacktide.executors.cores import move_threads, ratio, thread_cores
+from slacktide.executors.cgroups import ROOT, ControlGroup, control_groups, read_text
+from slacktide.executors.cores import group_quota, move_threads, thread_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +201,7 @@ class QuotaAllocator:
 
     def _read(self, group: Path) -> float:
         """CPU seconds per second. Raises OSError if there is no quota after all."""
-        if self._unified:
-            quota, _, period = read_text(group / "cpu.max").partition(" ")
-        else:
-            quota, period = (
-                read_text(group / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            )
-        found = ratio(quota, period)
+        found = group_quota(ControlGroup(group, self._unified))
         if found is None:
             raise OSError(0, "the quota read back differs")
         return found

@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from slacktide.executors.cgroups import ROOT, control_groups, read_text
+from slacktide.executors.cgroups import ROOT, ControlGroup, control_groups, read_text
 
 _AVX = ("avx", "avx2", "fma", "f16c", "avx_vnni")
 _AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16")
@@ -31,9 +31,7 @@ def available_cores(*, root: Path = ROOT, affinity: Iterable[int] | None = None)
     """
     cores = sorted(os.sched_getaffinity(0) if affinity is None else affinity)
     quota = cpu_quota(root=root)
-    if quota is not None:
-        cores = cores[: max(1, int(quota + 1e-6))]
-    return tuple(cores)
+    return tuple(cores if quota is None else cores[: max(1, int(quota + 1e-6))])
 
 
 def cpu_quota(*, root: Path = ROOT) -> float | None:
@@ -41,29 +39,17 @@ def cpu_quota(*, root: Path = ROOT) -> float | None:
 
     The least of this process's group and all groups above it, as far as they can be seen.
     """
-    quotas = list(_quotas(root))
-    return min(quotas) if quotas else None
+    quotas = (group_quota(group) for group in control_groups("cpu", root=root))
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _quotas(root: Path) -> Iterator[float]:
-    for group in control_groups("cpu", root=root):
-        quota = _quota_v2(group.folder) if group.unified else _quota_v1(group.folder)
-        if quota is not None:
-            yield quota
-
-
-def _quota_v2(group: Path) -> float | None:
-    fields = read_text(group / "cpu.max").split()
-    return ratio(*fields) if len(fields) == 2 else None
-
-
-def _quota_v1(group: Path) -> float | None:
-    return ratio(read_text(group / "cpu.cfs_quota_us"), read_text(group / "cpu.cfs_period_us"))
-
-
-def ratio(quota: str, period: str) -> float | None:
-    """quota ÷ period as files of a group have them; None where there is no limit (`max`, −1, or no
-    such file)."""
+def group_quota(group: ControlGroup) -> float | None:
+    """quota ÷ period of one group; None where there is no limit (`max`, −1, or no such file)."""
+    if group.unified:
+        quota, _, period = read_text(group.folder / "cpu.max").partition(" ")
+    else:
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        quota, period = (read_text(group.folder / name) for name in names)
     try:
         value, per = int(quota), int(period)
     except ValueError:
@@ -85,6 +71,11 @@ class HardwareFingerprint:
     """Its version; empty if it is not installed."""
     machine: str
     """Architecture, such as x86_64."""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """As text, for people."""
+        return {**asdict(self), "flags": " ".join(self.flags), "cores": str(self.cores)}
 
     @property
     def digest(self) -> str:

@@ -18,8 +18,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from slacktide.domain import (
     BatchAborted,
     BatchFailed,
@@ -209,22 +207,16 @@ class ProfiledExecutor:
     """Waits instead of computing, by the loop's own timers: a loop with a virtual clock will do.
 
     `times` gives the profile of a replica, `interface` what its model takes and gives. Batches take
-    their expected time; with a `generator`, a time drawn from the profile's distribution.
-    `start_s` is how long a replica takes to be ready.
+    their expected time.
     """
 
     def __init__(
         self,
         times: Callable[[Replica], BatchTimes],
         interface: Callable[[Replica], ModelInterface],
-        *,
-        generator: np.random.Generator | None = None,
-        start_s: float = 0.0,
     ) -> None:
         self._times = times
         self._interface = interface
-        self._generator = generator
-        self._start_s = start_s
         self._handles: list[ProfiledReplica] = []
 
     def start(
@@ -234,11 +226,8 @@ class ProfiledExecutor:
         arena: InputArena,
         report: Reporter,
     ) -> ProfiledReplica:
-        """Begin to start a replica; ReplicaUp is reported after `start_s` seconds."""
-        handle = ProfiledReplica(
-            replica, self._times(replica), self._interface(replica), self._generator, report
-        )
-        handle.ready_in(self._start_s)
+        """Have a replica: ReplicaUp is reported as soon as the loop comes round."""
+        handle = ProfiledReplica(replica, self._times(replica), self._interface(replica), report)
         self._handles.append(handle)
         return handle
 
@@ -256,22 +245,18 @@ class ProfiledReplica(LoopReplica):
         replica: Replica,
         times: BatchTimes,
         interface: ModelInterface,
-        generator: np.random.Generator | None,
         report: Reporter,
     ) -> None:
         super().__init__(replica, report)
         self._times = times
         self._interface = interface
         self._cores = max(1, len(replica.cores))
-        self._generator = generator
-
-    def ready_in(self, seconds: float) -> None:
-        """Report ReplicaUp after this many seconds."""
-        self._handle = self._loop.call_later(seconds, self._up)
+        self._handle = self._loop.call_soon(self._up)
 
     def run(self, batch: int, members: Sequence[Payload]) -> None:
         """Answer after the time that the profile gives for these rows and cores."""
-        seconds = self._duration(sum(member.rows for member in members))
+        rows = sum(member.rows for member in members)
+        seconds = self._times.of(rows, self._cores).expected
         self._batch = batch
         self._handle = self._loop.call_later(seconds, self._finish, batch, members, seconds)
 
@@ -283,11 +268,6 @@ class ProfiledReplica(LoopReplica):
     def _up(self) -> None:
         if self._report is not None:
             self._report(ReplicaUp(self._id), opened=OpenedModel(self._interface))
-
-    def _duration(self, rows: int) -> float:
-        if self._generator is None:
-            return self._times.of(rows, self._cores).expected
-        return self._times.of(rows, self._cores).quantile(float(self._generator.random()))
 
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None

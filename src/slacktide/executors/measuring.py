@@ -31,7 +31,7 @@ import numpy as np
 
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
-from slacktide.executors.cores import HardwareFingerprint, hardware_fingerprint
+from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.executors.synthetic_inputs import payloads, row_shapes
@@ -59,49 +59,15 @@ Progress = Callable[[float, str], None]
 class Measurement:
     """What `measure` found."""
 
-    table: LatencyTable
+    record: ProfileRecord
+    """What to keep of it in a file."""
     interface: ModelInterface
-    hardware: HardwareFingerprint
-    shapes: Mapping[str, tuple[int, ...]]
-    """Shape of each input as measured, without the batch axis."""
-    device: str
     seconds: float
     """How long it took, starts of replicas included."""
-    skipped: tuple[int, ...] = ()
-    """Batch sizes left out; the table extrapolates over them."""
     note: str = ""
-    """Why they were left out."""
-    lengths: tuple[LengthTime, ...] = ()
-    """Times at the other lengths that the model's settings name."""
-    threads: tuple[int, ...] = ()
-    """Thread counts of the sessions that the replica was to have."""
+    """Why batch sizes were skipped."""
     sessions: tuple[SessionSize, ...] = ()
-    """Those it had, and what they took."""
-
-    @property
-    def samples(self) -> int:
-        """Timed runs, of all points together."""
-        return sum(count for row in self.table.samples for count in row)
-
-    def record(self) -> ProfileRecord:
-        """What to keep of it in a file."""
-        hardware = self.hardware
-        facts = {
-            "cpu": hardware.cpu,
-            "flags": " ".join(hardware.flags),
-            "cores": str(hardware.cores),
-            "onnxruntime": hardware.onnxruntime,
-            "machine": hardware.machine,
-        }
-        return ProfileRecord(
-            self.table,
-            self.shapes,
-            self.device,
-            facts,
-            self.skipped,
-            self.lengths,
-            self.threads,
-        )
+    """Those that the replica had, and what they took."""
 
 
 async def measure(
@@ -147,7 +113,10 @@ async def measure(
         try:
             opened = await replica.ready()
             interface = opened.interface
-            shapes = _shapes(interface, source)
+            try:
+                shapes = row_shapes(interface, source)
+            except ValueError as error:
+                raise MeasuringError(str(error), permanent=True) from None
             inputs = payloads(interface, shapes, arena, generator=np.random.default_rng(seed))
             sizes = batch_sizes(max(1, interface.max_batch))
             for index, core_set in enumerate(sets):
@@ -170,26 +139,16 @@ async def measure(
     work.meter.finish()
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
     wanted = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
-    return Measurement(
-        table=LatencyTable.from_samples(kept),
-        interface=interface,
-        hardware=hardware_fingerprint(),
-        shapes=shapes,
-        device=device,
-        seconds=clock() - begin,
-        skipped=tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
-        note=work.note,
-        lengths=tuple(lengths),
-        threads=source.threads,
-        sessions=opened.sessions,
+    record = ProfileRecord(
+        LatencyTable.from_samples(kept),
+        shapes,
+        device,
+        hardware_fingerprint().facts,
+        tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
+        tuple(lengths),
+        source.threads,
     )
-
-
-def _shapes(interface: ModelInterface, source: ModelSource) -> dict[str, tuple[int, ...]]:
-    try:
-        return row_shapes(interface, source)
-    except ValueError as error:
-        raise MeasuringError(str(error), permanent=True) from None
+    return Measurement(record, interface, clock() - begin, work.note, opened.sessions)
 
 
 @dataclass(slots=True)

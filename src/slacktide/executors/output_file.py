@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface
 from slacktide.executors.arena import ALIGNMENT, map_read_only
-from slacktide.executors.protocol import ProtocolError, TensorPlace
+from slacktide.executors.ports import TensorRef
+from slacktide.executors.protocol import ProtocolError
 from slacktide.executors.tensor_io import MemberLengths, Piece, as_bytes, split_padded
 
 
@@ -63,7 +64,7 @@ class OutputWriter:
         rows: Sequence[int],
         interface: ModelInterface,
         lengths: MemberLengths | None = None,
-    ) -> list[list[TensorPlace]]:
+    ) -> list[list[TensorRef]]:
         """Put a batch's outputs down; the place of each, by member and then by output."""
         whole: list[tuple[int, list[Piece]]] = []
         size = 0
@@ -78,7 +79,7 @@ class OutputWriter:
             column = []
             at = offset
             for shape, data in pieces:
-                column.append(TensorPlace(at, len(data), shape))
+                column.append(TensorRef(at, len(data), shape))
                 at += len(data)
             columns.append(column)
             if lengths is not None or interface.outputs[index].datatype is Datatype.BYTES:

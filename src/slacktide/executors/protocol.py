@@ -65,21 +65,16 @@ class ProtocolError(Exception):
     """A malformed frame: the connection is to be closed."""
 
 
-class TensorPlace(NamedTuple):
-    """One output tensor of one member, in the worker's output file."""
-
-    offset: int
-    nbytes: int
-    shape: tuple[int, ...]
-
-
 class FinishedMessage(NamedTuple):
-    """A finished batch as the worker reports it. `outputs[i][j]`: member i, output j."""
+    """A finished batch as the worker reports it.
+
+    `outputs[i][j]`: where in the worker's output file output j of member i lies.
+    """
 
     batch: int
     timing: BatchTiming
     file_bytes: int
-    outputs: list[list[TensorPlace]]
+    outputs: list[list[TensorRef]]
 
 
 _KINDS = {int(kind): kind for kind in FrameKind}
@@ -129,14 +124,17 @@ def _numbers(body: bytes) -> list[int]:
     return words.tolist()
 
 
-def _place(words: list[int], at: int) -> tuple[int, int, tuple[int, ...], int]:
-    """The tensor at index `at` and the index after it."""
-    offset, nbytes, rank = words[at : at + 3]
-    at += 3
-    if offset < 0 or nbytes < 0 or not 0 <= rank <= _MAX_RANK:
-        raise ProtocolError(f"tensor of {nbytes} bytes and rank {rank} at {offset}")
-    end = at + rank
-    return offset, nbytes, tuple(words[at:end]), end
+def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], int]:
+    """So many tensors from index `at` on, and the index after them."""
+    tensors = []
+    for _ in range(count):
+        offset, nbytes, rank = words[at : at + 3]
+        at += 3
+        if offset < 0 or nbytes < 0 or not 0 <= rank <= _MAX_RANK:
+            raise ProtocolError(f"tensor of {nbytes} bytes and rank {rank} at {offset}")
+        tensors.append(TensorRef(offset, nbytes, tuple(words[at : at + rank])))
+        at += rank
+    return tensors, at
 
 
 def encode_batch(batch: int, members: Sequence[Payload]) -> bytes:
@@ -163,11 +161,7 @@ def decode_batch(body: bytes) -> tuple[int, list[Payload]]:
         at = 3
         for _ in range(count):
             rows = words[at]
-            at += 1
-            tensors = []
-            for _ in range(inputs):
-                offset, nbytes, shape, at = _place(words, at)
-                tensors.append(TensorRef(offset, nbytes, shape))
+            tensors, at = _tensors(words, at + 1, inputs)
             members.append(Payload(rows, tuple(tensors)))
     except (IndexError, ValueError):
         raise ProtocolError("a batch that ends early") from None
@@ -207,10 +201,7 @@ def decode_finished(body: bytes) -> FinishedMessage:
         _check_counts(members, count, len(words))
         at = 8
         for _ in range(members):
-            member = []
-            for _ in range(count):
-                offset, nbytes, shape, at = _place(words, at)
-                member.append(TensorPlace(offset, nbytes, shape))
+            member, at = _tensors(words, at, count)
             outputs.append(member)
     except (IndexError, ValueError):
         raise ProtocolError("a result that ends early") from None
@@ -275,16 +266,7 @@ class SpawnRequest:
     device: str
 
     def encode(self) -> bytes:
-        source = asdict(self.source)
-        source["path"], source["root"] = str(self.source.path), str(self.source.root)
-        source["warmup_shapes"] = {k: list(v) for k, v in self.source.warmup_shapes.items()}
-        document = {
-            "id": self.id,
-            "cores": list(self.cores),
-            "device": self.device,
-            "source": source,
-        }
-        return json.dumps(document).encode()
+        return json.dumps(asdict(self), default=str).encode()  # as text: paths
 
     @classmethod
     def decode(cls, message: bytes) -> SpawnRequest:

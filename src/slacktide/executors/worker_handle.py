@@ -104,7 +104,7 @@ class WorkerHandle:
         self._timer: asyncio.TimerHandle | None = None
         for end in (control, aborts):
             end.setblocking(False)
-        loop.add_reader(control, self._readable)
+        loop.add_reader(control, self._receive)
 
     # What a driver asks (ReplicaHandle)
 
@@ -175,9 +175,6 @@ class WorkerHandle:
             self._bury()
 
     # What the worker says
-
-    def _readable(self) -> None:
-        self._receive()
 
     def _receive(self) -> bool:
         """Read once and handle it; False if there is nothing (more) to be had.

@@ -37,8 +37,6 @@ class ProfiledModel:
 
     record: ProfileRecord
     interface: ModelInterface
-    measured: bool = False
-    """Measured just now, not found."""
     sessions: tuple[SessionSize, ...] = ()
     """What the replica had that it was measured on."""
 
@@ -122,14 +120,13 @@ class ProfileCache:
             progress=progress,
         )
         key = await asyncio.to_thread(self._key, definition)
-        record = measured.record()
-        document = {"record": record.to_dict(), "interface": measured.interface.to_dict()}
+        document = {"record": measured.record.to_dict(), "interface": measured.interface.to_dict()}
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
         interface = _limited(measured.interface, definition)
-        return ProfiledModel(record, interface, measured=True, sessions=measured.sessions)
+        return ProfiledModel(measured.record, interface, measured.sessions)
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:

@@ -63,8 +63,7 @@ def _tensors(
         name, field = tensor.get("name", ""), f"{kind}[{number}]"
         spec = known.get(name)
         if spec is None:
-            hint = suggestion(name, known)
-            yield Problem(f"{field}.name", f"the model has no {kind} {name!r}; {hint}")
+            yield _missing(f"{field}.name", kind, name, known)
             continue
         expected = triton_type(spec.datatype)
         if (given := tensor.get("data_type", expected)) != expected:
@@ -123,6 +122,10 @@ def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:
 Specs = Mapping[str, TensorSpec]
 
 
+def _missing(field: str, kind: str, name: str, known: Specs) -> Problem:
+    return Problem(field, f"the model has no {kind} {name!r}; {suggestion(name, known)}")
+
+
 def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iterator[Problem]:
     """What is wrong with `pad`, `work_hint` and their like; inputs that are not there are found by
     `check_interface` itself."""
@@ -169,8 +172,7 @@ def _mask(field: str, pad: InputPad, inputs: Specs, settings: ModelSettings) -> 
         return
     spec = inputs.get(pad.mask)
     if spec is None:
-        hint = suggestion(pad.mask, inputs)
-        yield Problem(f"{field}.mask", f"the model has no input {pad.mask!r}; {hint}")
+        yield _missing(f"{field}.mask", "input", pad.mask, inputs)
     elif pad.mask in settings.inputs and settings.inputs[pad.mask].pad is not None:
         yield Problem(f"inputs.{pad.mask}.pad", "it is a mask, which is padded with 0 anyway")
     elif spec.datatype is Datatype.BYTES or len(spec.shape) != 2 or spec.shape[1] >= 0:
@@ -187,8 +189,7 @@ def _hint(settings: ModelSettings, inputs: Specs) -> Iterator[Problem]:
         return
     spec = inputs.get(hint.input)
     if spec is None:
-        nearest = suggestion(hint.input, inputs)
-        yield Problem("work_hint.input", f"the model has no input {hint.input!r}; {nearest}")
+        yield _missing("work_hint.input", "input", hint.input, inputs)
     elif hint.axis is not None and hint.axis >= len(spec.shape):
         yield Problem("work_hint.axis", f"{hint.input!r} has axes 0 to {len(spec.shape) - 1}")
 

@@ -73,6 +73,11 @@ def _note_lines(node: yaml.Node, place: tuple[int | str, ...], lines: Lines) -> 
         _note_lines(value, (*place, part), lines)
 
 
+def _refusal(at: Any, why: str) -> yaml.MarkedYAMLError:
+    """The error at a node or event."""
+    return yaml.MarkedYAMLError(problem=why, problem_mark=at.start_mark)
+
+
 class _PlainLoader(yaml.SafeLoader):
     """The safe loader without anchors, tags, merges, dates and double keys."""
 
@@ -84,28 +89,19 @@ class _PlainLoader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs lack it
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise yaml.MarkedYAMLError(
-                problem="anchors and aliases are not used here", problem_mark=event.start_mark
-            )
+            raise _refusal(event, "anchors and aliases are not used here")
         if getattr(event, "tag", None) is not None:
-            raise yaml.MarkedYAMLError(
-                problem="tags are not used here", problem_mark=event.start_mark
-            )
+            raise _refusal(event, "tags are not used here")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode) or key_node.tag != "tag:yaml.org,2002:str":
-                raise yaml.MarkedYAMLError(
-                    problem="expected a key that is a word (quote it if it is a number)",
-                    problem_mark=key_node.start_mark,
-                )
+                why = "expected a key that is a word (quote it if it is a number)"
+                raise _refusal(key_node, why)
             if key_node.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key_node.value!r} is given twice",
-                    problem_mark=key_node.start_mark,
-                )
+                raise _refusal(key_node, f"key {key_node.value!r} is given twice")
             seen.add(key_node.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -113,9 +109,7 @@ class _PlainLoader(yaml.SafeLoader):
         """What goes into a configuration comes out of reports, and JSON ends at 64 bits."""
         value: int = self.construct_yaml_int(node)
         if value.bit_length() > 63:
-            raise yaml.MarkedYAMLError(
-                problem="expected a whole number of 64 bits at most", problem_mark=node.start_mark
-            )
+            raise _refusal(node, "expected a whole number of 64 bits at most")
         return value
 
 
