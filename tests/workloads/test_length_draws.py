@@ -32,7 +32,7 @@ SOURCES: list[Lengths] = [
 IN_ORDER = Empirical([1.0, 2.0, 8.0], ("a", "b", "a"), in_order=True)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.describe())
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
 def test_draws_have_the_mean_and_the_quantiles_of_their_source(source: Lengths) -> None:
     drawn = source.draw(40_000, np.random.default_rng(1)).lengths
     error = drawn.std() / np.sqrt(drawn.size)

@@ -14,7 +14,7 @@ times; `varying.py` has those whose rate changes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
 from typing import Protocol
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from slacktide.workloads.point_process import CHUNK, Times, check_size, column, renewal
-from slacktide.workloads.values import WorkloadError, positive
+from slacktide.workloads.values import WorkloadError, positive, set_fields
 
 
 class Arrivals(Protocol):
@@ -49,13 +49,21 @@ class Arrivals(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant(Arrivals):
-    """One request every 1/rate seconds, the first at 0."""
+class OneRate(Arrivals):
+    """A process of one mean rate, whose fields are all positive."""
 
     rate: float
 
     def __post_init__(self) -> None:
-        positive("rate", self.rate)
+        positive(**{each.name: getattr(self, each.name) for each in fields(self)})
+
+    def mean_rate(self, duration: float) -> float:
+        return self.rate
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(OneRate):
+    """One request every 1/rate seconds, the first at 0."""
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
@@ -65,48 +73,32 @@ class Constant(Arrivals):
             if every[-1] >= duration:
                 return
 
-    def mean_rate(self, duration: float) -> float:
-        return self.rate
-
     def describe(self) -> str:
         return f"constant:{self.rate:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson(Arrivals):
+class Poisson(OneRate):
     """Independent arrivals: exponential gaps of mean 1/rate."""
-
-    rate: float
-
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
         mean = 1.0 / self.rate
         return renewal(rng.exponential(mean), lambda n: rng.exponential(mean, n), duration)
 
-    def mean_rate(self, duration: float) -> float:
-        return self.rate
-
     def describe(self) -> str:
         return f"poisson:{self.rate:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma(Arrivals):
+class Gamma(OneRate):
     """Gamma gaps of mean 1/rate and coefficient of variation `cv`: above 1 bursty, below 1 even.
 
     The first gap is drawn from the equilibrium: a uniform share of a length-biased gap, which for
     Gamma(k, θ) is Gamma(k + 1, θ).
     """
 
-    rate: float
     cv: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
-        positive("cv", self.cv)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
@@ -114,9 +106,6 @@ class Gamma(Arrivals):
         scale = self.cv**2 / self.rate
         first = rng.uniform() * rng.gamma(shape + 1.0, scale)
         return renewal(first, lambda n: rng.gamma(shape, scale, n), duration)
-
-    def mean_rate(self, duration: float) -> float:
-        return self.rate
 
     def describe(self) -> str:
         return f"gamma:{self.rate:g}:cv={self.cv:g}"
@@ -133,11 +122,10 @@ class Replay(Arrivals):
         times = column("time_s", instants)
         if np.any(np.diff(times) < 0.0):
             raise WorkloadError("time_s", "must not decrease")
-        object.__setattr__(self, "instants", times)
-        object.__setattr__(self, "source", source)
+        set_fields(self, instants=times, source=source)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
-        positive("duration", duration)
+        positive(duration=duration)
         last = int(np.searchsorted(self.instants, duration, side="left"))
         for first in range(0, last, CHUNK):
             yield self.instants[first : min(first + CHUNK, last)]

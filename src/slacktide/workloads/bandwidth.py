@@ -17,8 +17,8 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.point_process import Times, column
-from slacktide.workloads.values import WorkloadError, positive
+from slacktide.workloads.point_process import Times, column, rising
+from slacktide.workloads.values import WorkloadError, positive, set_fields
 
 NEVER = float("inf")
 MBIT = 1e6 / 8.0
@@ -56,30 +56,18 @@ class BandwidthTrace:
         period: float | None = None,
         source: str = "",
     ) -> None:
-        times, levels = column("time_s", starts), column("bandwidth", rates)
-        if times.size != levels.size:
-            raise WorkloadError("bandwidth", f"{levels.size} values for {times.size} times")
-        if np.any(np.diff(times) <= 0.0):
-            raise WorkloadError("time_s", "must rise from row to row")
+        times, levels = rising(starts, rates, "bandwidth")
         times = column("time_s", times - times[0])
         if period is None:
             last = float(times[-1])
             period = 2.0 * last - float(times[-2]) if times.size > 1 else 1.0
-        positive("period", period)
+        positive(period=period)
         if period <= times[-1]:
             raise WorkloadError("period", f"must be after the last step, got {period:g} s")
         edges = np.append(times, period)
         moved = np.concatenate(([0.0], np.cumsum(np.diff(edges) * levels)))
-        for name, value in (
-            ("starts", times),
-            ("rates", levels),
-            ("period", float(period)),
-            ("source", source),
-            ("_starts", edges.tolist()),
-            ("_rates", levels.tolist()),
-            ("_moved", moved.tolist()),
-        ):
-            object.__setattr__(self, name, value)
+        set_fields(self, starts=times, rates=levels, period=float(period), source=source)
+        set_fields(self, _starts=edges.tolist(), _rates=levels.tolist(), _moved=moved.tolist())
 
     @property
     def mean(self) -> float:
@@ -200,7 +188,7 @@ def _trace(megabits: NDArray[np.float64], source: str) -> BandwidthTrace:
 
 
 def _count(duration: float) -> int:
-    positive("length", duration)
+    positive(length=duration)
     count = int(np.ceil(duration / STEP))
     if count > MOST_STEPS:
         raise WorkloadError("length", f"expected at most {MOST_STEPS:,} s, got {duration:g}")

@@ -33,7 +33,7 @@ class Fixed:
     seconds: float
 
     def __post_init__(self) -> None:
-        positive("deadline", self.seconds)
+        positive(deadline=self.seconds)
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         return np.full(count, self.seconds)
@@ -53,12 +53,12 @@ class Mix:
         if not self.choices:
             raise WorkloadError("deadline", "a mix needs at least one choice")
         for choice in self.choices:
-            positive("deadline", choice)
+            positive(deadline=choice)
         if self.weights and len(self.weights) != len(self.choices):
             expected = f"{len(self.choices)} weights expected"
             raise WorkloadError("weights", f"{expected}, got {len(self.weights)}")
         for weight in self.weights:
-            positive("weights", weight)
+            positive(weights=weight)
 
     def draw(self, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         weights = np.array(self.weights or (1.0,) * len(self.choices))
@@ -79,8 +79,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        positive("low", self.low)
-        positive("high", self.high)
+        positive(low=self.low, high=self.high)
         if self.low > self.high:
             raise WorkloadError("high", f"must be at least low = {self.low:g} s, got {self.high:g}")
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.values import WorkloadError, not_negative, positive
+from slacktide.workloads.point_process import column
+from slacktide.workloads.values import WorkloadError, not_negative, positive, set_fields
 
 SMALLEST = 0.01
 """A length drawn from a mode is at least this share of the mode's mean: no work is negative."""
@@ -56,10 +58,6 @@ class Lengths(Protocol):
         """The length that a share `level` (0 < level < 1) of requests stays within."""
         ...
 
-    def describe(self) -> str:
-        """The spec that makes this source, or a short account of it if none does."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Mode:
@@ -71,9 +69,8 @@ class Mode:
     application: str = ""
 
     def __post_init__(self) -> None:
-        positive("mean", self.mean)
-        not_negative("sigma", self.sigma)
-        positive("weight", self.weight)
+        not_negative(sigma=self.sigma)
+        positive(mean=self.mean, weight=self.weight)
 
     @property
     def smallest(self) -> float:
@@ -108,8 +105,7 @@ class Modes(Lengths):
 
     @property
     def mean(self) -> float:
-        shares = self._shares()
-        return sum(share * _mean_of(mode) for share, mode in zip(shares, self.modes, strict=True))
+        return float(sum(map(mul, self._shares(), map(_mean_of, self.modes))))
 
     def drawer(self, rng: np.random.Generator) -> Callable[[int], Drawn]:
         choice, noise = rng.spawn(2)
@@ -132,30 +128,16 @@ class Modes(Lengths):
         high = max(mode.mean + 10.0 * mode.sigma for mode in self.modes)
         for _ in range(100):
             middle = (low + high) / 2.0
-            if self._share_within(middle) < level:
+            within = (_share_of(mode, middle) for mode in self.modes)
+            if sum(map(mul, self._shares(), within)) < level:
                 low = middle
             else:
                 high = middle
         return high
 
-    def describe(self) -> str:
-        return "modes:" + ",".join(
-            (f"{mode.application}=" if mode.application else "")
-            + f"{mode.mean:g}"
-            + (f"~{mode.sigma:g}" if mode.sigma else "")
-            + (f"@{mode.weight:g}" if mode.weight != 1.0 else "")
-            for mode in self.modes
-        )
-
     def _shares(self) -> list[float]:
         total = sum(mode.weight for mode in self.modes)
         return [mode.weight / total for mode in self.modes]
-
-    def _share_within(self, length: float) -> float:
-        shares = self._shares()
-        return sum(
-            share * _share_of(mode, length) for share, mode in zip(shares, self.modes, strict=True)
-        )
 
 
 def constant(length: float) -> Modes:
@@ -170,7 +152,7 @@ class Exponential(Lengths):
     mean: float
 
     def __post_init__(self) -> None:
-        positive("mean", self.mean)
+        positive(mean=self.mean)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,9 +164,6 @@ class Exponential(Lengths):
     def quantile(self, level: float) -> float:
         _check_level(level)
         return -self.mean * math.log1p(-level)
-
-    def describe(self) -> str:
-        return f"exponential:{self.mean:g}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,28 +177,14 @@ class Empirical(Lengths):
     values: NDArray[np.float64]
     applications: tuple[str, ...] = ()
     in_order: bool = False
-    source: str = ""
 
     def __init__(
-        self,
-        values: ArrayLike,
-        applications: Sequence[str] = (),
-        *,
-        in_order: bool = False,
-        source: str = "",
+        self, values: ArrayLike, applications: Sequence[str] = (), *, in_order: bool = False
     ) -> None:
-        lengths = np.array(values, dtype=np.float64)
-        if lengths.ndim != 1 or lengths.size == 0:
-            raise WorkloadError("length", f"must be a non-empty list, got {lengths.shape}")
-        if not np.all(np.isfinite(lengths)) or np.any(lengths < 0.0):
-            raise WorkloadError("length", "must be finite and not negative")
+        lengths = column("length", values)
         if applications and len(applications) != lengths.size:
             raise WorkloadError("application", f"{len(applications)} for {lengths.size} lengths")
-        lengths.setflags(write=False)
-        object.__setattr__(self, "values", lengths)
-        object.__setattr__(self, "applications", tuple(applications))
-        object.__setattr__(self, "in_order", in_order)
-        object.__setattr__(self, "source", source)
+        set_fields(self, values=lengths, applications=tuple(applications), in_order=in_order)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -247,9 +212,6 @@ class Empirical(Lengths):
     def quantile(self, level: float) -> float:
         _check_level(level)
         return float(np.quantile(self.values, level, method="inverted_cdf"))
-
-    def describe(self) -> str:
-        return f"trace:{self.source or 'lengths'}"
 
 
 def _mean_of(mode: Mode) -> float:

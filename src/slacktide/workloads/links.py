@@ -56,11 +56,11 @@ class ConstantLink:
     """Seconds there and back, for a message of no length."""
 
     def __post_init__(self) -> None:
-        positive("bandwidth", self.bandwidth)
-        not_negative("rtt", self.rtt)
+        positive(bandwidth=self.bandwidth)
+        not_negative(rtt=self.rtt)
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
-        not_negative("payload_bytes", payload_bytes)
+        not_negative(payload_bytes=payload_bytes)
         first = sent + self.way_back
         return _journey(sent, first, first + payload_bytes / self.bandwidth)
 
@@ -86,11 +86,10 @@ class TraceLink:
     """Seconds into the trace at time 0."""
 
     def __post_init__(self) -> None:
-        not_negative("rtt", self.rtt)
-        not_negative("offset", self.offset)
+        not_negative(rtt=self.rtt, offset=self.offset)
 
     def deliver(self, payload_bytes: float, *, sent: float) -> Delivery:
-        not_negative("payload_bytes", payload_bytes)
+        not_negative(payload_bytes=payload_bytes)
         trace, back, there = self.trace, self.way_back, sent + self.offset
         begin = trace.moving_from(there)
         if begin == NEVER:

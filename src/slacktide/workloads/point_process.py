@@ -66,8 +66,18 @@ def column(field: str, values: ArrayLike) -> Times:
     return made
 
 
+def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Times]:
+    """Both as columns of one length, checked too: `starts` rise strictly."""
+    times, levels = column("time_s", starts), column(field, values)
+    if times.size != levels.size:
+        raise WorkloadError(field, f"{levels.size} values for {times.size} times")
+    if np.any(np.diff(times) <= 0.0):
+        raise WorkloadError("time_s", "must rise from row to row")
+    return times, levels
+
+
 def check_size(duration: float, rate: float) -> None:
     """Raise WorkloadError if `duration` is not positive, or holds too many expected arrivals."""
-    positive("duration", duration)
+    positive(duration=duration)
     if duration * rate > MAX_ARRIVALS:
         raise WorkloadError("rate", f"{duration * rate:.3g} arrivals; the limit is {MAX_ARRIVALS}")

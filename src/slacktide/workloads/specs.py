@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -58,6 +59,7 @@ _PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] 
 _ARRIVALS = (*_PROCESSES, "trace")
 _DEADLINES = ("fixed", "mix", "uniform", "none")
 _LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
+_Read = TypeVar("_Read")
 
 
 def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = None) -> Arrivals:
@@ -68,11 +70,7 @@ def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = Non
     """
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
-        if not rest:
-            raise WorkloadError("trace", "expected trace:FILE")
-        if read_trace is None:
-            raise WorkloadError("trace", "trace files cannot be read here")
-        return read_trace(rest)
+        return _from_file(kind, rest, read_trace)
     if kind not in _PROCESSES:
         raise WorkloadError("arrivals", _unknown("process", kind, _ARRIVALS))
     make, readers = _PROCESSES[kind]
@@ -107,11 +105,7 @@ def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = N
     """
     kind, _, rest = text.strip().partition(":")
     if kind in ("trace", "sample"):
-        if not rest:
-            raise WorkloadError(kind, f"expected {kind}:FILE")
-        if read_lengths is None:
-            raise WorkloadError(kind, "trace files cannot be read here")
-        return replace(read_lengths(rest), in_order=kind == "trace")
+        return replace(_from_file(kind, rest, read_lengths), in_order=kind == "trace")
     if kind == "constant":
         return constant(**_fields(kind, rest, {"length": parse_number}))
     if kind == "exponential":
@@ -119,6 +113,14 @@ def parse_lengths(text: str, read_lengths: Callable[[str], Empirical] | None = N
     if kind == "modes":
         return Modes(tuple(map(_mode, rest.split(","))))
     raise WorkloadError("lengths", _unknown("source", kind, _LENGTHS))
+
+
+def _from_file(kind: str, path: str, read: Callable[[str], _Read] | None) -> _Read:
+    if not path:
+        raise WorkloadError(kind, f"expected {kind}:FILE")
+    if read is None:
+        raise WorkloadError(kind, "trace files cannot be read here")
+    return read(path)
 
 
 def _mode(text: str) -> Mode:

@@ -62,19 +62,15 @@ def parse_trace(lines: Iterable[str], name: str, *, only: str | None = None) -> 
     return reader(table, only)
 
 
-def _times(table: TraceRows, only: str | None) -> Trace:
-    _no_choice(table, only)
-    columns = table.columns()
-    return Trace(Replay(columns["time_s"].times(), table.name))
-
-
-def _own(table: TraceRows, only: str | None) -> Trace:
-    columns = table.columns()
-    times = columns["time_s"].times()
-    owners = columns.get("application")
-    if owners is None:
+def _in_order(table: TraceRows, only: str | None) -> Trace:
+    """Arrivals by start, with what else there is about each: its owner, lengths of any kind."""
+    first, *others = (columns := table.columns())
+    times = columns[first].instants() if first == "TIMESTAMP" else columns[first].times()
+    owner = next((title for title in others if title in ("application", "function_id")), None)
+    lengths = [columns[title] for title in others if title != owner]
+    if owner is None:
         _no_choice(table, only)
-    return _events(table.name, times, [columns["length"]], owners, only)
+    return _events(table.name, times, lengths, columns[owner] if owner else None, only)
 
 
 def _rates(table: TraceRows, only: str | None) -> Trace:
@@ -145,20 +141,6 @@ def _azure_2021(table: TraceRows, only: str | None) -> Trace:
     return _events(table.name, times, [durations.part(order)], columns["func"].part(order), only)
 
 
-def _azure_2021_by_start(table: TraceRows, only: str | None) -> Trace:
-    columns = table.columns()
-    times = columns["time_s"].times()
-    return _events(table.name, times, [columns["duration_s"]], columns["function_id"], only)
-
-
-def _azure_llm(table: TraceRows, only: str | None) -> Trace:
-    _no_choice(table, only)
-    columns = table.columns()
-    first, *tokens = table.header
-    times = columns[first].instants() if first == "TIMESTAMP" else columns[first].times()
-    return _events(table.name, times, [columns[title] for title in tokens], None, None)
-
-
 def _events(
     name: str,
     times: NDArray[np.float64],
@@ -173,7 +155,7 @@ def _events(
     return Trace(
         Replay(times[kept], name),
         {
-            column.title: Empirical(column.numbers()[kept], names, in_order=True, source=name)
+            column.title: Empirical(column.numbers()[kept], names, in_order=True)
             for column in lengths
         },
     )
@@ -196,17 +178,17 @@ def _no_choice(table: TraceRows, only: str | None) -> None:
 
 
 _FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {
-    ("time_s",): _times,
-    ("time_s", "length"): _own,
-    ("time_s", "length", "application"): _own,
+    ("time_s",): _in_order,
+    ("time_s", "length"): _in_order,
+    ("time_s", "length", "application"): _in_order,
     ("time_s", "rate_rps"): _rates,
     ("time_s", "rate_rps_mean", "rate_rps_max"): _rates,
     ("segment", "time_s", "rate_rps"): _segments,
     ("function_id", "time_s", "invocations"): _counts,
     ("app", "func", "end_timestamp", "duration"): _azure_2021,
-    ("time_s", "function_id", "duration_s"): _azure_2021_by_start,
-    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): _azure_llm,
-    ("time_s", "context_tokens", "generated_tokens"): _azure_llm,
+    ("time_s", "function_id", "duration_s"): _in_order,
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"): _in_order,
+    ("time_s", "context_tokens", "generated_tokens"): _in_order,
 }
 
 

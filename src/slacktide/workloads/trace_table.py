@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,15 +59,7 @@ class Column:
 
     def times(self, *, rising: bool = False) -> NDArray[np.float64]:
         """As seconds in order; `rising`: no two alike."""
-        values = self.numbers()
-        steps = np.diff(values)
-        wrong = np.flatnonzero(steps <= 0.0 if rising else steps < 0.0)
-        if wrong.size:
-            index = int(wrong[0]) + 1
-            rule = "must rise from row to row" if rising else "must not decrease"
-            before = self.cells[index - 1].strip()
-            self._refuse(index, f"{rule}, but comes after {before}")
-        return values
+        return self._in_order(self.numbers(), rising=rising)
 
     def instants(self) -> NDArray[np.float64]:
         """Dates with times (`2023-11-16 18:15:46.6805900`), as seconds after the first."""
@@ -77,22 +69,22 @@ class Column:
                 values[index] = np.datetime64(cell.strip(), "ns")
             except ValueError:
                 self._refuse(index, "expected a date with a time")
-        seconds = (values - values[0]) / np.timedelta64(1, "s")
-        wrong = np.flatnonzero(np.diff(seconds) < 0.0)
+        return self._in_order(np.asarray((values - values[0]) / np.timedelta64(1, "s")))
+
+    def _in_order(self, values: NDArray[np.float64], rising: bool = False) -> NDArray[np.float64]:
+        steps = np.diff(values)
+        wrong = np.flatnonzero(steps <= 0.0 if rising else steps < 0.0)
         if wrong.size:
             index = int(wrong[0]) + 1
-            self._refuse(index, f"must not decrease, but comes after {self.cells[index - 1]}")
-        return np.asarray(seconds, dtype=np.float64)
+            rule = "must rise from row to row" if rising else "must not decrease"
+            before = self.cells[index - 1].strip()
+            self._refuse(index, f"{rule}, but comes after {before}")
+        return values
 
     def part(self, kept: Iterable[int]) -> Column:
         """The rows of these indices."""
-        indices = list(kept)
-        return Column(
-            self.name,
-            self.title,
-            [self.lines[index] for index in indices],
-            [self.cells[index] for index in indices],
-        )
+        lines, cells = zip(*((self.lines[index], self.cells[index]) for index in kept), strict=True)
+        return replace(self, lines=lines, cells=cells)
 
     def words(self) -> tuple[str, ...]:
         return tuple(cell.strip() for cell in self.cells)
@@ -116,18 +108,12 @@ def read_rows(lines: Iterable[str], name: str) -> TraceRows:
 
 def _rows(reader: Iterator[list[str]], name: str, width: int) -> Iterator[tuple[int, list[str]]]:
     line = 1
-    while True:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise WorkloadError(f"{name}, line {line}", f"is not CSV: {error}") from None
-        if cells is None:
-            return
-        line += 1
-        if not cells:
-            continue
-        if len(cells) != width:
-            raise WorkloadError(
-                f"{name}, line {line}", f"expected {width} values, got {len(cells)}"
-            )
-        yield line, cells
+    try:
+        for line, cells in enumerate(reader, start=2):
+            if cells and len(cells) != width:
+                expected = f"expected {width} values, got {len(cells)}"
+                raise WorkloadError(f"{name}, line {line}", expected)
+            if cells:
+                yield line, cells
+    except csv.Error as error:
+        raise WorkloadError(f"{name}, line {line}", f"is not CSV: {error}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 
 class WorkloadError(ValueError):
@@ -13,16 +14,24 @@ class WorkloadError(ValueError):
         self.field = field
 
 
-def positive(field: str, value: float) -> None:
-    """Raise WorkloadError unless 0 < value < ∞."""
-    if not 0.0 < value < float("inf"):
-        raise WorkloadError(field, f"must be positive and finite, got {value!r}")
+def positive(**values: float) -> None:
+    """Raise WorkloadError unless 0 < value < ∞ for each field."""
+    for field, value in values.items():
+        if not 0.0 < value < float("inf"):
+            raise WorkloadError(field, f"must be positive and finite, got {value!r}")
 
 
-def not_negative(field: str, value: float) -> None:
-    """Raise WorkloadError unless 0 ≤ value < ∞."""
-    if not 0.0 <= value < float("inf"):
-        raise WorkloadError(field, f"must be finite and not negative, got {value!r}")
+def not_negative(**values: float) -> None:
+    """Raise WorkloadError unless 0 ≤ value < ∞ for each field."""
+    for field, value in values.items():
+        if not 0.0 <= value < float("inf"):
+            raise WorkloadError(field, f"must be finite and not negative, got {value!r}")
+
+
+def set_fields(made: object, **values: Any) -> None:
+    """Give a frozen dataclass its fields, where it has an `__init__` of its own."""
+    for field, value in values.items():
+        object.__setattr__(made, field, value)
 
 
 _UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}

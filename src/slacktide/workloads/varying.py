@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.arrivals import Arrivals
+from slacktide.workloads.arrivals import Arrivals, OneRate
 from slacktide.workloads.point_process import (
     CHUNK,
     Times,
@@ -17,8 +17,9 @@ from slacktide.workloads.point_process import (
     column,
     integral,
     modulated,
+    rising,
 )
-from slacktide.workloads.values import WorkloadError, not_negative, positive
+from slacktide.workloads.values import WorkloadError, not_negative, positive, set_fields
 
 _STEPS = 360
 """Steps of a day's rate. Fixed by the period alone, so that draws do not depend on the duration."""
@@ -38,10 +39,8 @@ class OnOff(Arrivals):
     mean_off: float
 
     def __post_init__(self) -> None:
-        positive("rate_on", self.rate_on)
-        not_negative("rate_off", self.rate_off)
-        positive("mean_on", self.mean_on)
-        positive("mean_off", self.mean_off)
+        not_negative(rate_off=self.rate_off)
+        positive(rate_on=self.rate_on, mean_on=self.mean_on, mean_off=self.mean_off)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, max(self.rate_on, self.rate_off))
@@ -80,17 +79,11 @@ class RateTrace(Arrivals):
     source: str = ""
 
     def __init__(self, starts: ArrayLike, rates: ArrayLike, source: str = "") -> None:
-        times, levels = column("time_s", starts), column("rate_rps", rates)
-        if times.size != levels.size:
-            raise WorkloadError("rate_rps", f"{levels.size} rates for {times.size} times")
-        if np.any(np.diff(times) <= 0.0):
-            raise WorkloadError("time_s", "must rise from row to row")
-        object.__setattr__(self, "starts", times)
-        object.__setattr__(self, "rates", levels)
-        object.__setattr__(self, "source", source)
+        times, levels = rising(starts, rates, "rate_rps")
+        set_fields(self, starts=times, rates=levels, source=source)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
-        positive("duration", duration)
+        positive(duration=duration)
         check_size(duration, self.mean_rate(duration))
         yield from modulated(self.starts, self.rates, duration, rng)
 
@@ -115,9 +108,8 @@ class Diurnal(Arrivals):
     period: float
 
     def __post_init__(self) -> None:
-        not_negative("low", self.low)
-        positive("high", self.high)
-        positive("period", self.period)
+        not_negative(low=self.low)
+        positive(high=self.high, period=self.period)
         if self.low > self.high:
             raise WorkloadError("high", f"must be at least low = {self.low:g}, got {self.high:g}")
 
@@ -155,15 +147,13 @@ class WindowCounts(Arrivals):
     source: str = ""
 
     def __init__(self, counts: ArrayLike, window: float, source: str = "") -> None:
-        positive("window", window)
+        positive(window=window)
         checked = column("counts", counts)
         if np.any(checked != np.floor(checked)):
             raise WorkloadError("counts", "must be whole numbers")
         whole = checked.astype(np.int64)
         whole.setflags(write=False)
-        object.__setattr__(self, "counts", whole)
-        object.__setattr__(self, "window", window)
-        object.__setattr__(self, "source", source)
+        set_fields(self, counts=whole, window=window, source=source)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.mean_rate(duration))
@@ -178,21 +168,15 @@ class WindowCounts(Arrivals):
 
 
 @dataclass(frozen=True, slots=True)
-class GammaWindows(Arrivals):
+class GammaWindows(OneRate):
     """Windows of `window` seconds, each with a rate of its own around `rate`.
 
     A window's count is Poisson around rate × window × Gamma(mean 1, coefficient of variation `cv`):
     the counts per window of the Azure Functions traces, with their burstiness as one number.
     """
 
-    rate: float
     window: float
     cv: float
-
-    def __post_init__(self) -> None:
-        positive("rate", self.rate)
-        positive("window", self.window)
-        positive("cv", self.cv)
 
     def chunks(self, duration: float, rng: np.random.Generator) -> Iterator[Times]:
         check_size(duration, self.rate)
@@ -201,9 +185,6 @@ class GammaWindows(Arrivals):
         count = int(np.ceil(duration / self.window))
         means = self.rate * self.window * levels.gamma(self.cv**-2, self.cv**2, count)
         yield from _spread(counts.poisson(means), self.window, duration, places)
-
-    def mean_rate(self, duration: float) -> float:
-        return self.rate
 
     def describe(self) -> str:
         return f"windows:{self.rate:g}:{self.window:g}s:cv={self.cv:g}"
