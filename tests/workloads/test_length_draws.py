@@ -24,8 +24,8 @@ SOURCES: list[Lengths] = [
     Exponential(10.0),
     Modes((Mode(3.0, 2.0, 9.0), Mode(17.0, 0.5))),
     Modes((Mode(3.0, 0.5), Mode(17.0, 2.0, 9.0))),
-    Modes.spaced(8, 3.0, 17.0, 1.0),
-    Modes.spaced(1, 3.0, 17.0, 1.0),
+    Modes(tuple(Mode(3.0 + 2.0 * number, 1.0) for number in range(8))),
+    Modes((Mode(10.0, 1.0),)),
     Modes((Mode(1.0, 3.0),)),
     Empirical([1.0, 1.0, 2.0, 8.0]),
 ]
@@ -71,12 +71,6 @@ def test_draws_one_after_another_are_those_of_one_draw(
     assert [each for part in parts for each in part.modes] == whole.modes.tolist()
 
 
-def test_equal_peaks_are_spaced_from_end_to_end() -> None:
-    assert [mode.mean for mode in Modes.spaced(2, 3.0, 17.0, 1.0).modes] == [3.0, 17.0]
-    assert [mode.mean for mode in Modes.spaced(3, 3.0, 17.0, 1.0).modes] == [3.0, 10.0, 17.0]
-    assert [mode.mean for mode in Modes.spaced(1, 3.0, 17.0, 1.0).modes] == [10.0]
-
-
 def test_a_mode_names_its_application_and_keeps_its_share() -> None:
     source = Modes((Mode(3.0, 0.1, 9.0, "short"), Mode(17.0, 0.1, 1.0, "long")))
     drawn = source.draw(20_000, np.random.default_rng(0))
@@ -102,7 +96,6 @@ def test_recorded_lengths_keep_their_applications() -> None:
     ("make", "field"),
     [
         (lambda: Modes(()), "modes"),
-        (lambda: Modes.spaced(0, 1.0, 2.0, 0.1), "modes"),
         (lambda: Mode(-1.0), "mean"),
         (lambda: Mode(1.0, float("nan")), "sigma"),
         (lambda: Exponential(0.0), "mean"),

@@ -91,14 +91,6 @@ class Modes(Lengths):
         if not self.modes:
             raise WorkloadError("modes", "a mixture needs at least one mode")
 
-    @classmethod
-    def spaced(cls, count: int, low: float, high: float, sigma: float) -> Modes:
-        """`count` equal peaks, equally spaced from `low` to `high`; one peak is in the middle."""
-        if count < 1:
-            raise WorkloadError("modes", f"expected at least one, got {count}")
-        means = np.linspace(low, high, count) if count > 1 else [(low + high) / 2.0]
-        return cls(tuple(Mode(float(mean), sigma) for mean in means))
-
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(mode.application for mode in self.modes)

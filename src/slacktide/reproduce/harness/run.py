@@ -190,13 +190,12 @@ def reproduce(
     wanted = {cell: identity(cell) for point in points for cell in point.cells}
     missing = [cell for cell, key in wanted.items() if results.get(key) is None]
     known = len(wanted) - len(missing)
-    with results:
-        # First seeds first, so that a run cut short has something to say about every row.
-        tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
-        finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
-        for done, (cell, played) in enumerate(finished, start=known + 1):
-            results.add(wanted[cell], played)
-            moved(done / len(wanted), str(cell))
+    # First seeds first, so that a run cut short has something to say about every row.
+    tasks = ((cell, cell) for cell in sorted(missing, key=lambda cell: cell.seed))
+    finished = done_in_processes(partial(_played, paper.play), tasks, jobs=jobs)
+    for done, (cell, played) in enumerate(finished, start=known + 1):
+        results.add(wanted[cell], played)
+        moved(done / len(wanted), str(cell))
     outcomes = {
         cell: paper.outcome(**result)
         for cell, key in wanted.items()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import orjson
 
@@ -44,22 +43,19 @@ def fingerprint(rooms: Iterable[str]) -> str:
 
 
 class Results:
-    """Cells by their key, in a file that only grows. Used as a context manager."""
+    """Cells by their key, in a file that only grows."""
 
     def __init__(self, path: Path, code: str, *, fresh: bool = False) -> None:
         """Read what `path` has. `fresh`: start it anew. Raises ReproduceError if it cannot."""
         self._path = path
         self._code = code
         self._known: dict[bytes, dict[str, Any]] = {}
-        self.passed_over = 0
-        """Lines of other code."""
-        self._file: IO[bytes] | None = None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if fresh:
                 path.unlink(missing_ok=True)
-            if path.exists():
-                self._read(path.read_bytes())
+            path.open("ab").close()
+            self._read(path.read_bytes())
         except OSError as error:
             raise ReproduceError(f"state file {path}: {error.strerror}") from None
 
@@ -75,27 +71,8 @@ class Results:
                 ) from None
             if code == self._code:
                 self._known[_key(cell)] = result
-            else:
-                self.passed_over += 1
         if rest:  # a crash cut it off: the next line must not continue it
             self._path.write_bytes(whole + b"\n" if whole else b"")
-
-    def __enter__(self) -> Results:
-        try:
-            self._file = self._path.open("ab")
-        except OSError as error:
-            raise ReproduceError(f"state file {self._path}: {error.strerror}") from None
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._file is not None
-        self._file.close()
-        self._file = None
 
     def get(self, cell: Mapping[str, object]) -> dict[str, Any] | None:
         """What came of `cell`; None if it has not been measured."""
@@ -103,10 +80,9 @@ class Results:
 
     def add(self, cell: Mapping[str, object], result: Mapping[str, object]) -> None:
         """Keep a result, in the file at once."""
-        assert self._file is not None, "results are added inside `with`"
         line = {"code": self._code, "cell": dict(cell), "result": dict(result)}
-        self._file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
-        self._file.flush()
+        with self._path.open("ab") as file:
+            file.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         self._known[_key(cell)] = dict(result)
 
     def __len__(self) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from statistics import NormalDist
 from types import MappingProxyType
 
+import numpy as np
+
 from slacktide.reproduce.harness.state import ReproduceError
 from slacktide.reproduce.orloj.published import TASKS, TaskTimes, cases
 from slacktide.workloads import Exponential, Lengths, Mode, Modes
@@ -22,11 +24,10 @@ _COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
 def _equal(count: int, sigma: float) -> Modes:
     """`count` equal peaks, equally spaced."""
-    spaced = Modes.spaced(count, SHORTEST, LONGEST, sigma)
+    means = np.linspace(SHORTEST, LONGEST, count).tolist() if count > 1 else [REFERENCE]
     return Modes(
         tuple(
-            Mode(mode.mean, sigma, application=_name(number, count))
-            for number, mode in enumerate(spaced.modes)
+            Mode(mean, sigma, application=_name(number, count)) for number, mean in enumerate(means)
         )
     )
 

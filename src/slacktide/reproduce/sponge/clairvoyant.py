@@ -16,17 +16,22 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 BatchSeconds = Callable[[int, int], float]
 """(rows, cores) -> seconds of a batch."""
 
 State = tuple[int, int]
 """(requests done, rows in the batch that runs or 0)."""
+
+_After: TypeAlias = dict[State, tuple[Floats, Integers]]
+"""What is left and the state before, by cores and cost."""
 
 SPREAD = 48
 """Core seconds that a state may have cost more than the cheapest of its second, and still be kept.
@@ -123,6 +128,20 @@ def _improve(
         front[out] = entry
 
 
+def _take(kept: Floats, origins: Integers, values: Floats, origin: Integers | int) -> None:
+    """Where `values` are less than what is kept: these, and where they come from."""
+    better = values < kept
+    np.copyto(kept, values, where=better)
+    np.copyto(origins, origin, where=better)
+
+
+def _keep(after: _After, state: State, rest: Floats, origin: Integers) -> None:
+    if state in after:
+        _take(*after[state], rest, origin)
+    else:
+        after[state] = (rest.copy(), origin.copy())
+
+
 class _Search:
     """Second by second, for every number of cores at once.
 
@@ -142,7 +161,7 @@ class _Search:
         idle = np.full(self._width, np.inf)
         idle[0] = 0.0
         states, left = [(0, 0)], idle[None, :]
-        steps: list[tuple[int, NDArray[np.int64]]] = []
+        steps: list[tuple[int, Integers]] = []
         over = float(self._deadlines[-1]) if len(self._deadlines) else 0.0
         for second in range(max(duration, math.ceil(over))):
             after = self._second(second, states, left)
@@ -150,9 +169,7 @@ class _Search:
             steps.append((shift, origin))
         return self._trace(steps, left)[:duration]
 
-    def _second(
-        self, second: int, states: list[State], left: Floats
-    ) -> dict[State, tuple[Floats, NDArray[np.int64]]]:
+    def _second(self, second: int, states: list[State], left: Floats) -> _After:
         """States at the end of a second: what is left and the state before, by cores and cost."""
         begin, end = float(second), float(second + 1)
         first = min(done for done, _ in states)
@@ -162,42 +179,28 @@ class _Search:
         shape = (self._most, self._width)
         free = np.full((size + self._rows + 1, *shape), np.inf)
         source = np.zeros((size + self._rows + 1, *shape), dtype=np.int64)
-        after: dict[State, tuple[Floats, NDArray[np.int64]]] = {}
+        after: _After = {}
         for number, (done, rows) in enumerate(states):
             if not rows:
-                self._earlier(
-                    free,
-                    source,
-                    done - first,
-                    np.where(left[number] < np.inf, begin, np.inf)[None, :].repeat(self._most, 0),
-                    number,
-                )
+                now = np.where(left[number] < np.inf, begin, np.inf)
+                _take(free[done - first], source[done - first], now, number)
                 continue
             taken = left[number][None, :] * self._times[rows - 1][:, None]
             ends = begin + taken
             due = self._deadlines[done]
-            self._earlier(
-                free,
-                source,
-                done + rows - first,
-                np.where(ends <= min(end, due), ends, np.inf),
-                number,
-            )
+            within = np.where(ends <= min(end, due), ends, np.inf)
+            _take(free[done + rows - first], source[done + rows - first], within, number)
             if due > end:
                 rest = (ends - end) / self._times[rows - 1][:, None]
-                self._keep(
-                    after,
-                    (done, rows),
-                    np.where((ends > end) & (ends < np.inf), rest, np.inf),
-                    np.full(shape, number),
-                )
+                over = np.where((ends > end) & (ends < np.inf), rest, np.inf)
+                _keep(after, (done, rows), over, np.full(shape, number))
         for at in range(size + 1):
             done = first + at
             now = free[at]
             if not np.isfinite(now).any():
                 continue
             if done == len(self._ready) or self._deadlines[done] > end:
-                self._keep(after, (done, 0), np.where(now < np.inf, 0.0, np.inf), source[at])
+                _keep(after, (done, 0), np.where(now < np.inf, 0.0, np.inf), source[at])
             most = min(self._rows, last - done)
             if most <= 0:
                 continue
@@ -205,43 +208,16 @@ class _Search:
             ends = starts + self._times[:most, :, None]
             due = self._deadlines[done]
             within = np.where(ends <= min(end, due), ends, np.inf)
-            target = free[at + 1 : at + 1 + most]
-            better = within < target
-            np.copyto(target, within, where=better)
-            np.copyto(source[at + 1 : at + 1 + most], source[at][None], where=better)
+            _take(free[at + 1 : at + 1 + most], source[at + 1 : at + 1 + most], within, source[at])
             if due > end:
                 over = (ends > end) & (starts < end)
                 rest = np.where(over, (ends - end) / self._times[:most, :, None], np.inf)
                 for rows in range(1, most + 1):
                     if over[rows - 1].any():
-                        self._keep(after, (done, rows), rest[rows - 1], source[at])
+                        _keep(after, (done, rows), rest[rows - 1], source[at])
         return after
 
-    def _earlier(
-        self, free: Floats, source: NDArray[np.int64], at: int, ends: Floats, number: int
-    ) -> None:
-        better = ends < free[at]
-        np.copyto(free[at], ends, where=better)
-        np.copyto(source[at], number, where=better)
-
-    def _keep(
-        self,
-        after: dict[State, tuple[Floats, NDArray[np.int64]]],
-        state: State,
-        rest: Floats,
-        source: NDArray[np.int64],
-    ) -> None:
-        known = after.get(state)
-        if known is None:
-            after[state] = (rest.copy(), source.copy())
-            return
-        better = rest < known[0]
-        np.copyto(known[0], rest, where=better)
-        np.copyto(known[1], source, where=better)
-
-    def _settle(
-        self, after: dict[State, tuple[Floats, NDArray[np.int64]]], *, charged: bool
-    ) -> tuple[list[State], Floats, NDArray[np.int64], int]:
+    def _settle(self, after: _After, *, charged: bool) -> tuple[list[State], Floats, Integers, int]:
         """(states, what is left by cost, cores and state before by cost, cost of the first column).
 
         The cores chosen are added to the cost; then the cheapest `width` costs are kept. A second
@@ -287,7 +263,7 @@ class _Search:
             cheapest,
         )
 
-    def _trace(self, steps: list[tuple[int, NDArray[np.int64]]], left: Floats) -> tuple[int, ...]:
+    def _trace(self, steps: list[tuple[int, Integers]], left: Floats) -> tuple[int, ...]:
         """Back from the cheapest end to the beginning: numbers of the choices, from 1."""
         cost = int(np.isfinite(left).any(axis=0).argmax())
         state = int(np.isfinite(left[:, cost]).argmax())
