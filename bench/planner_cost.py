@@ -61,7 +61,7 @@ def view(span: float, profile: BatchSeconds, *, rows: int = 1) -> ModelView:
     return ModelView(
         "m",
         tuple(Waiting(0.0, deadline, 1 + k % rows) for k, deadline in enumerate(deadlines)),
-        (ReplicaView(4, 0.0, 0.05, due=0.2),),
+        (ReplicaView(4, 0.0, 0.05),),
         20.0,
         0.5,
         BATCH,
@@ -79,7 +79,7 @@ def joint_view(span: float) -> ModelView:
     )
     return replace(
         view(span, variants[0].times),
-        replicas=(ReplicaView(4, 0.0, 0.05, due=0.2),) * JOINT_LIMITS.replicas_max,
+        replicas=(ReplicaView(4, 0.0, 0.05),) * JOINT_LIMITS.replicas_max,
         limits=JOINT_LIMITS,
         rate=400.0,
         variants=variants,

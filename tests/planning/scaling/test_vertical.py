@@ -90,13 +90,6 @@ def test_a_rate_beyond_all_cores_takes_all():
     assert (target.cores, target.reason) == (8, "overload")
 
 
-def test_a_batch_that_runs_is_kept_on_time():
-    busy = ReplicaView(4, 0.0, 1.0, due=1.5)
-    assert decide(view_of(replicas=(busy,))).cores == 3, "at two it would end at 2"
-    already_late = ReplicaView(4, 0.0, 1.0, due=0.9)
-    assert decide(view_of(replicas=(already_late,))).cores == 1
-
-
 def test_several_replicas_share_the_work():
     two = (ReplicaView(1, 0.0, 0.0), ReplicaView(1, 0.0, 0.0))
     limits = ScalingLimits(cores_max=8, replicas_max=2, batch_max=8)
@@ -176,7 +169,7 @@ def test_no_short_cut_misses_a_cheaper_plan(budgets, table, rate, busy):
         *budgets,
         rate=rate,
         budget=40.3,
-        replicas=(ReplicaView(2, 0.0, busy, due=busy + 6.5),),
+        replicas=(ReplicaView(2, 0.0, busy),),
         limits=limits,
         seconds=lambda rows, cores: float(table[rows - 1][cores - 1]),
     )

@@ -175,21 +175,12 @@ class ReplicaHistory:
 
     def note(self, cores: Mapping[int, int | None], most_cores: int, *, now: float) -> None:
         """Cores of each replica by number of replicas; None where even `most_cores` are too few."""
-        self._samples.append(
-            (
-                now,
-                {
-                    n: (
-                        n
-                        * self._held.setdefault(n, WindowMax(self._patience)).most(
-                            most_cores if c is None else c, now=now
-                        ),
-                        c is not None,
-                    )
-                    for n, c in cores.items()
-                },
-            )
-        )
+        by_count = {}
+        for n, c in cores.items():
+            held = self._held.setdefault(n, WindowMax(self._patience))
+            most = held.most(most_cores if c is None else c, now=now)
+            by_count[n] = (n * most, c is not None)
+        self._samples.append((now, by_count))
         while len(self._samples) > 1 and self._samples[1][0] <= now - self._window:
             self._samples.popleft()
 

@@ -29,7 +29,7 @@ from slacktide.domain.options import option
 from slacktide.domain.units import SECONDS
 from slacktide.planning.scaling.forecast import MinuteForecast, ReplicaHistory, WindowMax
 from slacktide.planning.scaling.queue_projection import SecondsByCores
-from slacktide.planning.scaling.search import Search, fewest_cores
+from slacktide.planning.scaling.search import fewest_cores
 from slacktide.planning.scaling.vertical import Vertical, VerticalOptions
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget, VariantView
 
@@ -144,7 +144,7 @@ class Joint(ScalingPolicy):
         fitting = (
             place
             for place, variant in enumerate(variants)
-            if self._search(replace(view, times=variant.times), now=now).first(cores=least)
+            if self._options.search(replace(view, times=variant.times), now=now).first(cores=least)
         )
         rank = next(fitting, None)
         if rank is None:
@@ -194,8 +194,7 @@ class Joint(ScalingPolicy):
     def _change(self, count: int, there: int, start_cores: int, *, now: float) -> None:
         if count != there:
             self._changed = now
-        self._count = count
-        self._start_cores = start_cores
+        self._count, self._start_cores = count, start_cores
 
     def _cheapest(
         self,
@@ -225,7 +224,7 @@ class Joint(ScalingPolicy):
             return there
         if best < there:
             fewer = sorted(view.replicas, key=lambda replica: replica.ready_at)[:best]
-            search = self._search(replace(view, replicas=tuple(fewer)), now=now)
+            search = options.search(replace(view, replicas=tuple(fewer)), now=now)
             if search.first(cores=view.limits.cores_min) is None:
                 return there
         return best
@@ -239,10 +238,4 @@ class Joint(ScalingPolicy):
             horizon=options.period,
             p99=options.p99,
             delta=options.row_cost,
-        )
-
-    def _search(self, view: ModelView, *, now: float) -> Search:
-        options = self._options
-        return Search(
-            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
         )

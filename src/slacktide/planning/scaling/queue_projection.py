@@ -31,27 +31,22 @@ import numpy as np
 from slacktide.planning.scaling.view import BatchSeconds, ModelView
 
 
-class SecondsByCores:
-    """Seconds of a batch by cores and rows, asked for once per number of cores.
+class SecondsByCores(dict[int, list[float]]):
+    """By cores, the seconds of a batch by rows, from 0 (which takes none) to `most_rows`: asked for
+    once per number of cores.
 
     A planner makes one per decision: predictions do not move while it decides.
     """
-
-    __slots__ = ("_kept", "_most", "_p99", "_times")
 
     def __init__(self, times: BatchSeconds, *, most_rows: int, p99: bool) -> None:
         self._times = times
         self._p99 = p99
         self._most = most_rows
-        self._kept: dict[int, list[float]] = {}
 
-    def __getitem__(self, cores: int) -> list[float]:
-        """Seconds by rows, from 0 (which takes none) to `most_rows`. Not to be changed."""
-        kept = self._kept.get(cores)
-        if kept is None:
-            of, rows = self._times.of, range(1, self._most + 1)
-            kept = self._kept[cores] = [0.0]
-            kept += [of(n, cores).p99 if self._p99 else of(n, cores).expected for n in rows]
+    def __missing__(self, cores: int) -> list[float]:
+        of, rows = self._times.of, range(1, self._most + 1)
+        kept = self[cores] = [0.0]
+        kept += [of(n, cores).p99 if self._p99 else of(n, cores).expected for n in rows]
         return kept
 
 

@@ -25,18 +25,6 @@ Configuration = tuple[int, int]
 class Search:
     """The configurations of one view's replicas, and what becomes of its requests under each."""
 
-    __slots__ = (
-        "_delta",
-        "_free",
-        "_largest",
-        "_limits",
-        "_now",
-        "_rate",
-        "_seconds",
-        "_view",
-        "queue",
-    )
-
     def __init__(
         self, view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
     ) -> None:
@@ -45,13 +33,11 @@ class Search:
         self._now = now
         self._delta = delta
         self._limits = view.limits
-        most_rows = max(
-            view.limits.batch_max, view.batch, max((w.rows for w in view.waiting), default=1)
-        )
-        self._seconds = SecondsByCores(view.times, most_rows=most_rows, p99=p99)
-        self._free: dict[int, tuple[float, ...]] = {}
         self._largest = max((w.rows for w in view.waiting), default=1)
         """Rows of the largest request."""
+        most_rows = max(view.limits.batch_max, view.batch, self._largest)
+        self._seconds = SecondsByCores(view.times, most_rows=most_rows, p99=p99)
+        self._free: dict[int, tuple[float, ...]] = {}
         most_cores = view.limits.cores_max
         self.queue = QueueProjection(
             view,
@@ -61,7 +47,6 @@ class Search:
             alone=self._seconds[most_cores],
         )
         """What has to be served."""
-        self._rate = view.rate
 
     def first(self, *, cores: int) -> Configuration | None:
         """The cheapest configuration of at least `cores` cores under which no request that can be
@@ -74,7 +59,7 @@ class Search:
         """Seconds per row above which a plan of so many cores need not be walked."""
         for c, b in self._by_cost(cores):
             seconds = self._seconds[c]
-            if self._shortfall(c, b) > 0.0 or self._breaks(c):
+            if self._shortfall(c, b) > 0.0:
                 continue
             free = self._free_at(c)
             if c not in allowed:
@@ -114,11 +99,9 @@ class Search:
     def late(self, cores: int, batch: int, *, most: float = inf) -> int:
         """How many requests are late under a configuration, those that no plan saves included.
 
-        Stops counting beyond `most`. A batch that runs counts as one request.
+        Stops counting beyond `most`.
         """
-        breaks = self._breaks(cores)
-        free, seconds = self._free_at(cores), self._seconds[cores]
-        return breaks + self.queue.late(free, seconds, batch, most=most - breaks)
+        return self.queue.late(self._free_at(cores), self._seconds[cores], batch, most=most)
 
     def _by_cost(self, least: int) -> Iterator[Configuration]:
         """Every configuration, the cheapest first."""
@@ -141,16 +124,7 @@ class Search:
     def _shortfall(self, cores: int, batch: int) -> float:
         """Rows per second by which full batches fall short of the expected rate; at least 0."""
         served = len(self._view.replicas) * batch / self._seconds[cores][batch]
-        return max(0.0, self._rate - served)
-
-    def _breaks(self, cores: int) -> int:
-        """How many running batches would then end too late for a member that they keep now."""
-        busy = zip(self._view.replicas, self._free_at(cores), strict=True)
-        return sum(
-            replica.free_at <= replica.due < free
-            for replica, free in busy
-            if replica.free_at > self._now
-        )
+        return max(0.0, self._view.rate - served)
 
     def _free_at(self, cores: int) -> Sequence[float]:
         found = self._free.get(cores)

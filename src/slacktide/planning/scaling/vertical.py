@@ -88,6 +88,10 @@ class VerticalOptions(Options):
         aliases=("delta",),
     )
 
+    def search(self, view: ModelView, *, now: float) -> Search:
+        """What becomes of the requests of `view` under these options."""
+        return Search(view, now=now, horizon=self.period, p99=self.p99, delta=self.row_cost)
+
 
 class Vertical(ScalingPolicy):
     """Chooses cores and batch; leaves the number of replicas as it is."""
@@ -102,9 +106,7 @@ class Vertical(ScalingPolicy):
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """The cheapest configuration that saves all, or the one that saves most."""
         options, limits = self._options, view.limits
-        search = Search(
-            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
-        )
+        search = options.search(view, now=now)
         found = search.first(cores=limits.cores_min)
         reason = "deadlines"
         if found is None:
@@ -133,9 +135,7 @@ class Vertical(ScalingPolicy):
         if not view.replicas:
             return False
         options = self._options
-        search = Search(
-            view, now=now, horizon=options.period, p99=options.p99, delta=options.row_cost
-        )
+        search = options.search(view, now=now)
         cores = min(replica.cores for replica in view.replicas)
         hopeless = search.queue.hopeless
         if search.late(cores, view.batch, most=hopeless) > hopeless:

@@ -48,8 +48,6 @@ class ReplicaView:
     """When it serves: now or earlier if it is up, the expected end of its start if it starts."""
     free_at: float
     """When the batch it runs is expected to end; now or earlier if it runs none."""
-    due: float = inf
-    """The earliest deadline of that batch's requests that can be kept with the present cores."""
 
 
 class BatchSeconds(Protocol):
