@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import orjson
@@ -54,31 +54,6 @@ class Training:
         )
 
 
-class Profile(Protocol):
-    """How long one model takes."""
-
-    @property
-    def largest(self) -> int:
-        """The largest batch it speaks of."""
-        ...
-
-    def misses(self, max_batch: int, cores: int) -> str | None:
-        """Why it does not do for batches of `max_batch` on `cores`; None if it does."""
-        ...
-
-    def times(self, training: Training, cores: int) -> BatchTimes:
-        """What policies know."""
-        ...
-
-    def execution(self, generator: np.random.Generator) -> Execution:
-        """What the hardware does."""
-        ...
-
-    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
-        """99th percentile of the seconds of one request by itself."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class TableProfile:
     """A latency table: requests differ in rows at most, batch times spread as it says."""
@@ -87,23 +62,28 @@ class TableProfile:
 
     @property
     def largest(self) -> int:
+        """The largest batch it speaks of."""
         return self.record.table.max_batch
 
     def misses(self, max_batch: int, cores: int) -> str | None:
+        """Why it does not do for batches of `max_batch` on `cores`; None if it does."""
         return self.record.mismatch(
             cores=[cores], max_batch=max_batch, device=self.record.device, shapes={}
         )
 
     def times(self, training: Training, cores: int) -> BatchTimes:
+        """What policies know."""
         record = self.record
         return ClassedTimes(
             record.table, latency=lambda cores: fit_latency(record.table, cores, record.lengths)[0]
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
+        """What the hardware does."""
         return ByProfile(CorrectedTimes(self.record.table), generator)
 
     def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
+        """99th percentile of the seconds of one request by itself."""
         return self.record.table.p99(1, cores)
 
 
@@ -147,6 +127,10 @@ class PaddedProfile:
     def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
         assert lengths is not None, "a padded model's applications have lengths"
         return self.latency.seconds(1, lengths.quantile(0.99))
+
+
+Profile: TypeAlias = TableProfile | PaddedProfile
+"""How long one model takes."""
 
 
 def padded(section: PaddedLatency, *, learned: bool) -> PaddedProfile:

@@ -7,7 +7,7 @@ file.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -61,21 +61,19 @@ SimulatedScheduler = Annotated[SchedulerSettings, WrapValidator(_or_yardstick)]
 """A policy of the server, or a yardstick that only a simulation can have."""
 
 
+_Grid = Annotated[
+    tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
+]
+
+
 class StatedTable(Section):
     """A latency table written out: seconds of a batch, by size and by cores."""
 
     batches: Sizes
     cores: Sizes = (1,)
-    p50: Annotated[
-        tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
-    ]
+    p50: _Grid
     """Medians: a row for each size, in it a value for each number of cores."""
-    p99: (
-        Annotated[
-            tuple[Annotated[tuple[Duration, ...], Field(strict=False)], ...], Field(strict=False)
-        ]
-        | None
-    ) = None
+    p99: _Grid | None = None
     """99th percentiles, likewise; None: as p50, every batch takes its median."""
 
     @model_validator(mode="before")
@@ -142,19 +140,24 @@ class SimulatedModel(Section):
         return self
 
 
-class Slo(Section):
+class EitherSection(Section):
+    """A section that states just one of its first two keys."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        one, other = list(type(self).model_fields)[:2]
+        if (getattr(self, one) is None) == (getattr(self, other) is None):
+            raise ValueError(f"expected either {one!r} or {other!r}")
+        return self
+
+
+class Slo(EitherSection):
     """How long a request may take. `50ms` is short for `{within: 50ms}`."""
 
     within: str | None = None
     """`50ms`, `mix:24ms,60ms`, `uniform:20ms:200ms` or `none`."""
     p99_alone: Annotated[float, Field(gt=0)] | None = None
     """So many times the 99th percentile of the time of one such request by itself."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Slo:
-        if (self.within is None) == (self.p99_alone is None):
-            raise ValueError("expected either 'within' or 'p99_alone'")
-        return self
 
 
 def _short_slo(value: Any) -> Any:
@@ -165,7 +168,7 @@ def _short_slo(value: Any) -> Any:
     return value
 
 
-class LinkSection(Section):
+class LinkSection(EitherSection):
     """The way from the client: requests are announced at their first byte."""
 
     bandwidth: Size | None = None
@@ -179,14 +182,8 @@ class LinkSection(Section):
     shared: bool = False
     """True: requests queue for the link. Else each has one of its own."""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> LinkSection:
-        if (self.bandwidth is None) == (self.trace is None):
-            raise ValueError("expected either 'bandwidth' or 'trace'")
-        return self
 
-
-class Hint(Section):
+class Hint(EitherSection):
     """What a request says of its own length. `exact` is short for `{error: 0}`."""
 
     error: Annotated[float, Field(ge=0)] | None = None
@@ -194,18 +191,12 @@ class Hint(Section):
     claim: Annotated[float, Field(ge=0)] | None = None
     """Always this length, whatever the truth."""
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> Hint:
-        if (self.error is None) == (self.claim is None):
-            raise ValueError("expected either 'error' or 'claim'")
-        return self
-
 
 def _short_hint(value: Any) -> Any:
     return {"error": 0.0} if value == "exact" else value
 
 
-def _short_rows(value: Any) -> Any:
+def _number_to_list(value: Any) -> Any:
     whole = isinstance(value, int) and not isinstance(value, bool)
     return [value] if whole else value
 
@@ -220,7 +211,7 @@ class Application(Section):
     """`modes:3~1,17~1` and the like. Padded models cannot do without; under a measured profile they
     make one of it."""
     rows: Annotated[
-        tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_short_rows)
+        tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_number_to_list)
     ] = (1,)
     """Of each request one of these is drawn."""
     slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
@@ -243,11 +234,6 @@ class Application(Section):
         return self
 
 
-def _short_seeds(value: Any) -> Any:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return [value] if whole else value
-
-
 def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"expected each seed once, got {list(seeds)}")
@@ -266,7 +252,7 @@ class Scenario(Section):
     seeds: Annotated[
         tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
         Field(strict=False, min_length=1),
-        BeforeValidator(_short_seeds),
+        BeforeValidator(_number_to_list),
         AfterValidator(_distinct),
     ] = (0,)
     """Everything is run once for each of these."""

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -163,11 +163,8 @@ def collected(
 
 
 def _figures(row: SweepRow, stream: str) -> dict[str, dict[str, float | None] | None]:
-    found = {figure.name: row.figure(figure, stream) for figure in FIGURES}
-    return {
-        name: None if one is None else {"mean": one.mean, "se": one.se}
-        for name, one in found.items()
-    }
+    found = ((figure.name, row.figure(figure, stream)) for figure in FIGURES)
+    return {name: None if one is None else asdict(one) for name, one in found}
 
 
 def _stream(report: Report, name: str) -> StreamReport | None:
