@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.examples import MODELS, ExamplesError, Samples, make_inputs
-from slacktide.examples.frames import KINDS, SIZE, frames, video
+from slacktide.examples.frames import SIZE, frames
 from slacktide.examples.sentences import (
     CLS,
     LONGEST,
@@ -105,14 +104,3 @@ def test_frames_come_by_day_and_by_night() -> None:
     brightness = pictures.mean((1, 2, 3))
     assert brightness.min() < 40
     assert brightness.max() > 90
-
-
-def test_neighbouring_frames_of_a_video_are_alike() -> None:
-    pictures, labels = video(120, np.random.default_rng(7))
-    runs = [len(list(run)) for _, run in groupby(labels)]
-    assert len(runs) > 2
-    assert min(runs[:-1]) >= 5
-    assert labels.max() < len(KINDS)
-    step = np.abs(np.diff(pictures.astype(int), axis=0)).mean((1, 2, 3))
-    unrelated = np.abs(np.diff(frames(30, np.random.default_rng(8))[0].astype(int), axis=0))
-    assert np.median(step) < 0.5 * unrelated.mean()

@@ -9,13 +9,13 @@ import typer
 
 from slacktide.cli.flags import with_flags
 from slacktide.cli.output import (
-    FELL_SHORT,
     can_write,
     console,
     fail,
     option,
     print_json,
     progress_bar,
+    require_goodput,
     write_page,
 )
 from slacktide.load import LoadError, Progress, build_spec, run_load_sync
@@ -72,7 +72,7 @@ def load(
     try:
         spec = build_spec(target, **flags)
         with progress_bar(shown=not json) as move:
-            report = run_load_sync(spec, lambda at: move(_share(at), _standing(at)))
+            report = run_load_sync(spec, lambda at: move(at.elapsed_s / at.length_s, _standing(at)))
     except LoadError as error:
         fail(str(error))
     write_page("--html", html, lambda: page(report))
@@ -80,13 +80,7 @@ def load(
         print_json(report.to_dict())
     else:
         console().print(render(report))
-    if min_goodput is not None and report.goodput < min_goodput:
-        reached, wanted = percent(report.goodput), percent(min_goodput)
-        fail(f"goodput {reached} falls short of the {wanted} of --min-goodput", FELL_SHORT)
-
-
-def _share(at: Progress) -> float:
-    return at.elapsed_s / at.length_s
+    require_goodput(report.goodput, min_goodput)
 
 
 def _standing(at: Progress) -> str:

@@ -14,11 +14,6 @@ models = typer.Typer(
 )
 
 
-@models.callback()
-def _root() -> None:
-    """Make example models; check a repository."""
-
-
 @models.command()
 def make(
     directory: Annotated[Path, typer.Argument(help="Folder to make the models in.")],
@@ -85,12 +80,7 @@ def check(
     except RepositoryError as error:
         fail(str(error))
     if json:
-        print_json(
-            [
-                {"model": f.model, "severity": f.severity.value, "message": f.message}
-                for f in findings
-            ]
-        )
+        print_json(findings)
     else:
         for finding in findings:
             typer.echo(f"{finding.severity.value}: {finding.model}: {finding.message}")

@@ -21,27 +21,9 @@ FELL_SHORT = 1
 BAD_USAGE = 2
 
 
-def option(
-    panel: str,
-    help: str,
-    *names: str,
-    metavar: str | None = None,
-    min: float | None = None,
-    max: float | None = None,
-    envvar: str | None = None,
-    show_default: bool = True,
-) -> Any:
+def option(panel: str, help: str, *names: str, **more: Any) -> Any:
     """An option in a panel of the help; `names` where it is not called like its parameter."""
-    return typer.Option(
-        *names,
-        help=help,
-        rich_help_panel=panel,
-        metavar=metavar,
-        min=min,
-        max=max,
-        envvar=envvar,
-        show_default=show_default,
-    )
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
 
 
 def console() -> Console:
@@ -55,6 +37,25 @@ def fail(message: str, code: int = BAD_USAGE) -> NoReturn:
     """Say what is wrong on stderr, and end."""
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(code)
+
+
+def seconds_of(flag: str, text: str) -> float:
+    """The duration that a flag states. Ends the program if it is none."""
+    from slacktide.domain.units import parse_seconds
+
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        fail(f"{flag}: {error}")
+
+
+def require_goodput(reached: float, wanted: float | None, of: str = "") -> None:
+    """Fail if less than the share that `--min-goodput` states was answered on time."""
+    from slacktide.reports.table import percent
+
+    if wanted is not None and reached < wanted:
+        short = f"falls short of the {percent(wanted)} of --min-goodput"
+        fail(f"goodput {percent(reached)}{of} {short}", FELL_SHORT)
 
 
 def require_plots(what: str) -> None:

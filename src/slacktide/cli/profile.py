@@ -15,9 +15,9 @@ from slacktide.cli.output import (
     fail,
     print_json,
     progress_bar,
+    seconds_of,
     write_page,
 )
-from slacktide.domain.units import parse_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,14 +78,12 @@ def profile(
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import profile_page
 
-    try:
-        seconds = parse_seconds(budget)
-    except ValueError as error:
-        fail(f"--budget: {error}")
+    seconds = seconds_of("--budget", budget)
     can_write({"--plot": plot}, page="--plot")
     folder = model.resolve()
     usable = tuple(available_cores())
-    counts = sorted(set(cores)) if cores else _doubling(len(usable))
+    doubling = {1 << power for power in range(len(usable).bit_length())}
+    counts = sorted(set(cores or doubling | {len(usable)}))
     if counts[-1] > len(usable):
         fail(f"--cores: expected at most {len(usable)}, got {counts[-1]}")
     try:
@@ -168,16 +166,6 @@ def _print(out: Console, title: str, table: LatencyTable) -> None:
         bars.add_row(*cells, *(Bar(1.0, 0.0, part, width=16) for part in (length, modelled)))
     out.print(bars)
     out.print(show.FIT_FOOTNOTE)
-
-
-def _doubling(most: int) -> list[int]:
-    """1, 2, 4, … and `most`."""
-    counts = []
-    count = 1
-    while count < most:
-        counts.append(count)
-        count *= 2
-    return [*counts, most]
 
 
 def _sessions_line(sessions: Sequence[SessionSize]) -> str:

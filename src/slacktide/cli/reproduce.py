@@ -106,11 +106,11 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     if paper.setting:
         about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
         yield made("setting", Settings, about, Settings.BOTH)
-    number: dict[str, Any] = {"min": 1, "metavar": "N", "show_default": False}
+    number: dict[str, Any] = {"min": 1, "metavar": "N"}
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
     yield option("quick", bool, paper.quick)
     yield option("seeds", int | None, paper.seeds, **number)
-    yield option("data", Path | None, paper.data, metavar="DIR", show_default=False)
+    yield option("data", Path | None, paper.data, metavar="DIR")
     yield option("jobs", int | None, "Processes; default: one for each core.", **number)
     yield option(
         "state",
@@ -118,7 +118,6 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
         "File that keeps every finished run, so that it is not run again; "
         "default: in the user's cache folder.",
         metavar="FILE",
-        show_default=False,
     )
     yield option("fresh", bool, "Discard the results in the state file.")
     yield option("check", bool, "Exit 1 if a goal is missed.", _REPORT)

@@ -18,9 +18,10 @@ from slacktide.cli.output import (
     option,
     print_json,
     progress_bar,
+    require_goodput,
+    seconds_of,
     write_page,
 )
-from slacktide.domain.units import parse_seconds
 
 if TYPE_CHECKING:
     from slacktide.load.report import Report
@@ -42,9 +43,7 @@ def simulate(
     scenario: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[SCENARIO.yaml]",
-            help="The scenario file; none with --replay or --predict.",
-            show_default=False,
+            metavar="[SCENARIO.yaml]", help="The scenario file; none with --replay or --predict."
         ),
     ] = None,
     set_: Annotated[
@@ -68,21 +67,10 @@ def simulate(
     ] = False,
     seed: Annotated[
         list[int] | None,
-        option(
-            _WHAT,
-            "Replaces the scenario's seeds. May be given several times.",
-            metavar="N",
-            show_default=False,
-        ),
+        option(_WHAT, "Replaces the scenario's seeds. May be given several times.", metavar="N"),
     ] = None,
     duration: Annotated[
-        str | None,
-        option(
-            _WHAT,
-            "Replaces the scenario's duration.",
-            metavar="TIME",
-            show_default=False,
-        ),
+        str | None, option(_WHAT, "Replaces the scenario's duration.", metavar="TIME")
     ] = None,
     jobs: Annotated[
         int | None,
@@ -93,15 +81,12 @@ def simulate(
             "-j",
             min=1,
             metavar="N",
-            show_default=False,
         ),
     ] = None,
     csv: Annotated[
         Path | None,
         option(
-            _REPORT,
-            "Write the figures as CSV, a line for each cell and stream.",
-            metavar="FILE",
+            _REPORT, "Write the figures as CSV, a line for each cell and stream.", metavar="FILE"
         ),
     ] = None,
     html: Annotated[
@@ -138,9 +123,7 @@ def simulate(
     decisions: Annotated[
         bool,
         option(
-            _RECORDING,
-            "With --replay: explain each batch and each dropped request.",
-            "--decisions",
+            _RECORDING, "With --replay: explain each batch and each dropped request.", "--decisions"
         ),
     ] = False,
     request: Annotated[
@@ -149,7 +132,6 @@ def simulate(
             _RECORDING,
             "With --replay: explain only the decisions about this request.",
             metavar="ID",
-            show_default=False,
         ),
     ] = None,
     predict: Annotated[
@@ -184,6 +166,7 @@ def simulate(
 
     Example: slacktide simulate --predict server.rec --after 30s
     """
+    known = frozenset(parameter.name or "" for parameter in context.command.params)
     if replay is not None or predict is not None:
         from slacktide.models.plugins import admit_all, offer_entry_points
 
@@ -193,25 +176,25 @@ def simulate(
     if replay is not None:
         from slacktide.cli.recordings import replay_recording
 
-        _refuse(context, _known(context) - _OF_REPLAY, "--replay")
+        _refuse(context, known - _OF_REPLAY, "--replay")
         raise typer.Exit(replay_recording(replay, decisions=decisions, request=request, json=json))
     if predict is not None:
         from slacktide.cli.recordings import predict_recording
 
-        _refuse(context, _known(context) - _OF_PREDICT, "--predict")
-        raise typer.Exit(
-            predict_recording(predict, after=_seconds(after), seeds=seed or (), json=json)
-        )
+        _refuse(context, known - _OF_PREDICT, "--predict")
+        begin = seconds_of("--after", after)
+        raise typer.Exit(predict_recording(predict, after=begin, seeds=seed or (), json=json))
     if scenario is None:
         fail("SCENARIO.yaml: expected a scenario, --replay FILE or --predict FILE")
     _refuse(context, (_OF_REPLAY | _OF_PREDICT) - {"seed", "json", "allow_imports"}, "a scenario")
+    from slacktide.reports import page, render, render_sweep, sweep_page
     from slacktide.simulation.scenario import ScenarioError, build, read_scenario
 
     can_write({"--html": html, "--csv": csv, "--requests": requests})
+    keys = [*(set_ or ()), *([] if duration is None else [f"duration={duration}"])]
+    keys += [f"seeds={seed}"] if seed else []
     try:
-        cells = read_scenario(
-            scenario, [*(set_ or ()), *_flags(seed, duration)], imports=allow_imports
-        )
+        cells = read_scenario(scenario, keys, imports=allow_imports)
         for cell in cells:  # all that can be wrong is found before anything is run
             build(cell)
         single = len(cells) == 1 and len(cells[0].scenario.seeds) == 1
@@ -225,17 +208,16 @@ def simulate(
     if not sweep.rows:
         fail("interrupted before the first result", FELL_SHORT)
     report = sweep.rows[0].reports[0] if single else None
-    _write(sweep, report, csv=csv, html=html)
-    _show(sweep, report, json=json)
+    write_page("--csv", csv, sweep.to_csv)
+    write_page("--html", html, lambda: sweep_page(sweep) if report is None else page(report))
+    if json:
+        print_json(sweep.to_dict() if report is None else report.to_dict())
+    else:
+        console().print(render_sweep(sweep) if report is None else render(report))
     if sweep.interrupted:
         fail("interrupted", FELL_SHORT)
-    if min_goodput is not None:
-        _judge(sweep, min_goodput)
-
-
-def _known(context: typer.Context) -> frozenset[str]:
-    """The names of all parameters."""
-    return frozenset(parameter.name or "" for parameter in context.command.params)
+    worst = min(sweep.rows, key=lambda row: row.goodput.mean)
+    require_goodput(worst.goodput.mean, min_goodput, f" of {worst.name!r}")
 
 
 def _refuse(context: typer.Context, names: frozenset[str], what: str) -> None:
@@ -249,19 +231,6 @@ def _refuse(context: typer.Context, names: frozenset[str], what: str) -> None:
             if given is not None and given.name == "COMMANDLINE":
                 flag = "SCENARIO.yaml" if parameter.name == "scenario" else parameter.opts[0]
                 fail(f"{flag} has no effect with {what}: leave it out")
-
-
-def _seconds(after: str) -> float:
-    try:
-        return parse_seconds(after)
-    except ValueError as error:
-        fail(f"--after: {error}")
-
-
-def _flags(seeds: Sequence[int] | None, duration: str | None) -> list[str]:
-    """The flags that stand for keys of the scenario."""
-    made = [] if duration is None else [f"duration={duration}"]
-    return [*made, f"seeds=[{', '.join(map(str, seeds))}]"] if seeds else made
 
 
 def _run(
@@ -279,36 +248,29 @@ def _run(
         task_of,
     )
 
-    places = [
-        (number, index)
+    runs = {
+        (number, index): (cell, seed)
         for number, cell in enumerate(cells)
-        for index in range(len(cell.scenario.seeds))
-    ]
-    jobs = min(jobs or len(os.sched_getaffinity(0)), len(places))
+        for index, seed in enumerate(cell.scenario.seeds)
+    }
+    jobs = min(jobs or len(os.sched_getaffinity(0)), len(runs))
     reports: dict[tuple[int, int], Report] = {}
     interrupted = False
     with progress_bar(shown=not quiet) as move:
 
         def standing(under_way: float = 0.0) -> None:
             done = len(reports) + under_way
-            move(done / len(places), f"{len(reports)} of {len(places)} runs")
+            move(done / len(runs), f"{len(reports)} of {len(runs)} runs")
 
         standing()
         try:
             if jobs == 1:
                 gc.freeze()  # what imports left is not looked through again: a twentieth faster
-                for number, index in places:
-                    cell = cells[number]
-                    seed = cell.scenario.seeds[index]
-                    reports[number, index] = run_cell(
-                        cell, seed, progress=standing, requests=requests
-                    )
+                for place, run in runs.items():
+                    reports[place] = run_cell(*run, progress=standing, requests=requests)
                     standing()
             else:
-                tasks = [
-                    (place, task_of(cells[place[0]], cells[place[0]].scenario.seeds[place[1]]))
-                    for place in places
-                ]
+                tasks = [(place, task_of(*run)) for place, run in runs.items()]
                 for place, document in done_in_processes(run_task, tasks, jobs=jobs):
                     reports[place] = Report.from_dict(document)
                     standing()
@@ -316,34 +278,3 @@ def _run(
             interrupted = True
     sweep = collected(cells[0].scenario.title, [cell.labels for cell in cells], reports)
     return replace(sweep, interrupted=interrupted)
-
-
-def _write(sweep: Sweep, report: Report | None, *, csv: Path | None, html: Path | None) -> None:
-    """The files that were asked for."""
-    from slacktide.reports import page, sweep_page
-
-    write_page("--csv", csv, sweep.to_csv)
-    write_page("--html", html, lambda: sweep_page(sweep) if report is None else page(report))
-
-
-def _show(sweep: Sweep, report: Report | None, *, json: bool) -> None:
-    from slacktide.reports import render, render_sweep
-
-    if json:
-        print_json(report.to_dict() if report is not None else sweep.to_dict())
-    else:
-        console().print(render(report) if report is not None else render_sweep(sweep))
-
-
-def _judge(sweep: Sweep, wanted: float) -> None:
-    """Fail if a cell falls short."""
-    from slacktide.reports.table import percent
-
-    worst = min(sweep.rows, key=lambda row: row.goodput.mean)
-    if worst.goodput.mean < wanted:
-        reached = percent(worst.goodput.mean)
-        fail(
-            f"goodput {reached} of {worst.name!r} falls short of the {percent(wanted)} of "
-            "--min-goodput",
-            FELL_SHORT,
-        )

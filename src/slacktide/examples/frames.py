@@ -8,8 +8,7 @@ as in real video. Everything is NumPy on a small canvas: about a millisecond a f
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -58,33 +57,6 @@ def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int6
     for i, kind in enumerate(labels):
         out[i] = render(_scene(int(kind), rng), rng)
     return out, labels
-
-
-def video(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
-    """Frames of one street in succession, shapes as of `frames`: road users drive through.
-
-    Labels come in runs, as a camera would see them: each is held for as long as its road user
-    takes to drive through, an empty street for 5 to 40 frames.
-    """
-    out = np.empty((count, 3, SIZE, SIZE), np.uint8)
-    labels = np.empty(count, np.int64)
-    for i, scene in zip(range(count), _drive(rng), strict=False):
-        out[i], labels[i] = render(scene, rng), scene.kind
-    return out, labels
-
-
-def _drive(rng: np.random.Generator) -> Iterator[Scene]:
-    """Scenes of one street at one time of day without end, neighbours alike."""
-    street = _scene(0, rng)
-    while True:
-        new = _scene(int(rng.integers(len(KINDS))), rng)
-        new = replace(
-            new, street=street.street, daylight=street.daylight, fog=street.fog, post=street.post
-        )
-        steps = int(rng.integers(5, 41))
-        start, stop = (_LEFT, _RIGHT) if new.heading > 0 else (_RIGHT, _LEFT)
-        for x in np.linspace(start, stop, steps):
-            yield replace(new, x=float(x))
 
 
 def _scene(kind: int, rng: np.random.Generator) -> Scene:
