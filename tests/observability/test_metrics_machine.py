@@ -10,10 +10,11 @@ import pytest
 from prometheus_client import ProcessCollector
 
 from slacktide.observability.metrics.families import Family, plain, write
-from slacktide.observability.metrics.nvml import Gpu, Nvml
 from slacktide.observability.metrics.usage import (
+    Gpu,
     Machine,
     Memory,
+    Nvml,
     WorkerUsage,
     process_families,
     usage_of,

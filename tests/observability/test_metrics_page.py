@@ -44,9 +44,9 @@ from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
 from slacktide.observability.metrics.families import OLD_NAMES
-from slacktide.observability.metrics.nvml import Gpu
-from slacktide.observability.metrics.scaling import CONDITIONS
+from slacktide.observability.metrics.own import CONDITIONS
 from slacktide.observability.metrics.triton import FAILURES, failure_of
+from slacktide.observability.metrics.usage import Gpu
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime

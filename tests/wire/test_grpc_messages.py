@@ -28,7 +28,7 @@ from slacktide.wire.proto.messages import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from slacktide.wire.typed_contents import CONTENTS_FIELD
+from slacktide.wire.raw_tensors import CONTENTS_FIELD
 
 NUMERIC = [datatype for datatype in Datatype if datatype is not Datatype.BYTES]
 
@@ -292,8 +292,14 @@ def test_a_tensor_without_elements_needs_no_contents():
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (typed("INT8", [1], int_contents=[128]), "expected -128 to 127 for INT8, got 128"),
-        (typed("UINT16", [1], uint_contents=[65536]), "expected 0 to 65535 for UINT16"),
+        (
+            typed("INT8", [1], int_contents=[128]),
+            "expected integers from -128 to 127 for INT8, got 128",
+        ),
+        (
+            typed("UINT16", [1], uint_contents=[65536]),
+            "expected integers from 0 to 65535 for UINT16",
+        ),
         (typed("FP32", [2], fp32_contents=[1.0]), "fp32_contents: expected 2 values, got 1"),
         (typed("FP32", [1], fp64_contents=[1.0]), "expected fp32_contents for FP32"),
         (typed("FP16", [1], fp32_contents=[1.0]), "raw_input_contents for FP16"),

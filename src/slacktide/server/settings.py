@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,11 +21,13 @@ from slacktide.frontends.settings import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
 
-_LISTEN = "Addresses"
-_MODELS = "How models run"
-_LIMITS = "Limits and timeouts"
-_ACCESS = "Access"
-_SEEN = "Logs, traces, recordings"
+_listen = partial(option, panel="Addresses")
+_model = partial(option, panel="How models run")
+_limit = partial(option, panel="Limits and timeouts")
+_size = partial(_limit, unit=BYTES, above=0)
+_time = partial(_limit, unit=SECONDS)
+_access = partial(option, panel="Access")
+_seen = partial(option, panel="Logs, traces, recordings")
 _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 
 
@@ -32,180 +35,113 @@ _PORT: Mapping[str, Any] = {"unit": PORT, "least": 0, "most": 65535}
 class ServerSettings(Options):
     """Everything but the models. Seconds and bytes. Raises OptionError for what cannot be."""
 
-    host: str = option("127.0.0.1", "Address to listen on.", panel=_LISTEN, metavar="ADDRESS")
-    http_port: int | None = option(
-        8000, "HTTP port; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
-    )
-    grpc_port: int | None = option(
-        8001, "gRPC port; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
-    )
-    metrics_port: int | None = option(
-        8002, "Port for metrics; 0: a free one; -1: none.", panel=_LISTEN, **_PORT
-    )
-    control_port: int | None = option(
+    host: str = _listen("127.0.0.1", "Address to listen on.", metavar="ADDRESS")
+    http_port: int | None = _listen(8000, "HTTP port; 0: a free one; -1: none.", **_PORT)
+    grpc_port: int | None = _listen(8001, "gRPC port; 0: a free one; -1: none.", **_PORT)
+    metrics_port: int | None = _listen(8002, "Port for metrics; 0: a free one; -1: none.", **_PORT)
+    control_port: int | None = _access(
         None,
         "HTTP port for loading and unloading only, token optional; 0: a free one; default: none.",
-        panel=_ACCESS,
         **_PORT,
     )
-    control_host: str = option(
-        "127.0.0.1", "Address of the control port.", panel=_ACCESS, metavar="ADDRESS"
-    )
-    allowed_hosts: tuple[str, ...] = option(
+    control_host: str = _access("127.0.0.1", "Address of the control port.", metavar="ADDRESS")
+    allowed_hosts: tuple[str, ...] = _access(
         (),
         "Further names accepted in Host, without port, comma-separated; checked on a loopback "
         "address, and elsewhere if any are given.",
-        panel=_ACCESS,
         metavar="NAMES",
     )
-    allowed_origins: tuple[str, ...] = option(
-        (),
-        "Origins of web pages that may use it, comma-separated.",
-        panel=_ACCESS,
-        metavar="ORIGINS",
+    allowed_origins: tuple[str, ...] = _access(
+        (), "Origins of web pages that may use it, comma-separated.", metavar="ORIGINS"
     )
-    cores: int | None = option(
-        None,
-        "Most cores that models use; default: all this process may use.",
-        panel=_MODELS,
-        least=1,
+    cores: int | None = _model(
+        None, "Most cores that models use; default: all this process may use.", least=1
     )
-    allow_fewer_cores: bool = option(
-        False,
-        "If a model asks for more cores than the server has, serve it with those and warn.",
-        panel=_MODELS,
+    allow_fewer_cores: bool = _model(
+        False, "If a model asks for more cores than the server has, serve it with those and warn."
     )
-    cpu_allocator: CpuAllocatorName = option(
+    cpu_allocator: CpuAllocatorName = _model(
         "affinity",
         "How workers get their cores: affinity, cgroup (also a quota, where writable) or "
         "kubernetes (the server's own pod is resized first).",
-        panel=_MODELS,
         metavar="NAME",
     )
-    core_share: float = option(
+    core_share: float = _model(
         1.0,
         "With --cpu-allocator cgroup: share of each of its cores that a worker gets.",
-        panel=_MODELS,
         unit=SHARE,
         least=0.1,
         most=1.0,
     )
-    pod_overhead: int = option(
+    pod_overhead: int = _model(
         500,
         "With --cpu-allocator kubernetes: CPU of the pod for the server's own event loop.",
-        panel=_MODELS,
         metavar="MILLICORES",
         least=0,
     )
-    scheduler: str | None = option(
+    scheduler: str | None = _model(
         None,
         "One scheduler for every model, whatever its settings: a name, or module:Class.",
-        panel=_MODELS,
         metavar="NAME",
     )
-    scheduler_options: Mapping[str, object] = option(
+    scheduler_options: Mapping[str, object] = _model(
         {},
         "KEY=VALUE for --scheduler; may be given several times.",
-        panel=_MODELS,
         flag="scheduler-option",
         metavar="KEY=VALUE",
         repeated=True,
     )
-    state_dir: Path | None = option(
-        None,
-        "Folder for profiles and uploads if the repository is read-only.",
-        panel=_MODELS,
-        metavar="DIR",
+    state_dir: Path | None = _model(
+        None, "Folder for profiles and uploads if the repository is read-only.", metavar="DIR"
     )
-    profile_budget_s: float = option(
-        2.0,
-        "Time to measure a version that has no stored profile.",
-        panel=_MODELS,
-        unit=SECONDS,
-        above=0,
+    profile_budget_s: float = _model(
+        2.0, "Time to measure a version that has no stored profile.", unit=SECONDS, above=0
     )
-    memory_limit: int = option(
-        2048 * MIB,
-        "Memory for payloads of requests in flight, all models together.",
-        panel=_LIMITS,
-        unit=BYTES,
-        above=0,
+    memory_limit: int = _size(
+        2048 * MIB, "Memory for payloads of requests in flight, all models together."
     )
-    client_memory_limit: int | None = option(
-        None,
-        "The same for one client address; default: half of --memory-limit.",
-        panel=_LIMITS,
-        unit=BYTES,
-        above=0,
+    client_memory_limit: int | None = _size(
+        None, "The same for one client address; default: half of --memory-limit."
     )
-    max_in_flight_per_client: int | None = option(
-        None, "Most requests in flight of one client address.", panel=_LIMITS, least=1
+    max_in_flight_per_client: int | None = _limit(
+        None, "Most requests in flight of one client address.", least=1
     )
-    max_connections: int = option(4096, "Most connections per port.", panel=_LIMITS, least=1)
-    max_request_bytes: int = option(
-        64 * MIB,
-        "Largest request body, as sent and as inflated.",
-        panel=_LIMITS,
-        flag="max-request-size",
-        unit=BYTES,
-        above=0,
+    max_connections: int = _limit(4096, "Most connections per port.", least=1)
+    max_request_bytes: int = _size(
+        64 * MIB, "Largest request body, as sent and as inflated.", flag="max-request-size"
     )
-    header_timeout_s: float = option(
-        10.0, "Longest wait for a request's headers.", panel=_LIMITS, unit=SECONDS, above=0
+    header_timeout_s: float = _time(10.0, "Longest wait for a request's headers.", above=0)
+    body_timeout_s: float = _time(
+        30.0, "Longest wait for a request's body, beyond the time that its size allows.", above=0
     )
-    body_timeout_s: float = option(
-        30.0,
-        "Longest wait for a request's body, beyond the time that its size allows.",
-        panel=_LIMITS,
-        unit=SECONDS,
-        above=0,
+    idle_timeout_s: float = _time(75.0, "Longest time that a connection may be idle.", above=0)
+    drain_delay_s: float = _time(
+        0.0, "On SIGTERM: time from failing readiness to closing the ports.", least=0
     )
-    idle_timeout_s: float = option(
-        75.0, "Longest time that a connection may be idle.", panel=_LIMITS, unit=SECONDS, above=0
+    drain_timeout_s: float = _time(
+        30.0, "After that: longest wait for requests in flight.", least=0
     )
-    drain_delay_s: float = option(
-        0.0,
-        "On SIGTERM: time from failing readiness to closing the ports.",
-        panel=_LIMITS,
-        unit=SECONDS,
-        least=0,
-    )
-    drain_timeout_s: float = option(
-        30.0,
-        "After that: longest wait for requests in flight.",
-        panel=_LIMITS,
-        unit=SECONDS,
-        least=0,
-    )
-    allow_control: bool = option(
+    allow_control: bool = _access(
         False,
         "Let clients load and unload models on all ports; needs --token-file, or applies to "
         "--control-port only.",
-        panel=_ACCESS,
     )
-    allow_uploads: bool = option(False, "Let load calls contain model files.", panel=_ACCESS)
-    triton_strict: bool = option(
-        False,
-        "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE).",
-        panel=_MODELS,
+    allow_uploads: bool = _access(False, "Let load calls contain model files.")
+    triton_strict: bool = _model(
+        False, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."
     )
-    token_file: Path | None = option(
-        None, "File with the bearer token that calls must carry.", panel=_ACCESS
-    )
+    token_file: Path | None = _access(None, "File with the bearer token that calls must carry.")
     tls: TlsFiles | None = None
-    access_log: bool = option(False, "Log a line for each request.", panel=_SEEN)
-    trace_endpoint: str | None = option(
-        None, "OTLP/HTTP endpoint for traces (extra 'otel').", panel=_SEEN, metavar="URL"
+    access_log: bool = _seen(False, "Log a line for each request.")
+    trace_endpoint: str | None = _seen(
+        None, "OTLP/HTTP endpoint for traces (extra 'otel').", metavar="URL"
     )
-    record: Path | None = option(
-        None,
-        "Record the engine's events and commands, for `slacktide simulate --replay`.",
-        panel=_SEEN,
+    record: Path | None = _seen(
+        None, "Record the engine's events and commands, for `slacktide simulate --replay`."
     )
-    record_limit: int = option(
+    record_limit: int = _seen(
         1024 * MIB,
         "Size at which FILE is renamed to FILE.1 and a new FILE begins.",
-        panel=_SEEN,
         unit=BYTES,
         least=MIB,
     )

@@ -34,8 +34,7 @@ from slacktide.wire.proto.messages import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of
-from slacktide.wire.typed_contents import raw_contents
+from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, raw_contents
 
 MODEL_NAME = 1
 ID = 3

@@ -1,4 +1,4 @@
-"""Tensor data between its JSON form and raw little-endian bytes.
+"""Tensor data between its JSON form, or gRPC's typed contents, and raw little-endian bytes.
 
 JSON data may be flat or nested, row-major. Values must be exactly of the tensor's type: 1.0 is no
 integer, true is no number, 300 is no UINT8. Python floats and JSON integers both make floats.
@@ -7,6 +7,9 @@ JSON; in answers they are written as numbers.
 
 Work per element is done in C throughout (NumPy, `set(map(type, …))`, `chain.from_iterable`), except
 for strings of unequal length, whose layout can only be walked.
+
+A gRPC client without raw buffers may list values in `InferTensorContents`; there is one list for
+several datatypes, so values are checked against the range of the one that was named.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import math
 import struct
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -131,13 +134,7 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
         return encode_strings([text.encode() for text in flat])
     if datatype.is_float:
         return _floats(flat, datatype, field)
-    try:
-        return np.array(flat, datatype.dtype).tobytes()
-    except OverflowError:
-        limits = np.iinfo(cast("np.dtype[np.integer[Any]]", datatype.dtype))
-        stranger = next(value for value in flat if not limits.min <= value <= limits.max)
-        expected = f"integers from {limits.min} to {limits.max} for {datatype.wire_name}"
-        raise BadField(field, expected, stranger) from None
+    return _exact(flat, datatype, field)
 
 
 def to_json(data: bytes, datatype: Datatype, shape: tuple[int, ...]) -> object | None:
@@ -195,3 +192,57 @@ _JSON_TYPES: dict[Datatype, tuple[frozenset[type], str]] = {
     Datatype.FP64: (frozenset((int, float)), "numbers"),
     Datatype.BYTES: (frozenset((str,)), "strings"),
 }
+
+if TYPE_CHECKING:
+    from slacktide.wire.proto.messages import InferTensorContents
+
+CONTENTS_FIELD: dict[Datatype, str] = {
+    Datatype.BOOL: "bool_contents",
+    Datatype.INT8: "int_contents",
+    Datatype.INT16: "int_contents",
+    Datatype.INT32: "int_contents",
+    Datatype.INT64: "int64_contents",
+    Datatype.UINT8: "uint_contents",
+    Datatype.UINT16: "uint_contents",
+    Datatype.UINT32: "uint_contents",
+    Datatype.UINT64: "uint64_contents",
+    Datatype.FP32: "fp32_contents",
+    Datatype.FP64: "fp64_contents",
+    Datatype.BYTES: "bytes_contents",
+}
+"""The list that carries each datatype."""
+
+
+def raw_contents(
+    contents: InferTensorContents, datatype: Datatype, shape: tuple[int, ...], field: str
+) -> bytes:
+    """The raw bytes of typed `contents`. Raises BadField naming `field`.
+
+    `field` is how the client knows this tensor, such as `inputs[0]`.
+    """
+    wanted = CONTENTS_FIELD.get(datatype)
+    if wanted is None:
+        name = datatype.wire_name
+        raise BadField(f"{field}.contents", f"raw_input_contents for {name}", "typed contents")
+    for descriptor, _ in contents.ListFields():
+        if descriptor.name != wanted:
+            expected = f"{wanted} for {datatype.wire_name}"
+            raise BadField(f"{field}.contents", expected, descriptor.name)
+    values = getattr(contents, wanted)
+    elements = math.prod(shape)
+    if len(values) != elements:
+        raise BadField(f"{field}.contents.{wanted}", f"{elements} values", len(values))
+    if datatype is Datatype.BYTES:
+        return encode_strings(values)
+    return _exact(list(values), datatype, f"{field}.contents.{wanted}")
+
+
+def _exact(values: list[Any], datatype: Datatype, field: str) -> bytes:
+    try:
+        # NumPy refuses a Python integer that its type cannot hold.
+        return np.array(values, datatype.dtype).tobytes()
+    except OverflowError:
+        limits = np.iinfo(cast("np.dtype[np.integer[Any]]", datatype.dtype))
+        stranger = next(value for value in values if not limits.min <= value <= limits.max)
+        expected = f"integers from {limits.min} to {limits.max} for {datatype.wire_name}"
+        raise BadField(field, expected, stranger) from None

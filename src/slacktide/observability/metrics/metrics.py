@@ -13,15 +13,23 @@ from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import OLD_NAMES, Family, write
-from slacktide.observability.metrics.nvml import Nvml, open_nvml
 from slacktide.observability.metrics.own import (
+    pod_families,
     recording_families,
+    scaling_families,
     server_families,
+    session_families,
     version_families,
 )
-from slacktide.observability.metrics.scaling import pod_families, scaling_families, session_families
 from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
-from slacktide.observability.metrics.usage import Machine, Workers, process_families, usage_of
+from slacktide.observability.metrics.usage import (
+    Machine,
+    Nvml,
+    Workers,
+    open_nvml,
+    process_families,
+    usage_of,
+)
 from slacktide.observability.metrics.view import look
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.recording import Recorder
