@@ -12,12 +12,12 @@ from slacktide.domain.tensors import Datatype
 from slacktide.wire.bulk_fields import encode_varint, put_bulk, take_bulk
 from slacktide.wire.calls import InferCall, InferReply, InputTensor, OutputValue
 from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.grpc_messages import (
     decode_response,
     encode_call,
     encode_reply,
     encode_stream_error,
-    encode_stream_reply,
     read_parameters,
     read_request,
     write_parameters,
@@ -100,7 +100,7 @@ def test_a_reply_survives_the_wire(outputs, extra, id):
     plain = ModelInferResponse.FromString(encode_reply(reply))
     assert [output.name for output in plain.outputs] == [value.name for value in values]
     assert list(plain.raw_output_contents) == [value.data for value in values]
-    stream = ModelStreamInferResponse.FromString(encode_stream_reply(reply))
+    stream = ModelStreamInferResponse.FromString(GrpcCodec().encode_stream_reply(reply))
     assert stream.error_message == ""
     assert stream.infer_response.parameters.pop("triton_final_response").bool_param
     assert stream.infer_response == plain

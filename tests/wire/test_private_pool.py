@@ -5,24 +5,19 @@ from __future__ import annotations
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor
 
-from slacktide.wire.proto.private_pool import PrivatePool, descriptors, private_pool
+from slacktide.wire.proto.messages import message_class
 
 
 def test_our_classes_do_not_enter_the_default_pool() -> None:
-    ours = private_pool().message("inference.ModelConfig")
+    ours = message_class("inference.ModelConfig")
     assert ours.DESCRIPTOR.file.pool is not descriptor_pool.Default()
-    assert ours is private_pool().message("inference.ModelConfig")
-
-
-def test_a_file_named_twice_is_taken_once() -> None:
-    once = descriptors()
-    assert PrivatePool(once, once).message("inference.ModelConfig").DESCRIPTOR.name == "ModelConfig"
+    assert ours is message_class("inference.ModelConfig")
 
 
 def test_names_numbers_and_types_are_those_of_the_stock_client() -> None:
     from tritonclient.grpc import model_config_pb2
 
-    ours = _facts(private_pool().message("inference.ModelConfig").DESCRIPTOR, {})
+    ours = _facts(message_class("inference.ModelConfig").DESCRIPTOR, {})
     theirs = _facts(model_config_pb2.ModelConfig.DESCRIPTOR, {})
     assert len(ours) > 50
     assert ours == theirs

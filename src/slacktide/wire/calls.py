@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from slacktide.domain import Outcome
@@ -76,3 +77,11 @@ class InferReply:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Top-level response parameters (timing, where asked for)."""
     retry_after_s: float | None = None
+
+    def in_order(self, wanted: Sequence[str]) -> list[OutputValue]:
+        """The outputs as the client asked for them."""
+        outputs = self.outputs or []
+        if len(wanted) > 1:
+            rank = {name: place for place, name in enumerate(wanted)}
+            outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
+        return outputs

@@ -26,8 +26,6 @@ from slacktide.wire.grpc_messages import (
     RAW_OUTPUT_CONTENTS,
     RequestMessage,
     encode_reply,
-    encode_stream_reply,
-    in_order,
     in_stream,
     parse_head,
     read_parameters,
@@ -80,14 +78,10 @@ class GrpcCodec:
 
     def encode_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
         """See grpc_messages.encode_reply."""
-        if reply.parameters:  # timing: never the same twice
-            return encode_reply(reply, wanted)
         return b"".join(self._pieces(reply, wanted, {}))
 
     def encode_stream_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
-        """See grpc_messages.encode_stream_reply."""
-        if reply.parameters:
-            return encode_stream_reply(reply, wanted)
+        """The same as a serialized ModelStreamInferResponse."""
         return b"".join(in_stream(self._pieces(reply, wanted, {FINAL_RESPONSE: True})))
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
@@ -113,15 +107,18 @@ class GrpcCodec:
             self._meanings[head] = meaning
 
     def _pieces(
-        self, reply: InferReply, wanted: Sequence[str], parameters: Mapping[str, Parameter]
+        self, reply: InferReply, wanted: Sequence[str], parameters: dict[str, Parameter]
     ) -> list[Buffer]:
-        outputs = in_order(reply, wanted)
+        if reply.parameters:  # timing: never the same twice
+            whole = replace(reply, parameters={**reply.parameters, **parameters})
+            return [encode_reply(whole, wanted)]
+        outputs = reply.in_order(wanted)
         key: list[object] = [reply.model, reply.version, len(parameters)]
         for output in outputs:
             key += output.name, output.datatype.wire_name, output.shape, len(output.data)
         kept = self._reply_heads.get(tuple(key))
         if kept is None:
-            head = reply_head(replace(reply, id=""), outputs, parameters)
+            head = reply_head(replace(reply, id="", parameters=parameters), outputs)
             tags = tuple(_RAW_TAG + encode_varint(len(output.data)) for output in outputs)
             if len(self._reply_heads) >= MAX_ENTRIES:
                 self._reply_heads.clear()
@@ -156,7 +153,9 @@ class IncomingRequest:
             self._codec.learn(self._head, meaning, call)
             return call
         if len(raw) != len(meaning.inputs) or len(self.id) > MAX_ID:
-            return self._parsed().call(from_metadata)  # will say what is wrong
+            parsed = parse_head(self._head, raw)
+            parsed.head.id = self.id
+            return parsed.call(from_metadata)  # will say what is wrong
         inputs: list[InputTensor] = []
         for (name, datatype, shape, size), data in zip(meaning.inputs, raw, strict=True):
             if len(data) != size:
@@ -170,11 +169,6 @@ class IncomingRequest:
             list(meaning.outputs),
             {**from_metadata, **meaning.parameters},
         )
-
-    def _parsed(self) -> RequestMessage:
-        parsed = parse_head(self._head, self._raw)
-        parsed.head.id = self.id
-        return parsed
 
 
 def _text(data: memoryview) -> str:

@@ -1,6 +1,6 @@
 """gRPC messages ↔ protocol-neutral calls and answers.
 
-    server   read_request  → RequestMessage → .call(…)   encode_reply, encode_stream_reply, …
+    server   read_request  → RequestMessage → .call(…)   encode_reply, …
     client   encode_call                                 decode_response
 
 Reading is in two steps so that a server can still say which model a bad request was meant for.
@@ -27,7 +27,14 @@ from slacktide.wire.calls import (
     Parameter,
 )
 from slacktide.wire.errors import BadField, WireError
-from slacktide.wire.oip_json import MAX_ID, MAX_NAME, MAX_TENSORS
+from slacktide.wire.oip_json import (
+    MAX_ID,
+    MAX_TENSORS,
+    SHARED_MEMORY,
+    no_classification,
+    no_shared_memory,
+    take_name,
+)
 from slacktide.wire.proto.messages import (
     InferParameter,
     ModelInferRequest,
@@ -49,8 +56,6 @@ REASON = "reason"
 
 _INFER_RESPONSE_TAG = bytes((2 << 3 | 2,))  # ModelStreamInferResponse.infer_response
 _INT64_MAX = 2**63 - 1
-_SHARED_MEMORY = "shared_memory_region"
-_CLASSIFICATION = "classification"
 
 
 @dataclass(slots=True)
@@ -124,35 +129,15 @@ def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:
 
 def encode_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
     """A serialized ModelInferResponse of a reply that has outputs, in the order of `wanted`."""
-    outputs = in_order(reply, wanted)
+    outputs = reply.in_order(wanted)
     tensors = [output.data for output in outputs]
-    head = reply_head(reply, outputs, reply.parameters)
-    return b"".join(put_bulk(head, RAW_OUTPUT_CONTENTS, tensors))
+    return b"".join(put_bulk(reply_head(reply, outputs), RAW_OUTPUT_CONTENTS, tensors))
 
 
-def encode_stream_reply(reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
-    """The same as a serialized ModelStreamInferResponse."""
-    outputs = in_order(reply, wanted)
-    tensors = [output.data for output in outputs]
-    head = reply_head(reply, outputs, {**reply.parameters, FINAL_RESPONSE: True})
-    return b"".join(in_stream(put_bulk(head, RAW_OUTPUT_CONTENTS, tensors)))
-
-
-def in_order(reply: InferReply, wanted: Sequence[str]) -> list[OutputValue]:
-    """The outputs of a reply as the client asked for them."""
-    outputs = reply.outputs or []
-    if len(wanted) > 1:
-        rank = {name: place for place, name in enumerate(wanted)}
-        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
-    return outputs
-
-
-def reply_head(
-    reply: InferReply, outputs: Sequence[OutputValue], parameters: Mapping[str, Parameter]
-) -> bytes:
+def reply_head(reply: InferReply, outputs: Sequence[OutputValue]) -> bytes:
     """A ModelInferResponse without its tensors."""
     response = ModelInferResponse(model_name=reply.model, model_version=reply.version, id=reply.id)
-    write_parameters(parameters, response.parameters)
+    write_parameters(reply.parameters, response.parameters)
     for output in outputs:
         response.outputs.add(
             name=output.name, datatype=output.datatype.wire_name, shape=output.shape
@@ -245,9 +230,9 @@ def _inputs(head: ModelInferRequest, raw: list[memoryview]) -> list[InputTensor]
     names: set[str] = set()
     for index, tensor in enumerate(head.inputs):
         where = f"inputs[{index}]"
-        name = _name(tensor.name, where, names)
-        if tensor.parameters and _SHARED_MEMORY in tensor.parameters:
-            raise _no_shared_memory(where)
+        name = take_name(tensor.name, where, names)
+        if tensor.parameters and SHARED_MEMORY in tensor.parameters:
+            raise no_shared_memory(where)
         datatype = datatype_of(tensor.datatype, f"{where}.datatype")
         shape = check_shape(list(tensor.shape), f"{where}.shape")
         typed = tensor.contents.ListFields() if tensor.HasField("contents") else []
@@ -270,28 +255,10 @@ def _outputs(head: ModelInferRequest) -> list[str]:
     names: set[str] = set()
     for index, tensor in enumerate(head.outputs):
         where = f"outputs[{index}]"
-        wanted.append(_name(tensor.name, where, names))
+        wanted.append(take_name(tensor.name, where, names))
         if tensor.parameters:
-            if _SHARED_MEMORY in tensor.parameters:
-                raise _no_shared_memory(where)
-            if read_parameters(tensor.parameters).get(_CLASSIFICATION):
-                place = f"{where}.parameters.{_CLASSIFICATION}"
-                raise BadField(place, "no classification, which is not supported", "one")
+            if SHARED_MEMORY in tensor.parameters:
+                raise no_shared_memory(where)
+            if read_parameters(tensor.parameters).get("classification"):
+                raise no_classification(where, "one")
     return wanted
-
-
-def _name(name: str, where: str, names: set[str]) -> str:
-    if not 0 < len(name) <= MAX_NAME:
-        raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
-    if name in names:
-        raise BadField(f"{where}.name", "a name that comes once", name)
-    names.add(name)
-    return name
-
-
-def _no_shared_memory(field: str) -> BadField:
-    return BadField(
-        f"{field}.parameters.{_SHARED_MEMORY}",
-        "data in the message (shared memory is not supported)",
-        "a region",
-    )

@@ -28,7 +28,7 @@ LONG_VALUES = 16 * 1024
 MAX_REST = 64 * 1024
 """Most bytes of a long JSON text that are no data of tensors."""
 
-_SHARED_MEMORY = "shared_memory_region"
+SHARED_MEMORY = "shared_memory_region"
 _SCALARS = (bool, int, float, str)
 _NO_PARAMETERS: Mapping[str, Any] = {}
 
@@ -139,17 +139,15 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
     The list is empty if no output is binary. An output whose strings are not UTF-8 goes as binary
     even where JSON was asked for: JSON cannot say it.
     """
-    outputs = reply.outputs or []
-    if answer.order and len(outputs) > 1:
-        rank = {name: place for place, name in enumerate(answer.order)}
-        outputs = sorted(outputs, key=lambda output: rank.get(output.name, len(rank)))
     buffers: list[bytes] = []
     document: dict[str, Any] = {"model_name": reply.model, "model_version": reply.version}
     if reply.id:
         document["id"] = reply.id
     if reply.parameters:
         document["parameters"] = reply.parameters
-    document["outputs"] = [_describe(output, answer, buffers) for output in outputs]
+    document["outputs"] = [
+        _describe(output, answer, buffers) for output in reply.in_order(answer.order)
+    ]
     return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), buffers
 
 
@@ -204,7 +202,7 @@ def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:
         where = f"inputs[{index}]"
         if type(item) is not dict:
             raise BadField(where, "an object", item)
-        name = _name(item, where, names)
+        name = take_name(item.get("name"), where, names)
         datatype = datatype_of(item.get("datatype"), f"{where}.datatype")
         shape = check_shape(item.get("shape"), f"{where}.shape")
         size = _binary_size(item, where)
@@ -243,7 +241,7 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
         where = f"outputs[{index}]"
         if type(item) is not dict:
             raise BadField(where, "an object", item)
-        name = _name(item, where, names)
+        name = take_name(item.get("name"), where, names)
         answer.order.append(name)
         own = item.get("parameters")
         if not own:
@@ -251,11 +249,10 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
             continue
         if type(own) is not dict:
             raise BadField(f"{where}.parameters", "an object", own)
-        if _SHARED_MEMORY in own:
-            raise _no_shared_memory(where)
+        if SHARED_MEMORY in own:
+            raise no_shared_memory(where)
         if own.get("classification"):
-            place = f"{where}.parameters.classification"
-            raise BadField(place, "no classification, which is not supported", own)
+            raise no_classification(where, own)
         binary = own.get("binary_data", binary_default)
         if type(binary) is not bool:
             raise BadField(f"{where}.parameters.binary_data", "true or false", binary)
@@ -263,8 +260,8 @@ def _outputs(items: object, binary_default: bool) -> AnswerFormat:
     return answer
 
 
-def _name(item: dict[str, Any], where: str, names: set[str]) -> str:
-    name = item.get("name")
+def take_name(name: object, where: str, names: set[str]) -> str:
+    """The name of the tensor at `where`, which joins `names`. Raises BadField."""
     if type(name) is not str or not 0 < len(name) <= MAX_NAME:
         raise BadField(f"{where}.name", f"a name of at most {MAX_NAME} characters", name)
     if name in names:
@@ -280,8 +277,8 @@ def _binary_size(item: dict[str, Any], where: str) -> int | None:
         return None
     if type(own) is not dict:
         raise BadField(f"{where}.parameters", "an object", own)
-    if _SHARED_MEMORY in own:
-        raise _no_shared_memory(where)
+    if SHARED_MEMORY in own:
+        raise no_shared_memory(where)
     if "binary_data_size" not in own:
         return None
     size = own["binary_data_size"]
@@ -290,9 +287,15 @@ def _binary_size(item: dict[str, Any], where: str) -> int | None:
     return size
 
 
-def _no_shared_memory(where: str) -> WireError:
-    place = f"{where}.parameters.{_SHARED_MEMORY}"
-    return BadField(place, "data in the request (shared memory is not supported)", "a region")
+def no_shared_memory(where: str) -> WireError:
+    """The refusal of a tensor that names a region of shared memory."""
+    place = f"{where}.parameters.{SHARED_MEMORY}"
+    return BadField(place, "data in the message (shared memory is not supported)", "a region")
+
+
+def no_classification(where: str, got: object) -> WireError:
+    place = f"{where}.parameters.classification"
+    return BadField(place, "no classification, which is not supported", got)
 
 
 def _parameters(own: object, where: str) -> dict[str, Parameter]:

@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor
 from slacktide.models.repository.errors import RefusedFieldError
 from slacktide.models.repository.triton.fields import FIELDS, Treatment, judge, triton_config_page
 from slacktide.models.repository.triton.messages import parse_text
-from slacktide.wire.proto.private_pool import private_pool
+from slacktide.wire.proto.messages import message_class
 
 PAGE = Path(__file__).parents[3] / "docs" / "triton-config.md"
 
@@ -32,7 +32,7 @@ def _fields(message: Descriptor, prefix: str = "") -> Iterator[str]:
 
 
 def test_the_table_has_every_field_and_nothing_else() -> None:
-    paths = set(_fields(private_pool().message("inference.ModelConfig").DESCRIPTOR))
+    paths = set(_fields(message_class("inference.ModelConfig").DESCRIPTOR))
     assert paths == set(FIELDS)
 
 

@@ -1,71 +1,57 @@
-"""The message classes of both services, made from the committed descriptor set.
+"""The message classes of both services and of model configurations, made from the committed
+descriptor set when they are first asked for.
 
-They live in a private pool (see `slacktide.wire.proto.private_pool`), so that `tritonclient`
-and the stock health package can be imported into the same process. The `.pyi` beside this file
-gives type checkers their fields.
+They live in a pool of their own, apart from the process-wide default pool: `tritonclient` and the
+stock health package register the same names there (`inference.ModelConfig`, …), and two definitions
+of one name cannot live in one pool. The `.pyi` beside this file names the classes and gives type
+checkers their fields.
 """
 
 from __future__ import annotations
 
-from google.protobuf.message import Message
+from functools import cache
+from importlib.resources import files
 
-from slacktide.wire.proto.private_pool import private_pool
+from google.protobuf import descriptor_pb2, message_factory
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+"""Values of HealthCheckResponse.ServingStatus."""
 
-_pool = private_pool()
+
+@cache
+def private_pool() -> DescriptorPool:
+    """Everything that we read and write; what `text_format` and `json_format` want too."""
+    pool = DescriptorPool()
+    serialized = files(__package__).joinpath("descriptors.binpb").read_bytes()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(serialized).file:
+        pool.Add(file)
+    return pool
+
+
+def message_class(full_name: str) -> type[Message]:
+    """The class of a message, the same one at every call. Raises KeyError if unknown."""
+    return message_factory.GetMessageClass(private_pool().FindMessageTypeByName(full_name))
 
 
 def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]:
     """Method name → (request class, answer class) of a service. Raises KeyError if unknown."""
-    methods = _pool.descriptors.FindServiceByName(service).methods
     return {
         method.name: (
-            _pool.message(method.input_type.full_name),
-            _pool.message(method.output_type.full_name),
+            message_class(method.input_type.full_name),
+            message_class(method.output_type.full_name),
         )
-        for method in methods
+        for method in private_pool().FindServiceByName(service).methods
     }
 
 
-def _class(name: str) -> type[Message]:
-    return _pool.message(f"inference.{name}")
-
-
-InferParameter = _class("InferParameter")
-InferTensorContents = _class("InferTensorContents")
-ModelInferRequest = _class("ModelInferRequest")
-ModelInferResponse = _class("ModelInferResponse")
-ModelStreamInferResponse = _class("ModelStreamInferResponse")
-
-ServerLiveRequest = _class("ServerLiveRequest")
-ServerLiveResponse = _class("ServerLiveResponse")
-ServerReadyRequest = _class("ServerReadyRequest")
-ServerReadyResponse = _class("ServerReadyResponse")
-ModelReadyRequest = _class("ModelReadyRequest")
-ModelReadyResponse = _class("ModelReadyResponse")
-ServerMetadataRequest = _class("ServerMetadataRequest")
-ServerMetadataResponse = _class("ServerMetadataResponse")
-ModelMetadataRequest = _class("ModelMetadataRequest")
-ModelMetadataResponse = _class("ModelMetadataResponse")
-ModelConfigRequest = _class("ModelConfigRequest")
-ModelConfigResponse = _class("ModelConfigResponse")
-ModelStatisticsRequest = _class("ModelStatisticsRequest")
-ModelStatisticsResponse = _class("ModelStatisticsResponse")
-
-ModelRepositoryParameter = _class("ModelRepositoryParameter")
-RepositoryIndexRequest = _class("RepositoryIndexRequest")
-RepositoryIndexResponse = _class("RepositoryIndexResponse")
-RepositoryModelLoadRequest = _class("RepositoryModelLoadRequest")
-RepositoryModelLoadResponse = _class("RepositoryModelLoadResponse")
-RepositoryModelUnloadRequest = _class("RepositoryModelUnloadRequest")
-RepositoryModelUnloadResponse = _class("RepositoryModelUnloadResponse")
-
-HealthCheckRequest = _pool.message("grpc.health.v1.HealthCheckRequest")
-HealthCheckResponse = _pool.message("grpc.health.v1.HealthCheckResponse")
-
-_serving = HealthCheckResponse.DESCRIPTOR.enum_types_by_name["ServingStatus"].values_by_name
-SERVING: int = _serving["SERVING"].number
-NOT_SERVING: int = _serving["NOT_SERVING"].number
-SERVICE_UNKNOWN: int = _serving["SERVICE_UNKNOWN"].number
+def __getattr__(name: str) -> type[Message]:
+    package = "grpc.health.v1" if name.startswith("HealthCheck") else "inference"
+    try:
+        found = globals()[name] = message_class(f"{package}.{name}")
+    except KeyError:
+        raise AttributeError(f"there is no message {name}") from None
+    return found

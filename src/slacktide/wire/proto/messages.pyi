@@ -6,6 +6,7 @@ Written by hand, against the .proto files; a test compares the two.
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.containers import (
     MessageMap,
     RepeatedCompositeFieldContainer,
@@ -16,6 +17,8 @@ from google.protobuf.message import Message
 INFERENCE_SERVICE: Final[str]
 HEALTH_SERVICE: Final[str]
 
+def private_pool() -> DescriptorPool: ...
+def message_class(full_name: str) -> type[Message]: ...
 def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message]]]: ...
 
 class ServerLiveRequest(Message):

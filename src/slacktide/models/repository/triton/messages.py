@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import ModelConfigError
-from slacktide.wire.proto.private_pool import private_pool
+from slacktide.wire.proto.messages import message_class, private_pool
 
 CONFIG_FILE = "config.pbtxt"
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -31,10 +31,9 @@ _NO_JSON_VALUE = re.compile(r"[Ii]nvalid enum value (\S+) for enum type ([\w.]+)
 
 def parse_text(data: bytes, *, where: str) -> PlainConfig:
     """A config.pbtxt. Raises ModelConfigError that names the line and the nearest valid word."""
-    pool = private_pool()
-    message = pool.message("inference.ModelConfig")()
+    message, pool = message_class("inference.ModelConfig")(), private_pool()
     try:
-        text_format.Parse(data.decode(), message, descriptor_pool=pool.descriptors)
+        text_format.Parse(data.decode(), message, descriptor_pool=pool)
     except text_format.ParseError as error:
         line = f"line {error.GetLine()}: " if error.GetLine() is not None else ""
         reason = re.sub(r"^(\d+:\d+ : )+", "", str(error))
@@ -50,10 +49,9 @@ def parse_json(text: str, *, where: str) -> PlainConfig:
         raise ModelConfigError(where, f"expected at most {MAX_CONFIG_BYTES} characters")
     if not text.lstrip().startswith("{"):
         raise ModelConfigError(where, f"expected a JSON object, got {shown(text)}")
-    pool = private_pool()
-    message = pool.message("inference.ModelConfig")()
+    message, pool = message_class("inference.ModelConfig")(), private_pool()
     try:
-        json_format.Parse(text, message, descriptor_pool=pool.descriptors)
+        json_format.Parse(text, message, descriptor_pool=pool)
     except json_format.ParseError as error:
         raise ModelConfigError(where, _in_our_words(str(error))) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
@@ -63,15 +61,14 @@ def parse_json(text: str, *, where: str) -> PlainConfig:
 
 def to_text(config: PlainConfig) -> bytes:
     """The config.pbtxt that reads back as `config`."""
-    pool = private_pool()
-    message = pool.message("inference.ModelConfig")()
-    json_format.ParseDict(dict(config), message, descriptor_pool=pool.descriptors)
-    return text_format.MessageToString(message, descriptor_pool=pool.descriptors).encode()
+    message, pool = message_class("inference.ModelConfig")(), private_pool()
+    json_format.ParseDict(dict(config), message, descriptor_pool=pool)
+    return text_format.MessageToString(message, descriptor_pool=pool).encode()
 
 
 def fields_of(message_name: str) -> tuple[str, ...]:
     """The fields of a message of the format, in the order of the .proto."""
-    return tuple(private_pool().message(message_name).DESCRIPTOR.fields_by_name)
+    return tuple(message_class(message_name).DESCRIPTOR.fields_by_name)
 
 
 def _in_our_words(reason: str) -> str:
@@ -88,7 +85,7 @@ def _in_our_words(reason: str) -> str:
 
 
 def _unknown_value(enum_name: str, value: str) -> str:
-    enum = private_pool().descriptors.FindEnumTypeByName(enum_name)
+    enum = private_pool().FindEnumTypeByName(enum_name)
     known = suggestion(value, enum.values_by_name)
     return f"unknown value {shown(value)} of {_short(enum_name)}; {known}"
 
