@@ -85,10 +85,10 @@ def parse_parameters(parameters: Mapping[str, Parameter]) -> CallOptions:
     if _STEERING.isdisjoint(parameters):
         return _PLAIN
     get = parameters.get
-    timeout_us = _number("parameters.timeout", get("timeout", 0))
+    timeout_s = _number("parameters.timeout", get("timeout", 0)) * 1e-6
     hint = get("work_hint")
     return CallOptions(
-        timeout_s=timeout_us * 1e-6 if timeout_us > 0 else None,
+        timeout_s=timeout_s or None,
         penalty=_penalty(get("priority", 0)),
         application=_label("parameters.application", get("application", "")),
         work_hint=None if hint is None else _number("parameters.work_hint", hint),
