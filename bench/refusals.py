@@ -25,8 +25,7 @@ from slacktide.domain import Notice, Outcome, OutcomeKind, Request
 from slacktide.models.repository.yaml_text import parse_yaml
 from slacktide.simulation.scenario import Cell
 from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.reading import checked
-from slacktide.simulation.scenario.yaml_positions import YamlPositions
+from slacktide.simulation.scenario.reading import YamlPositions, checked
 
 SOON = 0.005
 """Seconds after its arrival within which a refusal counts as given at once."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -20,10 +20,10 @@ from urllib.parse import SplitResult, urlsplit
 from slacktide.domain.options import OptionError, Options, option, read_options
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.domain.units import Unit, format_seconds
-from slacktide.load.errors import LoadSpecError
 from slacktide.load.spec import (
     FilePayload,
     LoadSpec,
+    LoadSpecError,
     Payload,
     RandomPayload,
     Shape,
@@ -184,6 +184,10 @@ class LoadFlags(Options):
     title: str = option("", "Title of the report.", panel=_REPORT, metavar="TEXT")
 
 
+_AS_GIVEN = {each.name for each in fields(LoadSpec)} - {"target", "streams", "link"}
+"""What of a run is just what its flag says."""
+
+
 def build_spec(target: str, **flags: Any) -> LoadSpec:
     """The run that these flags (those of `LoadFlags`) ask for.
 
@@ -198,19 +202,10 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
     except OptionError as error:
         name, told = error.problems[0]
         raise LoadSpecError(f"--{name.replace('_', '-')}", told) from None
-    defaults = {
-        "model": [given.model],
-        "version": [given.version],
-        "application": [given.application],
-        "arrivals": [given.arrivals],
-        "deadline": [given.deadline],
-        "priority": [str(given.priority)],
-        "rows": [given.rows],
-        "shape": list(given.shape),
-        "payload": [given.payload],
-        "parameter": list(given.parameter),
-        "name": [""],
-    }
+    defaults: dict[str, list[str]] = {}
+    for key in _STREAM_KEYS:
+        value = getattr(given, key, "")  # the name has no flag
+        defaults[key] = list(value) if key in _REPEATED else [str(value)]
     if given.stream:
         streams = []
         for number, text in enumerate(given.stream, start=1):
@@ -223,18 +218,8 @@ def build_spec(target: str, **flags: Any) -> LoadSpec:
         return LoadSpec(
             target=parse_target(target, token_file=given.token_file, ca_file=given.ca_file),
             streams=tuple(streams),
-            duration=given.duration,
-            warmup=given.warmup,
-            seed=given.seed,
-            connections=given.connections,
-            patience=given.patience,
-            upload=given.upload,
             link=_link(given.link, given.rtt),
-            shared_link=given.shared_link,
-            send_deadlines=given.send_deadlines,
-            spin=given.spin,
-            lateness_warning=given.lateness_warning,
-            title=given.title,
+            **{name: getattr(given, name) for name in _AS_GIVEN},
         )
 
 

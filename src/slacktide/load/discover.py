@@ -10,9 +10,8 @@ from urllib.parse import quote
 import orjson
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.load.errors import TargetError
 from slacktide.load.http_connection import fetch
-from slacktide.load.spec import Target, Transport
+from slacktide.load.spec import Target, TargetError, Transport
 from slacktide.load.tensors import RemoteModel
 from slacktide.wire.raw_tensors import BY_NAME
 

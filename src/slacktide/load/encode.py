@@ -17,8 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from slacktide.load.errors import LoadSpecError
-from slacktide.load.spec import RawPayload, Stream, Target
+from slacktide.load.spec import LoadSpecError, RawPayload, Stream, Target
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, Parameter
 from slacktide.wire.parameters import (

@@ -19,7 +19,6 @@ from slacktide.load.encode import (
     http_raw,
     http_tensors,
 )
-from slacktide.load.errors import LoadError, LoadSpecError
 from slacktide.load.http_sender import HttpSender
 from slacktide.load.report import (
     Percentiles,
@@ -36,7 +35,9 @@ from slacktide.load.run import Observer, Pacer, RunEnd, Sender, StartClock
 from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
 from slacktide.load.spec import (
     FilePayload,
+    LoadError,
     LoadSpec,
+    LoadSpecError,
     RandomPayload,
     RawPayload,
     Stream,

@@ -6,35 +6,23 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Sequence
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 
 from slacktide.load.encode import common_headers, format_head
-from slacktide.load.errors import TargetError
-from slacktide.load.spec import Target
+from slacktide.load.spec import Target, TargetError
+
+if TYPE_CHECKING:
+    from slacktide.load.http_sender import HttpSender
 
 _MAX_DETAIL = 512
-
-
-class ConnectionOwner(Protocol):
-    """Is told what happens on a connection, on the event loop."""
-
-    def answered(
-        self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
-    ) -> None:
-        """A complete answer came. The connection is free again if `reusable`."""
-        ...
-
-    def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
-        """The connection is gone; `index` is the request that was on it, if any. Comes once."""
-        ...
 
 
 class ClientConnection(asyncio.Protocol):
     """The parser calls back into this object; bodies of good answers are counted, not kept."""
 
-    def __init__(self, owner: ConnectionOwner) -> None:
+    def __init__(self, owner: HttpSender) -> None:
         self._owner = owner
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None

@@ -101,6 +101,7 @@ class HttpSender:
     def answered(
         self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
     ) -> None:
+        """A complete answer came. The connection is free again if `reusable`."""
         now = self._clock()
         self._busy.pop(index, None)
         result = of_http(status)
@@ -112,6 +113,7 @@ class HttpSender:
             connection.abort()
 
     def broken(self, connection: ClientConnection, index: int | None, reason: str) -> None:
+        """The connection is gone; `index` is the request that was on it, if any. Comes once."""
         self._all.discard(connection)
         if index is not None:
             self._busy.pop(index, None)

@@ -1,5 +1,5 @@
 """`LoadSpec`: what to send, where, and how it will be judged. Data only; `build.py` makes it
-from the texts of a command line."""
+from the texts of a command line. And why a run cannot start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,25 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from slacktide.load.errors import LoadSpecError
 from slacktide.wire.calls import Parameter
 from slacktide.workloads import Arrivals, ConstantLink, Deadlines, TraceLink
+
+
+class LoadError(Exception):
+    """A run that cannot start. What goes wrong with single requests is an outcome, and counted."""
+
+
+class LoadSpecError(LoadError):
+    """The run that was asked for cannot be. `flag` names what is wrong."""
+
+    def __init__(self, flag: str, message: str) -> None:
+        super().__init__(f"{flag}: {message}")
+        self.flag = flag
+
+
+class TargetError(LoadError):
+    """The server cannot be reached, or does not know what was asked of it."""
+
 
 Shape = tuple[int, ...]
 

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.load.errors import LoadSpecError
-from slacktide.load.spec import RandomPayload, Shape, Stream
+from slacktide.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.raw_tensors import encode_strings
 

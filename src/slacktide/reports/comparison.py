@@ -53,10 +53,9 @@ class Comparison:
         return tuple(dict.fromkeys(entry.load for entry in self.entries))
 
     def get(self, policy: str, load: str) -> Report | None:
-        for entry in self.entries:
-            if (entry.policy, entry.load) == (policy, load):
-                return entry.report
-        return None
+        key = (policy, load)
+        found = (one.report for one in self.entries if (one.policy, one.load) == key)
+        return next(found, None)
 
     def goodput(self, policy: str, load: str) -> float | None:
         report = self.get(policy, load)
@@ -64,13 +63,10 @@ class Comparison:
 
     def best(self, load: str) -> str:
         """The policy with the highest goodput at `load`; the first of equals."""
-        return max(self._at(load), key=lambda entry: entry.report.goodput).policy
-
-    def _at(self, load: str) -> list[ComparedRun]:
         found = [entry for entry in self.entries if entry.load == load]
         if not found:
             raise ReportError(f"no report at load {load!r}")
-        return found
+        return max(found, key=lambda entry: entry.report.goodput).policy
 
     def __iter__(self) -> Iterator[ComparedRun]:
         return iter(self.entries)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slacktide.profiles import LatencyTable, show
 from slacktide.profiles.amdahl import REACH, AmdahlFit, fit_grid
@@ -38,46 +39,32 @@ def profile_page(model: str, tables: Mapping[str, LatencyTable]) -> str:
 
 def _by_cores(table: LatencyTable, fit: AmdahlFit) -> str:
     reach = REACH if len(table.cores) > 1 else 1.0
-    counts = _steps(max(1.0, fit.cores_least / reach), fit.cores_most * reach)
-    lines: list[Curve] = []
-    for colour, (batch, row) in enumerate(zip(table.batches, table.p99_s, strict=True)):
-        lines += _pair(
-            f"batch {batch}",
-            colour,
-            [*zip(table.cores, row, strict=True)],
-            [(count, fit.model.seconds(batch, count)) for count in counts],
-        )
-    return curves(lines, x_label="cores", y_label="p99 (ms)", log="xy")
+    steps = np.geomspace(max(1.0, fit.cores_least / reach), fit.cores_most * reach, _STEPS)
+    lines = _lines("batch", table.batches, table.cores, table.p99_s, steps, fit.model.seconds)
+    return curves([*lines], x_label="cores", y_label="p99 (ms)", log="xy")
 
 
 def _by_batch(table: LatencyTable, fit: AmdahlFit) -> str:
-    sizes = _steps(1.0, fit.batch_most * REACH)
-    lines: list[Curve] = []
-    for colour, (count, column) in enumerate(
-        zip(table.cores, zip(*table.p99_s, strict=True), strict=True)
-    ):
-        lines += _pair(
-            f"cores {count}",
-            colour,
-            [*zip(table.batches, column, strict=True)],
-            [(batch, fit.model.seconds(batch, count)) for batch in sizes],
-        )
-    return curves(lines, x_label="rows in a batch", y_label="p99 (ms)", log="xy")
+    columns = zip(*table.p99_s, strict=True)
+    steps = np.geomspace(1.0, fit.batch_most * REACH, _STEPS)
+
+    def modelled(cores: float, batch: float) -> float:
+        return fit.model.seconds(batch, cores)
+
+    lines = _lines("cores", table.cores, table.batches, columns, steps, modelled)
+    return curves([*lines], x_label="rows in a batch", y_label="p99 (ms)", log="xy")
 
 
-def _pair(
-    label: str,
-    colour: int,
-    measured: list[tuple[int, float]],
-    modelled: list[tuple[float, float]],
-) -> tuple[Curve, Curve]:
-    """Two lines of one colour; the legend names one of them."""
-    (x, y), (xs, ys) = zip(*measured, strict=True), zip(*modelled, strict=True)
-    return (
-        Curve(label, x, tuple(1e3 * seconds for seconds in y), colour),
-        Curve("", xs, tuple(1e3 * seconds for seconds in ys), colour, dashed=True),
-    )
-
-
-def _steps(least: float, most: float) -> list[float]:
-    return [float(place) for place in np.geomspace(least, most, _STEPS)]
+def _lines(
+    word: str,
+    numbers: Sequence[int],
+    places: Sequence[int],
+    measured: Iterable[Sequence[float]],
+    steps: NDArray[np.float64],
+    modelled: Callable[[float, float], float],
+) -> Iterator[Curve]:
+    """For each number two lines of one colour; the legend names that at the places measured."""
+    xs = tuple(steps.tolist())
+    for colour, (number, seconds) in enumerate(zip(numbers, measured, strict=True)):
+        yield Curve(f"{word} {number}", tuple(places), tuple(1e3 * s for s in seconds), colour)
+        yield Curve("", xs, tuple(1e3 * modelled(number, x) for x in xs), colour, dashed=True)

@@ -13,18 +13,19 @@ from slacktide.reports.html import html_document, html_list, html_table, origin
 from slacktide.reports.table import percent
 from slacktide.simulation.scenario.sweep import FIGURES, TOTAL, Mean, Sweep, SweepRow, lines
 
-_TITLES: Mapping[str, str] = {
-    "submitted": "submitted",
-    "goodput": "goodput",
-    "violation_rate": "violations",
-    "on_time_rps": "on time/s",
-    "refused": "refused",
-    "late": "late",
-    "p50_s": "p50 ms",
-    "p99_s": "p99 ms",
-    "mean_cores": "cores",
-    "core_seconds": "core s",
+_FORMS: Mapping[str, tuple[str, float, int, str]] = {
+    "submitted": ("submitted", 1.0, 0, ""),
+    "goodput": ("goodput", 100.0, 1, " %"),
+    "violation_rate": ("violations", 100.0, 1, " %"),
+    "on_time_rps": ("on time/s", 1.0, 1, ""),
+    "refused": ("refused", 100.0, 1, " %"),
+    "late": ("late", 100.0, 1, " %"),
+    "p50_s": ("p50 ms", 1e3, 2, ""),
+    "p99_s": ("p99 ms", 1e3, 2, ""),
+    "mean_cores": ("cores", 1.0, 2, ""),
+    "core_seconds": ("core s", 1.0, 1, ""),
 }
+"""By figure: heading, factor, digits and unit."""
 _AT_A_GLANCE = ("refused", "late", "p99_s")
 """What a terminal has room for beside goodput; a page, CSV and JSON have everything. Where runs
 differ in cores, these come too."""
@@ -32,7 +33,6 @@ _STREAMS_MOST = 4
 """More streams than these do not get columns of their own at a terminal."""
 _GOODPUT = next(figure for figure in FIGURES if figure.name == "goodput")
 _CORES = next(figure for figure in FIGURES if figure.name == "mean_cores")
-_SHARES = ("goodput", "violation_rate", "refused", "late")
 
 
 def render_sweep(sweep: Sweep) -> Table:
@@ -42,11 +42,11 @@ def render_sweep(sweep: Sweep) -> Table:
     for key in _short(sweep.keys, "."):
         table.add_column(Text(key), overflow="fold")
     names = _AT_A_GLANCE + (("mean_cores",) if _cores_differ(sweep) else ())
-    for heading in ("goodput", *_short(streams, "/"), *(_TITLES[name] for name in names)):
+    for heading in ("goodput", *_short(streams, "/"), *(_FORMS[name][0] for name in names)):
         table.add_column(Text(heading), justify="right", no_wrap=True)
     best = max((row.goodput.mean for row in sweep.rows), default=0.0)
     for row in sweep.rows:
-        figures = dict(zip(_TITLES, _figures(row, TOTAL), strict=True))
+        figures = dict(zip(_FORMS, _figures(row, TOTAL), strict=True))
         cells = [*row.labels.values(), figures["goodput"]]
         for stream in streams:
             goodput = row.figure(_GOODPUT, stream)
@@ -73,7 +73,7 @@ def no_bound(sweep: Sweep) -> str:
 
 def sweep_page(sweep: Sweep) -> str:
     """The page of a sweep. Raises ReportError if matplotlib is missing."""
-    headings = (*sweep.keys, "stream", *(_TITLES[figure.name] for figure in FIGURES))
+    headings = (*sweep.keys, "stream", *(_FORMS[figure.name][0] for figure in FIGURES))
     rows = [(*row.labels.values(), stream, *_figures(row, stream)) for row, stream in lines(sweep)]
     first = sweep.rows[0].reports[0] if sweep.rows else None
     notes = [f"Means over {_seeds(sweep)}; ± is one standard error."]
@@ -160,15 +160,7 @@ def _shown(name: str, value: Mean | None) -> str:
     """`94.8 % ± 0.1`."""
     if value is None:
         return "–"
-    factor, digits, unit = 1.0, 1, ""
-    if name in _SHARES:
-        factor, unit = 100.0, " %"
-    elif name in ("p50_s", "p99_s"):
-        factor, digits = 1e3, 2
-    elif name == "submitted":
-        digits = 0
-    elif name == "mean_cores":
-        digits = 2
+    _, factor, digits, unit = _FORMS[name]
     text = f"{value.mean * factor:.{digits}f}{unit}"
     if value.se is not None and name != "submitted":
         text += f" ± {value.se * factor:.{digits}f}"

@@ -99,15 +99,13 @@ def latency_table(report: Report) -> TextTable:
 
 def render_comparison(comparison: Comparison) -> Table:
     """Policies × loads: goodput with a bar, the best of each load in bold."""
-    table = Table(title=_plain(comparison.title), title_justify="left", box=SIMPLE)
+    table = Table(title=Text(comparison.title), title_justify="left", box=SIMPLE)
     table.add_column("policy")
     for load in comparison.loads:
-        table.add_column(_plain(load))
+        table.add_column(Text(load))
     for policy in comparison.policies:
-        table.add_row(
-            _plain(policy),
-            *(_goodput_cell(comparison, policy, load) for load in comparison.loads),
-        )
+        cells = (_goodput_cell(comparison, policy, load) for load in comparison.loads)
+        table.add_row(Text(policy), *cells)
     return table
 
 
@@ -162,8 +160,3 @@ def _goodput_cell(comparison: Comparison, policy: str, load: str) -> Text:
         return Text("–", style="dim")
     best = comparison.best(load) == policy
     return Text(f"{bar(goodput)} {percent(goodput):>7}", style="bold green" if best else "")
-
-
-def _plain(text: str) -> Text:
-    """User text, with no markup read into it."""
-    return Text(text)

@@ -44,8 +44,7 @@ from slacktide.domain import (
 from slacktide.engine import Engine, check_invariants
 from slacktide.planning import JobDone, Planner, Stated
 from slacktide.runtime import Runtime, Watch
-from slacktide.simulation.execution import Execution
-from slacktide.simulation.hardware import Hardware, Report
+from slacktide.simulation.hardware import Execution, Hardware, Report
 from slacktide.simulation.items import (
     ExternalEvent,
     Failure,

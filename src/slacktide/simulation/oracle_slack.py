@@ -36,7 +36,7 @@ from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import Entry
 from slacktide.scheduling.tables import size_grid
-from slacktide.simulation.execution import length_of
+from slacktide.simulation.hardware import length_of
 
 MOST_LENGTHS = 32
 """Lengths x tried: those of all requests pending, or so many of them, evenly by rank."""

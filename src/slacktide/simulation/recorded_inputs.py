@@ -11,7 +11,7 @@ as it does not depend much on what is predicted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from statistics import median
 
@@ -187,15 +187,6 @@ def _upload(known: _Known, like: Request | None, at_once: bool) -> SimulatedUplo
         return SimulatedUpload(told, known.request, max(known.submitted_at, known.announced_at))
     if like is None or not at_once:  # its body never came, or was refused when it did
         return SimulatedUpload(told, None, known.announced_at)
-    request = replace(
-        like,
-        id=notice.id,
-        arrival=notice.arrival,
-        deadline=notice.deadline,
-        penalty=notice.penalty,
-        best_effort=notice.best_effort,
-        version=notice.version,
-        application=notice.application,
-        client=notice.client,
-    )
+    known_of_it = {each.name for each in fields(Notice)} & {each.name for each in fields(Request)}
+    request = replace(like, **{name: getattr(notice, name) for name in known_of_it})
     return SimulatedUpload(told, request, max(notice.complete_at, known.announced_at))

@@ -6,6 +6,7 @@ Reads YAML, profiles and traces; makes the engine, the hardware and the requests
 
 from slacktide.simulation.scenario.building import build as build
 from slacktide.simulation.scenario.reading import Cell as Cell
+from slacktide.simulation.scenario.reading import ScenarioError as ScenarioError
 from slacktide.simulation.scenario.reading import parse_scenario as parse_scenario
 from slacktide.simulation.scenario.reading import read_scenario as read_scenario
 from slacktide.simulation.scenario.running import done_in_processes as done_in_processes
@@ -20,4 +21,3 @@ from slacktide.simulation.scenario.sweep import SweepRow as SweepRow
 from slacktide.simulation.scenario.sweep import collected as collected
 from slacktide.simulation.scenario.sweep import lines as lines
 from slacktide.simulation.scenario.world import World as World
-from slacktide.simulation.scenario.yaml_positions import ScenarioError as ScenarioError

@@ -28,7 +28,7 @@ from slacktide.profiles import (
     fit_latency,
 )
 from slacktide.profiles.run_classes import Key
-from slacktide.simulation.execution import ByLength, ByProfile, Execution
+from slacktide.simulation.hardware import ByLength, ByProfile, Execution
 from slacktide.simulation.scenario.sections import PaddedLatency, StatedTable
 from slacktide.workloads import Lengths
 

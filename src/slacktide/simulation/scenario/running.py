@@ -19,9 +19,8 @@ from slacktide.load.report.provenance import gather
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
 from slacktide.simulation.scenario.building import build
-from slacktide.simulation.scenario.reading import Cell, checked
+from slacktide.simulation.scenario.reading import Cell, YamlPositions, checked
 from slacktide.simulation.scenario.world import World
-from slacktide.simulation.scenario.yaml_positions import YamlPositions
 
 _TOLD_EVERY = 2_000
 """Requests between two words on progress."""

@@ -20,8 +20,8 @@ from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload
 from slacktide.simulation.scenario.profiles import Training
+from slacktide.simulation.scenario.reading import ScenarioError
 from slacktide.simulation.scenario.sections import Hint
-from slacktide.simulation.scenario.yaml_positions import ScenarioError
 from slacktide.simulation.streams import stream
 from slacktide.workloads import (
     Arrivals,
