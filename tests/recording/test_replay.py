@@ -199,7 +199,7 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
         for command in line.record.commands
     ]
     runs = [each for each in told if isinstance(each, Ran)]
-    assert [run.batch for run in runs] == [c[2] for c in commands if c[0] == "RunBatch"]
+    assert [run.batch.id for run in runs] == [c[2] for c in commands if c[0] == "RunBatch"]
     unserved = [
         c for c in commands if c[0] == "Answer" and c[3] not in ("on_time", "after_deadline")
     ]
@@ -211,8 +211,8 @@ def test_every_batch_and_every_refusal_is_told_with_its_reason(world: Any, happe
     for run in runs:
         if run.asked is not None:
             assert run.asked.chosen is not None
-            assert [member.request.id for member in run.asked.members] == list(run.ids)
-            assert run.asked.pending >= len(run.ids)
+            assert [member.request for member in run.asked.members] == list(run.batch.members)
+            assert run.asked.pending >= len(run.batch.members)
     text = [line for each in told for line in lines(each, begin=0.0)]
     assert any("passed over b:1" in line for line in text)
     assert any("hopeless: it could hardly be on time" in line for line in text)
@@ -224,8 +224,8 @@ def test_samples_are_told_of_and_are_part_of_such_a_replay(world: Any, happening
     quiet = happenings(seed=5, count=600, rate=60.0, trouble=False, hints=(1.0, 20.0))
     recorded.run(quiet, seed=5)
     runs = [each for each in decisions(recorded) if isinstance(each, Ran)]
-    samples = [run for run in runs if run.solo]
-    assert [run.batch for run in samples] == [b.id for b in recorded.batches if b.solo]
+    samples = [run for run in runs if run.batch.solo]
+    assert [run.batch.id for run in samples] == [b.id for b in recorded.batches if b.solo]
     assert "alone, again, to learn how long it is" in next(lines(samples[0], begin=0.0))
 
 
@@ -235,7 +235,7 @@ def test_one_that_is_singled_out_is_told_of(world: Any, happenings: Any) -> None
     told = [each for each in decisions(recorded) if isinstance(each, Ran) and each.isolated]
     assert told
     for run in told:
-        assert len(run.ids) == 1
+        assert len(run.batch.members) == 1
         assert "to learn how long it is, before the" in next(lines(run, begin=0.0))
 
 
@@ -254,7 +254,7 @@ def test_a_batch_that_has_run_is_told_of_with_what_was_predicted(
     recorded.run(happenings(seed=4, trouble=False))
     told = decisions(recorded)
     ends = [each for each in told if isinstance(each, Finished)]
-    runs = {each.batch: each for each in told if isinstance(each, Ran)}
+    runs = {each.batch.id: each for each in told if isinstance(each, Ran)}
     assert {end.batch.id for end in ends} == set(runs)
     for end in ends:
         asked = runs[end.batch.id].asked
@@ -271,5 +271,5 @@ def test_the_story_of_one_request(world: Any, happenings: Any) -> None:
     recorded.run(happenings(seed=4))
     told = decisions(recorded)
     (first, *_) = [each for each in told if isinstance(each, Ran)]
-    story = [each for each in told if concerns(each, first.ids[0])]
+    story = [each for each in told if concerns(each, first.batch.members[0].id)]
     assert story[0] is first

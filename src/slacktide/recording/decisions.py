@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any, TypeAlias
 
 from slacktide.domain import (
@@ -66,15 +67,15 @@ class ProposalRecord:
     replica: Replica
     now: float
     pending: int
-    chosen: PricedBatch | None
-    """None: it waits, or has nothing."""
-    wait_until: float | None
-    p99: float
-    members: tuple[Member, ...]
-    others: tuple[PricedBatch, ...]
-    """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
     words: tuple[str, ...]
     """The policy's own."""
+    chosen: PricedBatch | None = None
+    """None: it waits, or has nothing."""
+    wait_until: float | None = None
+    p99: float = 0.0
+    members: tuple[Member, ...] = ()
+    others: tuple[PricedBatch, ...] = ()
+    """The first 1, 2, 4, … requests by deadline that could share a batch, for comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +83,18 @@ class Ran:
     """A batch was started."""
 
     now: float
-    batch: int
-    lane: str
+    batch: Batch
     asked: ProposalRecord | None
     """None: one in quarantine, or a solo run, whatever the policy."""
     rivals: tuple[ProposalRecord, ...]
     """What other pools proposed for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
-    ids: tuple[int, ...]
-    solo: bool
-    """Run again for no client, to learn how long it is."""
 
     @property
     def isolated(self) -> bool:
         """Whether it is one of those proposed, run alone to learn how long it is."""
-        return self.asked is not None and len(self.ids) < len(self.asked.members)
+        return self.asked is not None and len(self.batch.members) < len(self.asked.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,36 +162,25 @@ class ObservedScheduler:
         explain = getattr(self._scheduler, "explain", None)
         words = () if explain is None else tuple(explain(replica, now=now))
         cores = max(1, len(replica.cores))
-        chosen: PricedBatch | None = None
-        members: tuple[Member, ...] = ()
-        others: tuple[PricedBatch, ...] = ()
-        p99 = 0.0
+        asked = ProposalRecord(self._pool, replica, now, len(pending), words)
         if isinstance(answer, Proposal):
-            chosen = self._choice(answer.members, cores, now)
             took = self._times.of(answer.rows, cores, answer.members)
-            p99 = took.p99
             members = tuple(
                 Member(one, None, None)
                 if one.best_effort
                 else Member(one, one.deadline - now, took.on_time(one.deadline - now))
                 for one in answer.members
             )
-            others = tuple(self._others(pending, answer, replica, cores, now))
-        wait_until = answer.at if isinstance(answer, WaitUntil) else None
-        self._tell(
-            ProposalRecord(
-                self._pool,
-                replica,
-                now,
-                len(pending),
-                chosen,
-                wait_until,
-                p99,
-                members,
-                others,
-                words,
+            asked = replace(
+                asked,
+                chosen=self._choice(answer.members, cores, now),
+                p99=took.p99,
+                members=members,
+                others=tuple(self._others(pending, answer, replica, cores, now)),
             )
-        )
+        elif isinstance(answer, WaitUntil):
+            asked = replace(asked, wait_until=answer.at)
+        self._tell(asked)
         return answer
 
     def _choice(self, members: Sequence[Request], cores: int, now: float) -> PricedBatch:
@@ -224,16 +210,14 @@ class ObservedScheduler:
             (one for one in pending if one.signature == signature),
             key=lambda one: (one.deadline, one.id),
         )
-        found = []
-        count = 1
-        while count <= len(alike):
-            first = alike[:count]
-            if sum(one.rows for one in first) > replica.max_batch:
-                break
-            if {one.id for one in first} != {one.id for one in answer.members}:
-                found.append(self._choice(first, cores, now))
-            count *= 2
-        return found
+        chosen = {one.id for one in answer.members}
+        firsts = (alike[: 1 << power] for power in range(len(alike).bit_length()))
+        fitting = takewhile(lambda first: sum(o.rows for o in first) <= replica.max_batch, firsts)
+        return [
+            self._choice(first, cores, now)
+            for first in fitting
+            if {one.id for one in first} != chosen
+        ]
 
 
 class ObservedPools(RecordedPools):
@@ -303,17 +287,7 @@ class Notes(Watcher):
                 mine = asked
             else:
                 rivals.append(asked)
-        ids = tuple(member.id for member in batch.members)
-        return Ran(
-            batch.started,
-            batch.id,
-            batch.replica.lane,
-            mine,
-            tuple(rivals),
-            because,
-            ids,
-            batch.solo,
-        )
+        return Ran(batch.started, batch, mine, tuple(rivals), because)
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
         pool = engine.snapshot(now=outcome.at).pool_for(request)

@@ -31,9 +31,7 @@ _WHY = {
 
 def concerns(decision: Decision, id: int) -> bool:
     """Whether `decision` is about request `id`."""
-    if isinstance(decision, Ran):
-        return id in decision.ids
-    if isinstance(decision, Finished):
+    if isinstance(decision, Ran | Finished):
         return any(member.id == id for member in decision.batch.members)
     if isinstance(decision, Ended):
         return decision.request.id == id
@@ -63,20 +61,16 @@ def lines(decision: Decision, *, begin: float) -> Iterator[str]:
 
 
 def _ran(ran: Ran) -> str:
-    asked = ran.asked
+    asked, batch, lane = ran.asked, ran.batch, ran.batch.replica.lane
+    first = f"request {batch.members[0].id} alone"
     if asked is None or asked.chosen is None:
-        why = "again, to learn how long it is" if ran.solo else "after a crash"
-        return f"batch {ran.batch} on {ran.lane}: request {ran.ids[0]} alone, {why}"
-    chosen = asked.chosen
+        why = "again, to learn how long it is" if batch.solo else "after a crash"
+        return f"batch {batch.id} on {lane}: {first}, {why}"
+    chosen, what = asked.chosen, f"batch {batch.id} of {asked.pool} on {lane}"
     if ran.isolated:
-        return (
-            f"batch {ran.batch} of {asked.pool} on {ran.lane}: request {ran.ids[0]} alone, to "
-            f"learn how long it is, before the {chosen.requests - 1} proposed with it"
-        )
-    return (
-        f"batch {ran.batch} of {asked.pool} on {ran.lane}: {chosen.requests} of {asked.pending} "
-        f"waiting, {chosen.rows} rows"
-    )
+        others = f"the {chosen.requests - 1} proposed with it"
+        return f"{what}: {first}, to learn how long it is, before {others}"
+    return f"{what}: {chosen.requests} of {asked.pending} waiting, {chosen.rows} rows"
 
 
 def _reasons(ran: Ran) -> Iterator[str]:

@@ -79,19 +79,11 @@ def encoder(hint: Hashable) -> Encode | None:
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (UnionType, Union):
         (inner,) = [encoder(part) for part in parts if part is not NoneType]
-        return None if inner is None else _optional(inner)
+        return None if inner is None else (lambda one: None if one is None else inner(one))
     if origin is tuple:
-        inner = encoder(parts[0])
-        return None if inner is None else _each(inner)
+        each = encoder(parts[0])
+        return None if each is None else (lambda values: [each(one) for one in values])
     raise TypeError(f"no layout for {hint!r}")
-
-
-def _optional(inner: Encode) -> Encode:
-    return lambda value: None if value is None else inner(value)
-
-
-def _each(inner: Encode) -> Encode:
-    return lambda values: [inner(value) for value in values]
 
 
 def record_encoder(
@@ -219,10 +211,13 @@ def _tuple(inner: Decode) -> Decode:
     return decode
 
 
-def _int(value: Any, name: str) -> int:
-    if type(value) is not int:
-        raise LayoutError(f"{name}: expected a whole number, got {value!r}")
-    return value
+def _just(type_: type[Any], expected: str) -> Decode:
+    def decode(value: Any, name: str) -> Any:
+        if type(value) is not type_:
+            raise LayoutError(f"{name}: expected {expected}, got {value!r}")
+        return value
+
+    return decode
 
 
 def _float(value: Any, name: str) -> float:
@@ -235,27 +230,10 @@ def _float(value: Any, name: str) -> float:
     return float(value)
 
 
-def _str(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise LayoutError(f"{name}: expected text, got {value!r}")
-    return value
-
-
-def _bool(value: Any, name: str) -> bool:
-    if not isinstance(value, bool):
-        raise LayoutError(f"{name}: expected true or false, got {value!r}")
-    return value
-
-
-def _none(value: Any, name: str) -> None:
-    if value is not None:
-        raise LayoutError(f"{name}: expected null, got {value!r}")
-
-
 _SCALARS: Mapping[Any, Decode] = {
-    int: _int,
+    int: _just(int, "a whole number"),
     float: _float,
-    str: _str,
-    bool: _bool,
-    NoneType: _none,
+    str: _just(str, "text"),
+    bool: _just(bool, "true or false"),
+    NoneType: _just(NoneType, "null"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 from slacktide.profiles import (
@@ -29,7 +30,7 @@ def export_times(times: Predictions) -> dict[str, Any]:
     else:
         point, lengths = times.point, times.export()
         counts = sorted({1, *times.table.cores})
-        latency = {str(cores): _plain(times.latency(cores)) for cores in counts}
+        latency = {str(cores): astuple(times.latency(cores)) for cores in counts}
     return {
         "table": times.table.to_dict(),
         "correction": point.export() if point.batches else None,
@@ -46,7 +47,10 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
         if data.get("lengths") is None:
             times = point = CorrectedTimes(table)
         else:
-            latencies = {int(cores): _read(one) for cores, one in data["latency"].items()}
+            latencies = {
+                int(cores): BatchLatency(c0, c1, tuple(sizes))
+                for cores, (c0, c1, sizes) in data["latency"].items()
+            }
             if not latencies.keys() >= set(table.cores):
                 raise KeyError
             times = ClassedTimes(table, latency=lambda cores: latency_on(latencies, table, cores))
@@ -59,12 +63,3 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
     except (TypeError, ValueError, KeyError, AttributeError):
         raise LayoutError("times.latency: expected [c0, c1, sizes] by number of cores") from None
     return times
-
-
-def _plain(latency: BatchLatency) -> list[Any]:
-    return [latency.c0, latency.c1, latency.sizes]
-
-
-def _read(data: Any) -> BatchLatency:
-    c0, c1, sizes = data
-    return BatchLatency(c0, c1, tuple(sizes))

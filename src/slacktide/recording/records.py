@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args, get_type_hints
 
 from slacktide.domain import (
     AbortBatch,
@@ -35,7 +35,14 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine import EngineSettings
-from slacktide.recording.layout import Decoders, LayoutError, decoder, layout_of, record_encoder
+from slacktide.recording.layout import (
+    Decoders,
+    LayoutError,
+    decoder,
+    layout_of,
+    names_of,
+    record_encoder,
+)
 from slacktide.scheduling import PoolRecipe
 
 SCHEMA = 1
@@ -155,16 +162,14 @@ def plain_commands(commands: Sequence[Command]) -> list[Any]:
 def layout() -> dict[str, list[str]]:
     """The fields of every array in a recording, in order."""
     found = layout_of((*EVENTS.values(), EngineSettings))
-    found["RunBatch"] = ["cause", *layout_of((Batch,))["Batch"], "expected", "p99"]
+    found["RunBatch"] = ["cause", *names_of(Batch), "expected", "p99"]
     found["RunBatch"].remove("started")
-    found["Answer"] = ["cause", "id", *layout_of((Outcome,))["Outcome"]]
+    found["Answer"] = ["cause", "id", *names_of(Outcome)]
     found["Answer"].remove("at")
-    found["AbortBatch"] = ["cause", "batch"]
-    found["FreeSlots"] = ["cause", "ids"]
-    found["StartReplica"] = ["cause", *layout_of((Replica,))["Replica"]]
-    found["StopReplica"] = ["cause", "replica", "kill"]
-    found["ResizeLane"] = ["cause", "lane", "cores", "replicas"]
-    found["TellCircuit"] = ["cause", "pool", "circuit", "reason", "retry_s"]
+    found["StartReplica"] = ["cause", *names_of(Replica)]
+    for type_ in (AbortBatch, FreeSlots, StopReplica, ResizeLane, TellCircuit):
+        names = [name for name in names_of(type_) if name != "cause"]
+        found[type_.__name__] = ["cause", *names]
     return found
 
 
@@ -172,30 +177,16 @@ def layout() -> dict[str, list[str]]:
 
 _settings = record_encoder(EngineSettings)
 _plan = record_encoder(Plan)
-_HEADER = (
-    "slacktide_recording",
-    "recording",
-    "part",
-    "software",
-    "began",
-    "settings",
-    "events_before",
-    "plan",
-    "layout",
-)
-_POOL = ("pool", "max_batch", "scheduler", "options", "share", "profiling", "times")
+_HEADER = ("slacktide_recording", *names_of(Header))
+_POOL = ("pool", "max_batch", *names_of(PoolRecipe), "times")
 
 
 def header_line(header: Header) -> dict[str, Any]:
     """A header ready for JSON."""
     return {
         "slacktide_recording": SCHEMA,
-        "recording": header.recording,
-        "part": header.part,
-        "software": header.software,
-        "began": header.began,
+        **{name: getattr(header, name) for name in names_of(Header)},
         "settings": _settings(header.settings),
-        "events_before": header.events_before,
         "plan": None if header.plan is None else _plan(header.plan),
         "layout": layout(),
     }
@@ -211,16 +202,10 @@ def read_header(line: object) -> Header:
     fields = _keys(line, "header", _HEADER)
     software = decoder(str)(fields["software"], "software")
     stated = _stated(fields["layout"], software)
-    return Header(
-        decoder(str)(fields["recording"], "recording"),
-        decoder(int)(fields["part"], "part"),
-        software,
-        decoder(str)(fields["began"], "began"),
-        Decoders(stated).of(EngineSettings)(fields["settings"], "settings"),
-        decoder(int)(fields["events_before"], "events_before"),
-        Decoders(stated).of(Plan | None)(fields["plan"], "plan"),
-        stated,
-    )
+    decoders, hints = Decoders(stated), get_type_hints(Header)
+    names = [name for name in names_of(Header) if name != "layout"]
+    read = {name: decoders.of(hints[name])(fields[name], name) for name in names}
+    return Header(**read, layout=stated)
 
 
 def _stated(value: object, software: str) -> dict[str, list[str]]:
@@ -256,10 +241,8 @@ def pool_line(opened: PoolOpened) -> dict[str, Any]:
     return {
         "pool": tuple(opened.pool),
         "max_batch": opened.max_batch,
-        "scheduler": opened.recipe.scheduler,
+        **{name: getattr(opened.recipe, name) for name in names_of(PoolRecipe)},
         "options": dict(opened.recipe.options),
-        "share": opened.recipe.share,
-        "profiling": opened.recipe.profiling,
         "times": opened.times,
     }
 
@@ -293,7 +276,9 @@ class Reader:
                 raise LayoutError(f"commands: expected [type, cause, …], got {command!r}")
         if self._places:
             commands = [self._in_order(command) for command in commands]
-        return Call(_now(now), tuple([self._event(each) for each in events]), tuple(commands))
+        if isinstance(now, bool) or not isinstance(now, int | float):
+            raise LayoutError(f"now: expected a number, got {now!r}")
+        return Call(float(now), tuple([self._event(each) for each in events]), tuple(commands))
 
     def recorded(self, commands: Sequence[Plain]) -> list[Plain]:
         """`commands` of this version without what the recording lacks."""
@@ -325,12 +310,6 @@ class Reader:
             raise LayoutError(f"events: expected one of {', '.join(EVENTS)}, got {value!r}")
         event: Event = self._events[name](value[1:], name)
         return event
-
-
-def _now(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise LayoutError(f"now: expected a number, got {value!r}")
-    return float(value)
 
 
 def _read_pool(line: Mapping[str, Any]) -> PoolOpened:

@@ -117,7 +117,8 @@ def replay(
             watcher.before(record, engine)
         first = engine.events_seen
         commands = handled(engine, record)
-        replayed = recording.reader.recorded(_as_read(commands))
+        as_read: list[Plain] = orjson.loads(orjson.dumps(plain_commands(commands)))
+        replayed = recording.reader.recorded(as_read)
         if replayed != list(record.commands):
             place = _first_difference(record.commands, replayed)
             found = Difference(line, record, first, place, record.commands, tuple(replayed))
@@ -140,14 +141,6 @@ def handled(engine: Engine, call: Call) -> list[Command]:
         return engine.unfinished
 
 
-def _as_read(commands: list[Command]) -> list[Plain]:
-    """Commands as they come back from a file."""
-    found: list[Plain] = orjson.loads(orjson.dumps(plain_commands(commands)))
-    return found
-
-
 def _first_difference(recorded: tuple[Plain, ...], replayed: list[Plain]) -> int:
-    for i, (one, other) in enumerate(zip(recorded, replayed, strict=False)):
-        if one != other:
-            return i
-    return min(len(recorded), len(replayed))
+    pairs = enumerate(zip(recorded, replayed, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(recorded), len(replayed)))
