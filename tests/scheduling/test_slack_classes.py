@@ -122,7 +122,7 @@ class Rule:
         for r in members:
             g = self.classes.class_of(r)
             left = r.deadline - now
-            length = self.latency.length_alone(left, rows)
+            length = length_within(self.latency, left, rows)
             p = float(np.interp(length / self.classes.step, np.arange(POINTS), c))
             spare = max(0.0, left - self.latency.seconds(r.rows, self.classes.means[g]) - took)
             share = 1 - self.options.deferral_discount * (1 - exp(-spare / tau))
@@ -293,8 +293,13 @@ def test_the_chosen_batch_is_the_first_of_the_best(
         budget = min(member.deadline for member in members) - NOW
         rows = sum(member.rows for member in members)
         c = rule.longest(members)
-        fitting = classes.latency.length_alone(budget, rows) / classes.step
+        fitting = length_within(classes.latency, budget, rows) / classes.step
         assert np.interp(fitting, np.arange(POINTS), c) >= 0.99 - 1e-9
+
+
+def length_within(latency: BatchLatency, seconds: float, rows: int) -> float:
+    """The longest length of `rows` rows that take `seconds`; at least 0."""
+    return max(0.0, (seconds - latency.c0) / (latency.c1 * latency.paid(rows)))
 
 
 def best_of(batches: list[list[Request]], scores: list[float]) -> list[list[Request]]:

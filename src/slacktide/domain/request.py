@@ -52,10 +52,6 @@ class Request:
         if not 0.0 < self.penalty < math.inf:
             raise ValueError(f"penalty must be positive and finite, got {self.penalty}")
 
-    def budget(self, now: float) -> float:
-        """Seconds left until the deadline; negative once it has passed."""
-        return self.deadline - now
-
 
 @dataclass(frozen=True, slots=True)
 class Notice:
@@ -84,7 +80,3 @@ class Notice:
     def planned_due(self) -> float | None:
         """The deadline to plan with; None where there is none."""
         return self.likely_due if self.best_effort else self.deadline
-
-    def budget(self, now: float) -> float:
-        """Seconds left until the deadline; negative once it has passed."""
-        return self.deadline - now

@@ -16,11 +16,11 @@ from slacktide.profiles.length_classes import MOST_CLASSES as MOST_CLASSES
 from slacktide.profiles.length_classes import classes_of_samples as classes_of_samples
 from slacktide.profiles.reading import ProfileError as ProfileError
 from slacktide.profiles.record import ProfileRecord as ProfileRecord
+from slacktide.profiles.record import covering as covering
+from slacktide.profiles.record import session_sizes as session_sizes
 from slacktide.profiles.run_classes import NO_HINT as NO_HINT
 from slacktide.profiles.run_classes import BatchLatency as BatchLatency
 from slacktide.profiles.run_classes import RunClasses as RunClasses
-from slacktide.profiles.session_sizes import covering as covering
-from slacktide.profiles.session_sizes import session_sizes as session_sizes
 from slacktide.profiles.surface import batch_sizes as batch_sizes
 from slacktide.profiles.time_distribution import PointTime as PointTime
 from slacktide.profiles.time_distribution import SplitLogLogistic as SplitLogLogistic

@@ -22,7 +22,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -135,24 +135,12 @@ class AmdahlFit:
 
     def to_dict(self) -> dict[str, object]:
         """JSON-ready; docs/profiles.md explains each field."""
-        model = self.model
+        names = ("batch", "cores", "measured_s", "predicted_s", "weight")
         return {
-            "gamma_s": model.gamma,
-            "epsilon_s": model.epsilon,
-            "delta_s": model.delta,
-            "eta_s": model.eta,
+            **{f"{name}_s": value for name, value in asdict(self.model).items()},
             "median_error": self.median_error,
             "worst_error": self.worst_error,
-            "points": [
-                {
-                    "batch": point.batch,
-                    "cores": point.cores,
-                    "measured_s": point.measured,
-                    "predicted_s": point.predicted,
-                    "weight": point.weight,
-                }
-                for point in self.points
-            ],
+            "points": [dict(zip(names, point, strict=True)) for point in self.points],
         }
 
     def seconds(self, batch: int, cores: int) -> float:

@@ -60,7 +60,8 @@ class CorrectedTimes:
     """
 
     def __init__(self, table: LatencyTable) -> None:
-        self._table = table
+        self.table = table
+        """The profile as measured."""
         self._cores = list(table.cores)
         self._p50 = [list(row) for row in table.p50_s]
         self._spreads = [
@@ -79,7 +80,11 @@ class CorrectedTimes:
         self._surfaces: tuple[Surface, Surface] | None = None
         self.revision = -1
         """Rises when a prediction has moved noticeably: at once by an eighth, in time by 1 %."""
-        self._error: float | None = None
+        self.prediction_error: float | None = None
+        """Mean |observed − expected| / expected, exponential; None before the first batch.
+
+        Each batch is judged by the prediction in force before it; a hiccup counts as 10 at most.
+        """
         self._beyond = 0
         self._publish()
 
@@ -103,10 +108,7 @@ class CorrectedTimes:
         if not 0.0 < seconds < math.inf:
             return
         predicted = self.of(rows, cores).expected
-        error = min(abs(seconds - predicted) / predicted, _WORST_ERROR)
-        before = self._error
-        self._error = error if before is None else before + _ERROR_GAIN * (error - before)
-
+        self.prediction_error = mean_error(self.prediction_error, seconds, predicted)
         place, log_seconds, spread = self._profile(rows, cores)
         self._correction.observe(math.log(seconds) - log_seconds, place, spread)
         drifting = abs(self._correction.overall) > _DRIFT
@@ -127,22 +129,9 @@ class CorrectedTimes:
     # For people, logs and metrics
 
     @property
-    def table(self) -> LatencyTable:
-        """The profile as measured."""
-        return self._table
-
-    @property
     def batches(self) -> int:
         """Batches learnt from."""
         return self._correction.batches
-
-    @property
-    def prediction_error(self) -> float | None:
-        """Mean |observed − expected| / expected, exponential; None before the first batch.
-
-        Each batch is judged by the prediction in force before it; a hiccup counts as 10 at most.
-        """
-        return self._error
 
     @property
     def drift(self) -> float:
@@ -192,7 +181,7 @@ class CorrectedTimes:
         key = (rows, cores)
         known = self._profiled.get(key)
         if known is None:
-            table = self._table
+            table = self.table
             p50 = table.expected(rows, cores)
             if cores not in self._cores:
                 self._open(cores)
@@ -206,8 +195,8 @@ class CorrectedTimes:
     def _open(self, cores: int) -> None:
         """Give a core count a column of its own. What is predicted for it stays as it is."""
         column = bisect_left(self._cores, cores)
-        sizes = self._table.batches
-        guessed = [self._table.expected(size, cores) for size in sizes]
+        sizes = self.table.batches
+        guessed = [self.table.expected(size, cores) for size in sizes]
         own = [
             math.log(self.of(size, cores).expected / seconds) - self._overall
             for size, seconds in zip(sizes, guessed, strict=True)
@@ -215,7 +204,7 @@ class CorrectedTimes:
         self._correction.insert(column, own)
         for row, size, seconds in zip(range(len(sizes)), sizes, guessed, strict=True):
             self._p50[row].insert(column, seconds)
-            self._spreads[row].insert(column, _spread(seconds, self._table.p99(size, cores)))
+            self._spreads[row].insert(column, _spread(seconds, self.table.p99(size, cores)))
             self._shifts[row].insert(column, self._overall + own[row])
         self._cores.insert(column, cores)
         self._profiled.clear()  # columns have moved
@@ -259,9 +248,15 @@ class CorrectedTimes:
             [a * math.exp(max(b * upper, LOWEST_SPREAD)) for a, b in zip(*row, strict=True)]
             for row in zip(p50, self._spreads, strict=True)
         ]
-        batches, cores = self._table.batches, tuple(self._cores)
+        batches, cores = self.table.batches, tuple(self._cores)
         median = Surface.over(batches, cores, p50)
         return median, Surface.over(batches, cores, p99, above=median)
+
+
+def mean_error(before: float | None, seconds: float, expected: float) -> float:
+    """`before`, an exponential mean of |observed − expected| / expected, with one more batch."""
+    error = min(abs(seconds - expected) / expected, _WORST_ERROR)
+    return error if before is None else before + _ERROR_GAIN * (error - before)
 
 
 def _spread(p50: float, p99: float) -> float:

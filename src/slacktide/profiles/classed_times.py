@@ -21,7 +21,13 @@ from numpy.typing import ArrayLike
 
 from slacktide.domain import Request
 from slacktide.profiles import reading
-from slacktide.profiles.batch_times import DISCOUNT, NOTICEABLE, PATIENCE, CorrectedTimes
+from slacktide.profiles.batch_times import (
+    DISCOUNT,
+    NOTICEABLE,
+    PATIENCE,
+    CorrectedTimes,
+    mean_error,
+)
 from slacktide.profiles.distribution import Floats, expected_max, quantile
 from slacktide.profiles.fixed_times import FixedTimes
 from slacktide.profiles.latency_fit import fit_latency
@@ -46,8 +52,6 @@ _MEAN_SHOWS = 0.02
 _CDF_SHOWS = 0.05
 _SHARE_SHOWS = 0.05
 _FIXED_SHOWS = 0.03
-_ERROR_GAIN = 0.05
-_WORST_ERROR = 10.0
 SCHEMA = 1
 _KEYS = ("schema", "speed", "fixed", "lengths")
 
@@ -68,7 +72,9 @@ class ClassedTimes:
         """`latency` says c0 and c1 for a number of cores; None fits them to the table."""
         self.point = CorrectedTimes(table)
         """The predictions that take all requests to be alike; they rest while there are classes."""
-        self._latency = latency or (lambda cores: fit_latency(table, cores).latency)
+        self.table = table
+        """The profile as measured."""
+        self._fitted = latency or (lambda cores: fit_latency(table, cores).latency)
         self._latencies: dict[int, BatchLatency] = {}
         self._lengths = RunTimes()
         self._filter = SpeedFilter()
@@ -105,8 +111,7 @@ class ClassedTimes:
         if classes is None:
             seen = point.revision
             point.observe(seconds, members, rows, cores)
-            if point.revision != seen:
-                self.revision += 1
+            self.revision += point.revision - seen
             if not (self._tagged or _tagged(members)):
                 return
             self._tagged = True
@@ -124,7 +129,7 @@ class ClassedTimes:
 
     def observe_alone(self, request: Request, seconds: float, rows: int, cores: int) -> None:
         """`request` took `seconds` by itself, or with others of its length: `rows` rows in all."""
-        latency = self._base(cores)
+        latency = self.latency(cores)
         per_length = latency.c1 * latency.paid(rows)
         seconds *= math.exp(-self._filter.speed)  # as the machine was when it was profiled
         replaced = self._lengths.learn(request, seconds / per_length, latency.c0 / per_length)
@@ -139,19 +144,13 @@ class ClassedTimes:
         if self._classes is None:
             seen = self.point.revision
             self.point.discount()
-            if self.point.revision != seen:
-                self.revision += 1
+            self.revision += self.point.revision - seen
             return
         self._filter.speed = max(self._filter.speed - DISCOUNT, -BOUND_SPEED)
         if abs(self._filter.speed - self._speed) > 2.0 * NOTICEABLE:
             self._publish(self._classes)
 
     # For people, logs and metrics
-
-    @property
-    def table(self) -> LatencyTable:
-        """The profile as measured."""
-        return self.point.table
 
     @property
     def prediction_error(self) -> float | None:
@@ -179,7 +178,10 @@ class ClassedTimes:
 
     def latency(self, cores: int) -> BatchLatency:
         """c0 and c1 as profiled, for lengths."""
-        return self._base(cores)
+        known = self._latencies.get(cores)
+        if known is None:
+            known = self._latencies[cores] = self._fitted(cores)
+        return known
 
     # Learning beforehand
 
@@ -225,19 +227,12 @@ class ClassedTimes:
 
     # Publishing
 
-    def _base(self, cores: int) -> BatchLatency:
-        """c0 and c1 as profiled."""
-        known = self._latencies.get(cores)
-        if known is None:
-            known = self._latencies[cores] = self._latency(cores)
-        return known
-
     def _times(self, cores: int) -> FixedTimes:
         """The published predictions. There must be classes."""
         known = self._by_cores.get(cores)
         if known is None:
             assert self._classes is not None
-            base, speed = self._base(cores), math.exp(self._speed)
+            base, speed = self.latency(cores), math.exp(self._speed)
             latency = BatchLatency(
                 base.c0 * speed * math.exp(self._fixed), base.c1 * speed, base.sizes
             )
@@ -256,9 +251,7 @@ class ClassedTimes:
         """Compare a batch with what was predicted for it."""
         times = self._times(cores)
         forecast = times.of(rows, cores, members)
-        error = min(abs(seconds - forecast.expected) / forecast.expected, _WORST_ERROR)
-        before = self._error
-        self._error = error if before is None else before + _ERROR_GAIN * (error - before)
+        self._error = mean_error(self._error, seconds, forecast.expected)
         if not self._known.issuperset(keys):
             return  # a guess that fails says nothing about the machine
         fixed = times.classes(cores).latency.c0
@@ -277,7 +270,7 @@ class ClassedTimes:
         before, classes = self._classes, None
         known, step = self._lengths.distributions(math.exp(self._filter.fixed))
         if known:
-            classes = classes_of(known, self._base(1), step, hint_edges=self._lengths.edges)
+            classes = classes_of(known, self.latency(1), step, hint_edges=self._lengths.edges)
             if not self._differ(known, step):
                 classes = None
         if classes is None or before is None:
@@ -289,7 +282,7 @@ class ClassedTimes:
     def _differ(self, lengths: Sequence[KeyLengths], step: float) -> bool:
         """Whether the keys that are known are worth telling apart; once so, a little longer so."""
         known = [one for one in lengths if one.key in self._lengths.known]
-        base = self._base(1)
+        base = self.latency(1)
         latency = BatchLatency(base.c0 * math.exp(self._filter.fixed), base.c1)
         ease = 1.0 if self._classes is None else 0.5
         alone = [latency.seconds(1, expected_max(one.cdf, step)) for one in known]
@@ -327,11 +320,8 @@ def _alike(members: Sequence[Request]) -> bool:
 
 def _shows(before: RunClasses, after: RunClasses) -> bool:
     """Whether a policy would decide otherwise by the newer classes."""
-    if (
-        len(before) != len(after)
-        or before.step != after.step
-        or before.hint_edges != after.hint_edges
-        or before.by_key != after.by_key
+    if len(before) != len(after) or any(
+        getattr(before, name) != getattr(after, name) for name in ("step", "hint_edges", "by_key")
     ):
         return True
     means = zip(before.means, after.means, strict=True)

@@ -75,34 +75,24 @@ class FixedTimes:
         self._classes = classes
         self._mix: Floats = np.asarray(classes.shares) @ classes.cdfs
         self._mix_log: Floats = np.log(np.maximum(self._mix, FLOOR))
-        self._by_rows: dict[int, LongestMemberTime] = {}
-        self._by_counts: dict[tuple[int, ...], LongestMemberTime] = {}
+        self._known: dict[tuple[int, ...], LongestMemberTime] = {}
+        """By rows, and members of each class where members are named."""
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> LongestMemberTime:
         """The time of a batch of just these members; without any, of `rows` requests of one row,
         drawn from all arrivals."""
-        if not members:
-            return self._anybody(rows)
         classes = self._classes
-        counts = classes.counts(members)
-        known = self._by_counts.get((rows, *counts))
-        if known is None:
-            cdf: Floats = np.exp(np.asarray(counts, dtype=np.float64) @ classes.logs)
-            known = LongestMemberTime(classes, cdf, rows)
-            if len(self._by_counts) >= _MOST_KEPT:
-                self._by_counts.clear()
-            self._by_counts[(rows, *counts)] = known
-        return known
-
-    def _anybody(self, rows: int) -> LongestMemberTime:
-        known = self._by_rows.get(rows)
+        counts = classes.counts(members) if members else ()
+        known = self._known.get((rows, *counts))
         if known is None:
             if rows < 1:
                 raise ProfileError(f"rows must be at least 1, got {rows}")
-            known = LongestMemberTime(self._classes, np.exp(rows * self._mix_log), rows)
-            if len(self._by_rows) >= _MOST_KEPT:
-                self._by_rows.clear()
-            self._by_rows[rows] = known
+            logs = np.asarray(counts, dtype=np.float64) @ classes.logs if members else None
+            cdf: Floats = np.exp(rows * self._mix_log if logs is None else logs)
+            known = LongestMemberTime(classes, cdf, rows)
+            if len(self._known) >= _MOST_KEPT:
+                self._known.clear()
+            self._known[(rows, *counts)] = known
         return known
 
     def classes(self, cores: int) -> RunClasses:

@@ -13,7 +13,6 @@ from slacktide.profiles import reading
 from slacktide.profiles.latency_fit import LengthTime
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
-from slacktide.profiles.session_sizes import covering
 
 SCHEMA = 3
 _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "threads", "table")
@@ -111,3 +110,22 @@ def _length_time(value: object, name: str) -> LengthTime:
     if rows < 1 or cores < 1 or length <= 0.0 or seconds <= 0.0:
         raise ProfileError(f"{name}: expected numbers above 0")
     return LengthTime(rows, cores, length, seconds)
+
+
+def session_sizes(least: int, most: int) -> tuple[int, ...]:
+    """Thread counts of the sessions of a replica that runs on `least` to `most` cores, ascending.
+
+    On fewer cores than threads these get in each other's way, so a replica that will be resized
+    keeps several sessions, that is the model opened with so many threads each (decision 0021).
+    Both ends, and the powers of two between them. Raises ValueError unless 1 ≤ least ≤ most.
+    """
+    if not 1 <= least <= most:
+        raise ValueError(f"expected 1 ≤ least ≤ most, got {least} and {most}")
+    powers = (1 << power for power in range(most.bit_length()))
+    return (*sorted({least, most, *(n for n in powers if least < n < most)}),)
+
+
+def covering(threads: Sequence[int], cores: int) -> int:
+    """Of sessions with these thread counts (at least one), the one to use on `cores` cores: the
+    smallest with a thread for each, or else the largest."""
+    return min((n for n in threads if n >= cores), default=max(threads))

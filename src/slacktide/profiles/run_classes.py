@@ -55,10 +55,6 @@ class BatchLatency:
         """Time of a batch of `rows` ≥ 1 rows, the longest of length `longest` ≥ 0."""
         return self.c0 + self.c1 * self.paid(rows) * longest
 
-    def length_alone(self, seconds: float, rows: int = 1) -> float:
-        """The length of a request of `rows` rows that took `seconds` by itself; at least 0."""
-        return max(0.0, (seconds - self.c0) / (self.c1 * self.paid(rows)))
-
 
 NO_HINT = -1
 """Bin of a request without a work hint."""
@@ -101,10 +97,6 @@ class RunClasses:
     def __len__(self) -> int:
         """Number of classes, at least 1."""
         return len(self.means)
-
-    def key_of(self, request: Request) -> Key:
-        """What the distributions of `request` are kept by."""
-        return key_of(request, self.hint_edges)
 
     def class_of(self, request: Request) -> int:
         """The class of `request`."""

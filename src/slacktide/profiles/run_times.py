@@ -28,7 +28,7 @@ from slacktide.profiles.distribution import (
 from slacktide.profiles.length_classes import KeyLengths
 from slacktide.profiles.length_window import WINDOW, LengthWindow
 from slacktide.profiles.reading import ProfileError
-from slacktide.profiles.run_classes import NO_HINT, Key
+from slacktide.profiles.run_classes import NO_HINT, Key, key_of
 
 BINS = 8
 ENOUGH_HINTS = 200
@@ -137,8 +137,7 @@ class RunTimes:
 
     def key_of(self, request: Request) -> Key:
         """What the samples of `request` are kept by, for now."""
-        hint = request.work_hint
-        return request.application, NO_HINT if hint is None else self._bins.bin_of(hint)
+        return key_of(request, self._bins.edges)
 
     def arrived(self, members: Iterable[Request]) -> list[Key]:
         """Count requests; returns their keys. May make new hint bins (`edges`)."""

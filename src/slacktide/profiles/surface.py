@@ -41,12 +41,8 @@ def batch_sizes(max_batch: int) -> tuple[int, ...]:
     """1, 2, 4, … and `max_batch` itself, ascending. Raises ProfileError below 1."""
     if max_batch < 1:
         raise ProfileError(f"max_batch must be at least 1, got {max_batch}")
-    sizes = [1]
-    while sizes[-1] * 2 <= max_batch:
-        sizes.append(sizes[-1] * 2)
-    if sizes[-1] != max_batch:
-        sizes.append(max_batch)
-    return tuple(sizes)
+    powers = (1 << i for i in range(max_batch.bit_length()))
+    return (*(size for size in powers if size < max_batch), max_batch)
 
 
 def monotone(values: Sequence[Sequence[float]]) -> Grid:

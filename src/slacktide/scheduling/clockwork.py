@@ -24,10 +24,9 @@ from statistics import median
 from slacktide.domain import Batch, Reason, Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Learner, PoolView, Proposal
-from slacktide.profiles import PointTime
+from slacktide.profiles import PointTime, batch_sizes
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.options import DeadlineOptions
-from slacktide.scheduling.tables import powers_of_two
 
 
 class RecentTimes:
@@ -119,7 +118,7 @@ class Clockwork(Edf):
     def __init__(
         self, options: ClockworkOptions, *, max_batch: int, times: BatchTimes, view: PoolView
     ) -> None:
-        self._recent = RecentTimes(times, powers_of_two(max_batch), window=options.window)
+        self._recent = RecentTimes(times, batch_sizes(max_batch), window=options.window)
         super().__init__(
             EdfOptions(admission=options.admission, max_queue=options.max_queue),
             max_batch=max_batch,

@@ -18,9 +18,10 @@ from math import inf
 from slacktide.domain import Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, Proposal
+from slacktide.profiles import batch_sizes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.options import QueueOptions
-from slacktide.scheduling.tables import Cached, Lazy, TimeByRows, powers_of_two
+from slacktide.scheduling.tables import Cached, Lazy, TimeByRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Nexus(ArrivalPolicy):
     ) -> None:
         super().__init__(options, max_batch=max_batch)
         self._cycles = options.cycles
-        self._sizes = powers_of_two(max_batch)
+        self._sizes = batch_sizes(max_batch)
         self._expected: Cached[TimeByRows] = Cached(
             times, lambda cores: Lazy(lambda rows: times.of(rows, cores).expected)
         )

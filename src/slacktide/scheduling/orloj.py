@@ -34,13 +34,13 @@ from typing import NamedTuple
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.domain.options import OptionError, option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.profiles import RunClasses
+from slacktide.profiles import RunClasses, batch_sizes
 from slacktide.scheduling.best_effort import BestEffortShare
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import BestEffortOptions
 from slacktide.scheduling.orloj_score import ONE_STEP, OrlojTimes, Reading, Score
 from slacktide.scheduling.queue import Entry, Partition, proposal_of, within_rows
-from slacktide.scheduling.tables import Cached, powers_of_two
+from slacktide.scheduling.tables import Cached
 
 GROUPS = 8
 """Signatures tried per decision: those of the earliest deadlines."""
@@ -124,7 +124,7 @@ class Orloj(DeadlinePolicy):
             lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).need,
             class_lead=None if options.times == "batch" else self._alone,
         )
-        self._sizes = powers_of_two(max_batch)
+        self._sizes = batch_sizes(max_batch)
         self._overdue = BestEffortShare(options.best_effort_share)
         self._classes = times.classes(view.cores)
         self._parts = self._timed.index = Partition(self._timed.order, self._kind)

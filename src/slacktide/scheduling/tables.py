@@ -47,12 +47,6 @@ def size_grid(max_batch: int) -> tuple[int, ...]:
     return (*sorted(size for size in powers + halves if size < max_batch), max_batch)
 
 
-def powers_of_two(max_batch: int) -> tuple[int, ...]:
-    """Batch sizes as most systems have them: 1, 2, 4, … and `max_batch`, ascending."""
-    powers = (1 << i for i in range(max_batch.bit_length()))
-    return (*(size for size in powers if size < max_batch), max_batch)
-
-
 class RowTimes:
     """Times of a batch by its rows, for one number of cores; seconds."""
 
