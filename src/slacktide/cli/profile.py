@@ -20,11 +20,8 @@ from slacktide.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
-    from slacktide.executors.ports import SessionSize
     from slacktide.profiles import LatencyTable
 
 
@@ -142,7 +139,11 @@ def profile(
         return
     for number, known in found:
         _print(console(), f"{folder.name} version {number}", known.record.table)
-        console().print(_sessions_line(known.sessions))
+        sizes = ", ".join(
+            f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})"
+            for size in known.sessions
+        )
+        console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
 
 
 def _print(out: Console, title: str, table: LatencyTable) -> None:
@@ -166,9 +167,3 @@ def _print(out: Console, title: str, table: LatencyTable) -> None:
         bars.add_row(*cells, *(Bar(1.0, 0.0, part, width=16) for part in (length, modelled)))
     out.print(bars)
     out.print(show.FIT_FOOTNOTE)
-
-
-def _sessions_line(sessions: Sequence[SessionSize]) -> str:
-    """What a replica keeps open, in the order it was opened."""
-    told = [f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})" for size in sessions]
-    return f"memory of a replica's sessions: {', '.join(told)}"

@@ -62,16 +62,12 @@ def replay_recording(
                 "warnings": recording.warnings,
             }
         )
-        return 0 if difference is None else FELL_SHORT
-    counted = f"{found.events} events in {found.calls} calls, {found.commands} commands"
-    if difference is None:
-        console().print(f"identical: {counted}")
-        return 0
-    out = console()
-    out.print(f"different after {counted}: at {difference.line.place}", markup=False)
-    for line in _told(difference):
-        out.print(line, markup=False)
-    return FELL_SHORT
+    else:
+        counted = f"{found.events} events in {found.calls} calls, {found.commands} commands"
+        lines = [f"identical: {counted}"] if difference is None else _told(difference, counted)
+        for line in lines:
+            console().print(line, markup=False)
+    return 0 if difference is None else FELL_SHORT
 
 
 def _teller(recording: Recording, request: int | None) -> Callable[[Decision], None]:
@@ -81,19 +77,19 @@ def _teller(recording: Recording, request: int | None) -> Callable[[Decision], N
 
     calls = (line.record for line in recording.lines() if isinstance(line.record, Call))
     begin = next((call.now for call in calls), 0.0)
-    write = typer.echo
 
     def tell(decision: Decision) -> None:
         if request is None or concerns(decision, request):
             for line in lines(decision, begin=begin):
-                write(line)
+                typer.echo(line)
 
     return tell
 
 
-def _told(difference: Difference) -> Iterator[str]:
+def _told(difference: Difference, counted: str) -> Iterator[str]:
     """The first difference and what stands around it."""
     call = difference.call
+    yield f"different after {counted}: at {difference.line.place}"
     yield f"handled at {call.now!r} s, from event {difference.first_event} on:"
     for event in islice(call.events, 10):
         yield f"    {event}"

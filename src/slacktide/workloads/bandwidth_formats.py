@@ -25,7 +25,7 @@ from itertools import chain
 import numpy as np
 
 from slacktide.workloads.bandwidth import MBIT, BandwidthTrace
-from slacktide.workloads.trace_table import Column, read_rows
+from slacktide.workloads.trace_table import Column, TraceRows, checked_rows, read_rows
 from slacktide.workloads.values import WorkloadError
 
 _USUAL = "bandwidth_mbps"
@@ -81,22 +81,9 @@ def _by_interval(counts: Column, intervals: Column, name: str) -> BandwidthTrace
 
 
 def _ghent_log(lines: Iterable[str], name: str) -> BandwidthTrace:
-    numbers, counts, intervals = [], [], []
-    for number, line in enumerate(lines, start=1):
-        cells = line.split()
-        if not cells:
-            continue
-        if len(cells) != len(_GHENT_LOG):
-            expected = f"expected {len(_GHENT_LOG)} values, got {len(cells)}"
-            raise WorkloadError(f"{name}, line {number}", expected)
-        numbers.append(number)
-        counts.append(cells[_GHENT_LOG.index("bytes")])
-        intervals.append(cells[_GHENT_LOG.index("interval_ms")])
-    return _by_interval(
-        Column(name, "bytes", numbers, counts),
-        Column(name, "interval_ms", numbers, intervals),
-        name,
-    )
+    rows = checked_rows(map(str.split, lines), name, len(_GHENT_LOG), first=1)
+    columns = TraceRows(name, _GHENT_LOG, rows).columns()
+    return _by_interval(columns["bytes"], columns["interval_ms"], name)
 
 
 def _chosen(name: str, ids: Sequence[str], only: str | None) -> Sequence[int]:

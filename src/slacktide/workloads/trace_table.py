@@ -103,13 +103,16 @@ def read_rows(lines: Iterable[str], name: str) -> TraceRows:
         header = tuple(cell.strip() for cell in next(reader, []))
     except csv.Error as error:
         raise WorkloadError(name, f"is not a CSV file: {error}") from None
-    return TraceRows(name, header, _rows(reader, name, len(header)))
+    return TraceRows(name, header, checked_rows(reader, name, len(header), first=2))
 
 
-def _rows(reader: Iterator[list[str]], name: str, width: int) -> Iterator[tuple[int, list[str]]]:
-    line = 1
+def checked_rows(
+    rows: Iterable[list[str]], name: str, width: int, *, first: int
+) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows that are not empty; the first stands in line `first`."""
+    line = first - 1
     try:
-        for line, cells in enumerate(reader, start=2):
+        for line, cells in enumerate(rows, start=first):
             if cells and len(cells) != width:
                 expected = f"expected {width} values, got {len(cells)}"
                 raise WorkloadError(f"{name}, line {line}", expected)

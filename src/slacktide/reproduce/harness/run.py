@@ -120,10 +120,6 @@ class Reproduction(Generic[SomeScope, SomeRow, Extras]):
     def assumptions(self) -> Sequence[str]:
         return self.paper.assumptions(self.experiments, self.scope)
 
-    @property
-    def goals_title(self) -> str:
-        return self.paper.goals_title(self.experiments, self.scope)
-
     def heading(self, name: str) -> str:
         """`Table 2. Two modes, …`."""
         return f"{name.replace('-', ' ').capitalize()}. {self.paper.experiments[name].title}"

@@ -71,7 +71,8 @@ def _goals(result: Reproduction[Any, Any, Any]) -> TextTable:
         for goal in result.goals
     ]
     headings = ("", "", "what", "measured", "wanted", "over")
-    return TextTable(result.goals_title, headings[shown], lines, words=3)
+    title = result.paper.goals_title(result.experiments, result.scope)
+    return TextTable(title, headings[shown], lines, words=3)
 
 
 def _sections(result: Reproduction[Any, Any, Any]) -> Iterator[str]:

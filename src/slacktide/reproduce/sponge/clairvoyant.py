@@ -228,20 +228,14 @@ class _Search:
         rest = np.stack([after[state][0][chosen] for state in states])
         source = np.stack([after[state][1][chosen] for state in states])
         count, most, width = rest.shape
-        # Row c of the cores moves by c: padded by one more than the rows are then taken as long.
-        long = width + most
-        padded = np.full((count, most, long), np.inf)
-        padded[:, :, :width] = rest
-        flat = padded.reshape(count, most * long)[:, : most * (long - 1)]
-        moved = flat.reshape(count, most, long - 1)
+        moved = np.full((count, most, width + most - 1), np.inf)
+        before = np.zeros(moved.shape, dtype=np.int64)
+        for more in range(most):  # a core more costs one more
+            moved[:, more, more : more + width] = rest[:, more]
+            before[:, more, more : more + width] = source[:, more]
         choice = moved.argmin(axis=1)  # cores − 1
-        best = np.take_along_axis(moved, choice[:, None, :], axis=1)[:, 0, :]
-        costs = np.arange(long - 1)[None, :] - choice
-        number = np.take_along_axis(
-            source.reshape(count, most * width),
-            np.clip(choice * width + np.clip(costs, 0, width - 1), 0, most * width - 1),
-            axis=1,
-        )
+        best = np.take_along_axis(moved, choice[:, None], axis=1)[:, 0]
+        number = np.take_along_axis(before, choice[:, None], axis=1)[:, 0]
         cheapest = int(np.isfinite(best).any(axis=0).argmax())
         cut = slice(cheapest, cheapest + width)
         left = np.full((count, width), np.inf)
