@@ -74,7 +74,9 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
             raise LoadSpecError("payload", f"{path.name} has no array named {spec.name!r}")
         array = arrays.pop(spec.name)
         where = f"{path.name}, input {spec.name!r}"
-        _check_shape(array.shape, spec, where)
+        if not _fits(array.shape, spec.shape):
+            told = f"{where}: expected shape {spec.shape}, got {array.shape}"
+            raise LoadSpecError("payload", told)
         if model.batches:
             if rows not in (None, array.shape[0]):
                 raise LoadSpecError("payload", f"{where}: {array.shape[0]} rows, others {rows}")
@@ -107,9 +109,7 @@ def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: Rem
     if given is None:
         return tuple(1 if axis < 0 else axis for axis in declared)
     shape = given[choice % len(given)]  # those with a single shape keep it
-    if len(shape) != len(declared) or any(
-        want not in (-1, have) for want, have in zip(declared, shape, strict=True)
-    ):
+    if not _fits(shape, declared):
         axes = "x".join("?" if axis < 0 else str(axis) for axis in declared) or "a scalar"
         got = "x".join(map(str, shape))
         raise LoadSpecError("shape", f"input {spec.name!r} of {m.name!r} is {axes}, got {got}")
@@ -173,12 +173,10 @@ def _load(path: Path, model: RemoteModel) -> dict[str, _Array]:
         raise LoadSpecError("payload", f"{path.name} holds no arrays: {error}") from None
 
 
-def _check_shape(shape: Shape, spec: TensorSpec, where: str) -> None:
-    fits = len(shape) == len(spec.shape) and all(
-        want in (-1, have) for want, have in zip(spec.shape, shape, strict=True)
+def _fits(shape: Shape, declared: Sequence[int]) -> bool:
+    return len(shape) == len(declared) and all(
+        want in (-1, have) for want, have in zip(declared, shape, strict=True)
     )
-    if not fits:
-        raise LoadSpecError("payload", f"{where}: expected shape {spec.shape}, got {shape}")
 
 
 def _raw(array: _Array, datatype: Datatype, where: str) -> bytes:

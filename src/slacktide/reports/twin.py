@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from rich.text import Text
 from slacktide.load.report import Percentiles, Report, StreamReport
 from slacktide.reports.table import OUTCOME_COLUMNS, TextTable, listed, percent, rich_table
 from slacktide.simulation import Prediction
+from slacktide.simulation.scenario.sweep import mean
 
 _LEVELS = ("p50", "p90", "p99")
 
@@ -90,9 +90,9 @@ def _cells(
     """Recorded, mean of the predicted, and its standard error."""
     live = of(recorded)
     drawn = [value for one in predicted if (value := of(one)) is not None]
-    error = statistics.stdev(drawn) / len(drawn) ** 0.5 if len(drawn) > 1 else None
+    found = mean(drawn) if drawn else None
     return (
         "–" if live is None else form.format(live),
-        "–" if not drawn else form.format(statistics.mean(drawn)),
-        "" if error is None else f"{error:.1f}",
+        "–" if found is None else form.format(found.mean),
+        "" if found is None or found.se is None else f"{found.se:.1f}",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
-from slacktide.load.report import Provenance, Report
+from slacktide.load.report import Report
 from slacktide.load.report.provenance import gather
 from slacktide.simulation.items import Item
 from slacktide.simulation.results import Scorer
@@ -22,6 +22,8 @@ from slacktide.simulation.scenario.building import build
 from slacktide.simulation.scenario.reading import Cell, YamlPositions, checked
 from slacktide.simulation.scenario.world import World
 
+_provenance = cache(gather)
+"""That of this process: asked once, it takes a while."""
 _TOLD_EVERY = 2_000
 """Requests between two words on progress."""
 
@@ -61,24 +63,18 @@ def _run(
     scenario = cell.scenario
     with nullcontext() if requests is None else requests.open("w", encoding="utf-8") as file:
         scorer = Scorer(warmup_s=scenario.warmup, duration_s=scenario.duration, requests=file)
-        return _scored(scorer, cell, seed, world, kappa, progress)
-
-
-def _scored(
-    scorer: Scorer, cell: Cell, seed: int, world: World, kappa: float, progress: Progress | None
-) -> Report:
-    scenario = cell.scenario
-    simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
-    items = world.items(seed)
-    simulation.run(items if progress is None else _told(items, world.length, progress))
-    return scorer.report(
-        title=" ".join((scenario.title, *(f"{key}={value}" for key, value in cell.labels.items()))),
-        seed=seed,
-        configuration={**cell.document, "seeds": [seed]},
-        provenance=_provenance(),
-        cores=simulation.hardware.busy_s / max(simulation.now, scenario.length),
-        allocated=simulation.hardware.allocated,
-    )
+        simulation = world.simulation(seed, answered=scorer.answered, kappa=kappa)
+        items = world.items(seed)
+        simulation.run(items if progress is None else _told(items, world.length, progress))
+        labels = (f"{key}={value}" for key, value in cell.labels.items())
+        return scorer.report(
+            title=" ".join((scenario.title, *labels)),
+            seed=seed,
+            configuration={**cell.document, "seeds": [seed]},
+            provenance=_provenance(),
+            cores=simulation.hardware.busy_s / max(simulation.now, scenario.length),
+            allocated=simulation.hardware.allocated,
+        )
 
 
 def task_of(cell: Cell, seed: int) -> dict[str, Any]:
@@ -105,12 +101,6 @@ def run_task(task: Mapping[str, Any]) -> dict[str, Any]:
         imports=task["imports"],
     )
     return run_cell(cell, task["seed"]).to_dict()
-
-
-@cache
-def _provenance() -> Provenance:
-    """That of this process: asked once, it takes a while."""
-    return gather(("numpy",))
 
 
 def _told(items: Iterable[Item], length: float, progress: Progress) -> Iterator[Item]:
