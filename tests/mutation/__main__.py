@@ -93,7 +93,7 @@ ROOMS = (
             "server/descriptors.py",
             "server/pending.py",
             "server/driver.py",
-            "frontends/http/admission.py",
+            "frontends/http/context.py",
             "frontends/http/protocol.py",
             "frontends/http/infer.py",
         ),

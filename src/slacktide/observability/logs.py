@@ -48,7 +48,8 @@ def configure(
     if format == LogFormat.JSON:
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(TextFormatter(colour=_wants_colour(handler.stream)))
+        colour = handler.stream.isatty() and not os.environ.get("NO_COLOR")
+        handler.setFormatter(TextFormatter(colour=colour))
     handler.addFilter(_is_news)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
@@ -67,11 +68,7 @@ def printable(text: str, limit: int = 256) -> str:
         text = text[: limit - 1] + "…"
     if text.isprintable():
         return text
-    return "".join([c if c.isprintable() else _escape(c) for c in text])
-
-
-def _escape(character: str) -> str:
-    return ascii(character)[1:-1]
+    return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
 
 
 class _Handler(logging.StreamHandler[TextIO]):
@@ -89,9 +86,9 @@ class JsonFormatter(logging.Formatter):
     with an exception `error`, `error_message` and `traceback`. ASCII, always one line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: dict[str, Any] = {
-            "ts": _timestamp(record),
+            "ts": moment.replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -113,7 +110,6 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        """See `logging.Formatter`."""
         clock = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         level = f"{record.levelname.lower():7}"
         colour = _COLOURS.get(record.levelno)
@@ -147,15 +143,6 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, str | int) else str(value)
-
-
-def _timestamp(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _wants_colour(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 class AccessLogger:

@@ -50,10 +50,6 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._observers)
 
-    def add(self, observer: RequestObserver) -> None:
-        """Notify this one too from now on."""
-        self._observers = (*self._observers, observer)
-
     def notify(self, request: AnsweredRequest) -> None:
         """Notify each. One that raises is logged and removed."""
         for observer in self._observers:

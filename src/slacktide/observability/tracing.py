@@ -34,8 +34,8 @@ class TracingUnavailable(RuntimeError):  # noqa: N818  # a state of the installa
     """OpenTelemetry is not installed. `str()` says what to do."""
 
 
-def otlp_processor(endpoint: str) -> SpanProcessor:
-    """Sends spans in batches, from a thread of its own, to an OTLP/HTTP endpoint.
+def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
+    """A tracer that sends spans in batches, from a thread of its own, to an OTLP/HTTP endpoint.
 
     A URL without a path, such as `http://collector:4318`, gets the usual one. Raises
     TracingUnavailable, or ValueError for what is no URL of HTTP.
@@ -45,12 +45,8 @@ def otlp_processor(endpoint: str) -> SpanProcessor:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise _unavailable(error) from error
-    return BatchSpanProcessor(OTLPSpanExporter(endpoint=_traces_url(endpoint)))
-
-
-def open_tracer(endpoint: str, *, triton_strict: bool = False) -> RequestTracer:
-    """A tracer that sends to `endpoint`. Raises as `otlp_processor` does."""
-    return RequestTracer(otlp_processor(endpoint), triton_strict=triton_strict)
+    processor = BatchSpanProcessor(OTLPSpanExporter(endpoint=_traces_url(endpoint)))
+    return RequestTracer(processor, triton_strict=triton_strict)
 
 
 class RequestTracer:

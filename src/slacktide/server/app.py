@@ -79,7 +79,8 @@ class App:
         if settings.state_dir is not None:
             _require_writable(settings.state_dir)
         limit = settings.memory_limit
-        budget = MemoryBudget(limit, settings.client_memory_limit or limit // 2)
+        per_client = settings.client_memory_limit or limit // 2
+        budget = MemoryBudget(limit, per_client)
         self.catalog = Catalog()
         found = await asyncio.to_thread(open_cores, settings)
         self._pod = found.pod
@@ -127,7 +128,7 @@ class App:
             self.catalog,
             ClientLimits(
                 requests=settings.max_in_flight_per_client,
-                arriving=max(1, (settings.client_memory_limit or limit // 2) // 4),
+                arriving=max(1, per_client // 4),
             ),
             Observers() if self._tracer is None else Observers(self._tracer),
         )

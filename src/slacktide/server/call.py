@@ -102,7 +102,6 @@ class ServerCall:
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 
     def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
-        """See `InferenceCall.announce`."""
         plane, context = self._plane, self.context
         client = context.client
         try:
@@ -131,7 +130,6 @@ class ServerCall:
         return version.arena.view(slot)
 
     def submit(self, call: InferCall, reply: Reply) -> None:
-        """See `InferenceCall.submit`."""
         plane, context, before = self._plane, self.context, self.state
         self._call_id = call.id
         if before is not _OPEN:
@@ -165,7 +163,6 @@ class ServerCall:
             raise
 
     def refuse(self, reason: Reason, message: str) -> None:
-        """See `InferenceCall.refuse`."""
         if self.state is _DROPPED:
             self._step(_REFUSE)
             return
@@ -174,7 +171,6 @@ class ServerCall:
         self._refuse(reason, message)
 
     def cancel(self, reason: Reason) -> None:
-        """See `InferenceCall.cancel`."""
         if self.state in _KNOWN:
             version, driver = self._version, self._plane.driver
             assert version is not None
@@ -192,7 +188,6 @@ class ServerCall:
     def answered(
         self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
     ) -> None:
-        """See `RequestOwner.answered`."""
         version = self._version
         assert version is not None
         version.counters.answered(outcome, self._rows, timing)
@@ -207,7 +202,6 @@ class ServerCall:
         self._deliver()
 
     def released(self, id: int) -> None:
-        """See `RequestOwner.released`."""
         if Held.BODY in HOLDS[self.state]:
             self._released = True
         else:

@@ -10,14 +10,15 @@ from typing import Any
 from slacktide._version import __version__
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
-from slacktide.models.model_counters import Duration, ModelCounters
+from slacktide.models.model_counters import Duration
 from slacktide.models.model_manager import ModelManager
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.interface import config_json, metadata_shape
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM
-from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import Absent, Catalog, LoadedVersion, VersionState
+from slacktide.server.data_plane import why_absent
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError
 
@@ -114,27 +115,16 @@ class ServerControlPlane:
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         """One entry a version that was ever tried; models never tried have a name only."""
-        index = []
-        seen = set()
-        for version in self._catalog.all():
-            seen.add(version.name)
-            up = version.state is VersionState.READY
-            if up or not ready_only:
-                index.append(
-                    {
-                        "name": version.name,
-                        "version": version.version,
-                        "state": version.state.value,
-                        "reason": version.reason,
-                    }
-                )
+        index = [
+            _entry(version.name, version.version, version)
+            for version in self._catalog.all()
+            if not ready_only or version.state is VersionState.READY
+        ]
         if not ready_only:
-            for name, versions in self._catalog.absent().items():
-                seen.add(name)
-                index += [
-                    {"name": name, "version": v, "state": a.state.value, "reason": a.reason}
-                    for v, a in versions.items()
-                ]
+            absents = self._catalog.absent()
+            for name, versions in absents.items():
+                index += [_entry(name, version, absent) for version, absent in versions.items()]
+            seen = {*absents, *(entry["name"] for entry in index)}
             # If the folder has gone, what is loaded is still listed.
             with contextlib.suppress(RepositoryError):
                 index += [{"name": name} for name in self._repository.names() if name not in seen]
@@ -170,14 +160,14 @@ class ServerControlPlane:
 
     def _find(self, model: str, version: str | None) -> LoadedVersion:
         found = self._catalog.find(model, version)
-        if found is not None:
-            return found
-        reason = self._catalog.absence(model, version)
-        if reason is not None:
-            raise ControlError("unavailable", f"model {model!r} is unavailable: {reason}")
-        if version is not None and self._catalog.serving(model):
-            raise ControlError("not_found", f"model {model!r} has no version {version!r}")
-        raise ControlError("not_found", f"unknown model {model!r}")
+        if found is None:
+            reason, message = why_absent(self._catalog, model, version)
+            raise ControlError(reason.label, message)
+        return found
+
+
+def _entry(name: str, version: str, of: LoadedVersion | Absent) -> dict[str, str]:
+    return {"name": name, "version": version, "state": of.state.value, "reason": of.reason}
 
 
 def _as_stated(interface: ModelInterface) -> ModelInterface:
@@ -200,7 +190,17 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
         "last_inference": counters.last_at_ms,
         "inference_count": counters.rows_served,
         "execution_count": counters.executions,
-        "inference_stats": _inference(counters),
+        "inference_stats": {
+            "success": _stat(counters.success),
+            "fail": _stat(counters.fail),
+            "queue": _stat(counters.queue),
+            "compute_input": _stat(counters.compute_input),
+            "compute_infer": _stat(counters.compute_infer),
+            "compute_output": _stat(counters.compute_output),
+            # There is no response cache.
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
         "response_stats": {},
         "batch_stats": [
             {
@@ -212,20 +212,6 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
             for rows, batch in sorted(counters.by_rows.items())
         ],
         "memory_usage": [],
-    }
-
-
-def _inference(counters: ModelCounters) -> dict[str, Any]:
-    nothing = {"count": 0, "ns": 0}  # there is no response cache
-    return {
-        "success": _stat(counters.success),
-        "fail": _stat(counters.fail),
-        "queue": _stat(counters.queue),
-        "compute_input": _stat(counters.compute_input),
-        "compute_infer": _stat(counters.compute_infer),
-        "compute_output": _stat(counters.compute_output),
-        "cache_hit": nothing,
-        "cache_miss": nothing,
     }
 
 

@@ -70,6 +70,16 @@ class ClientLimits:
         return frozenset((*self._requests, *self._arriving))
 
 
+def why_absent(catalog: Catalog, model: str, version: str | None) -> tuple[Reason, str]:
+    """Why no version of `catalog` answers for a model, as a reason and in a sentence."""
+    tried = catalog.absence(model, version)
+    if tried is not None:
+        return Reason.UNAVAILABLE, f"model {model!r} is unavailable: {tried}"
+    if version is not None and catalog.serving(model):
+        return Reason.NOT_FOUND, f"model {model!r} has no version {version!r}"
+    return Reason.NOT_FOUND, f"unknown model {model!r}"
+
+
 class ServerDataPlane:
     """The `DataPlane` of a server."""
 
@@ -85,19 +95,13 @@ class ServerDataPlane:
         self.loop = asyncio.get_running_loop()
 
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
-        """See `DataPlane.call`."""
         return ServerCall(self, self.driver.new_id(), model, version, context)
 
     def absence(self, model: str, version: str | None) -> WireError:
         """Why no version answers a call."""
         if self.draining:
             return WireError(Reason.DRAINING, "the server is shutting down")
-        tried = self.catalog.absence(model, version)
-        if tried is not None:
-            return WireError(Reason.UNAVAILABLE, f"model {model!r} is unavailable: {tried}")
-        if version is not None and self.catalog.serving(model):
-            return WireError(Reason.NOT_FOUND, f"model {model!r} has no version {version!r}")
-        return WireError(Reason.NOT_FOUND, f"unknown model {model!r}")
+        return WireError(*why_absent(self.catalog, model, version))
 
     def allocate(self, version: LoadedVersion, nbytes: int, client: str) -> Slot:
         """Room for a payload; what is kept for profiling makes room for it. Raises WireError."""

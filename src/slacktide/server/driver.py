@@ -160,7 +160,6 @@ class Driver:
             raise ControlError("unavailable", f"the engine cannot serve it: {fault!r}") from fault
 
     def _failed(self, what: str, error: Exception, *, fatal: bool = False) -> None:
-        """See `Faults`."""
         if fatal:
             log.critical("%s", what)
             self.broken.set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
@@ -34,18 +35,16 @@ class RequestOwner(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class _Pending:
     """What is kept of one request."""
 
-    __slots__ = ("outputs", "owner", "payload", "timing", "waits")
-
-    def __init__(self, owner: RequestOwner, payload: Payload | None) -> None:
-        self.owner = owner
-        self.payload = payload
-        self.waits = True
-        """Its owner waits for its outcome."""
-        self.outputs: Outputs | None = None
-        self.timing: BatchTiming | None = None
+    owner: RequestOwner
+    payload: Payload | None
+    waits: bool = True
+    """Its owner waits for its outcome."""
+    outputs: Outputs | None = None
+    timing: BatchTiming | None = None
 
 
 class PendingRequests:

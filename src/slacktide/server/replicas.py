@@ -176,7 +176,6 @@ class ReplicaSupervisor:
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
     ) -> None:
-        """See `Reporter`."""
         if replica.id not in self._replicas:
             return  # it was stopped
         match event:

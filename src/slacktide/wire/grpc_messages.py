@@ -39,6 +39,7 @@ from slacktide.wire.proto.messages import (
     InferParameter,
     ModelInferRequest,
     ModelInferResponse,
+    ModelRepositoryParameter,
     ModelStreamInferResponse,
 )
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, raw_contents
@@ -191,7 +192,9 @@ def decode_response(message: Buffer) -> tuple[ModelInferResponse, list[memoryvie
     return response, raw
 
 
-def read_parameters(parameters: Mapping[str, InferParameter]) -> dict[str, Parameter]:
+def read_parameters(
+    parameters: Mapping[str, InferParameter | ModelRepositoryParameter],
+) -> dict[str, Parameter]:
     """Values of a parameter map. One with no member we know set is absent, not an error."""
     found: dict[str, Parameter] = {}
     for name, parameter in parameters.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
@@ -22,8 +22,8 @@ from slacktide.domain import Reason
 from slacktide.domain.tensors import TensorSpec
 from slacktide.frontends.grpc.rpc import GrpcCall, GrpcHandler, GrpcMethod
 from slacktide.frontends.ports import ControlPlane, EndpointGroup
-from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError, WireError
+from slacktide.wire.grpc_messages import read_parameters
 from slacktide.wire.proto import messages as m
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,
@@ -35,6 +35,7 @@ from slacktide.wire.proto.messages import (
     service_methods,
 )
 
+MessageT = TypeVar("MessageT", bound=Message)
 Answer = Callable[[GrpcCall, Any], Awaitable[Message]] | str | None
 """What a method answers its request; a sentence: it refuses so; None: an empty message."""
 
@@ -46,11 +47,7 @@ def unary(request_class: type[Message], answer_class: type[Message], answer: Ans
     """The handler that parses a `request_class` and serializes its answer."""
 
     async def handle(rpc: GrpcCall) -> bytes:
-        try:
-            request = request_class.FromString(await rpc.message())
-        except DecodeError:
-            what = request_class.DESCRIPTOR.name
-            raise WireError(Reason.BAD_INPUT, f"message: not a {what}") from None
+        request = await _received(rpc, request_class)
         if answer is None:
             return answer_class().SerializeToString()
         if isinstance(answer, str):
@@ -58,6 +55,14 @@ def unary(request_class: type[Message], answer_class: type[Message], answer: Ans
         return (await answer(rpc, request)).SerializeToString()
 
     return handle
+
+
+async def _received(rpc: GrpcCall, request_class: type[MessageT]) -> MessageT:
+    try:
+        return request_class.FromString(await rpc.message())
+    except DecodeError:
+        what = request_class.DESCRIPTOR.name
+        raise WireError(Reason.BAD_INPUT, f"message: not a {what}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +111,7 @@ class ControlMethods:
         return m.ModelReadyResponse(ready=ready)
 
     async def _server(self, rpc: GrpcCall, request: m.ServerMetadataRequest) -> Message:
-        metadata = self.control.server_metadata()
-        return m.ServerMetadataResponse(
-            name=metadata["name"], version=metadata["version"], extensions=metadata["extensions"]
-        )
+        return m.ServerMetadataResponse(**self.control.server_metadata())
 
     async def _model(self, rpc: GrpcCall, request: m.ModelMetadataRequest) -> Message:
         rpc.model = request.name
@@ -139,22 +141,14 @@ class ControlMethods:
 
     async def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
         _only_repository(request.repository_name)
-        keys = ("name", "version", "state", "reason")
-        models = [
-            m.RepositoryIndexResponse.ModelIndex(**{key: row.get(key, "") for key in keys})
-            for row in self.control.repository_index(request.ready)
-        ]
+        index = self.control.repository_index(request.ready)
+        models = [m.RepositoryIndexResponse.ModelIndex(**row) for row in index]
         return m.RepositoryIndexResponse(models=models)
 
     async def _load(self, rpc: GrpcCall, request: m.RepositoryModelLoadRequest) -> Message:
         _only_repository(request.repository_name)
         rpc.model = request.model_name
-        parameters: dict[str, Parameter | Buffer] = {}
-        for name, parameter in request.parameters.items():
-            member = parameter.WhichOneof("parameter_choice")
-            if member is not None:
-                parameters[name] = getattr(parameter, member)
-        await self.control.load(request.model_name, parameters)
+        await self.control.load(request.model_name, read_parameters(request.parameters))
         return m.RepositoryModelLoadResponse()
 
     async def _unload(self, rpc: GrpcCall, request: m.RepositoryModelUnloadRequest) -> Message:
@@ -197,10 +191,7 @@ class HealthMethods:
 
     async def _watch(self, rpc: GrpcCall) -> None:
         """The status now and after every change; an unknown name may become known."""
-        try:
-            service = HealthCheckRequest.FromString(await rpc.message()).service
-        except DecodeError:
-            raise WireError(Reason.BAD_INPUT, "message: not a HealthCheckRequest") from None
+        service = (await _received(rpc, HealthCheckRequest)).service
         said = None
         while not self.drained.is_set():
             try:

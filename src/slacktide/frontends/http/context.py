@@ -1,4 +1,5 @@
-"""What all connections of one HTTP server share: settings, routes, the gate, counters."""
+"""What all connections of one HTTP server share: settings, routes, the gate, counters; and how a
+request is admitted."""
 
 from __future__ import annotations
 
@@ -11,16 +12,24 @@ from typing import TYPE_CHECKING
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
 from slacktide.frontends.fairness import FairLoop
-from slacktide.frontends.http.messages import ClientRequest, HttpResponse, failure_response
+from slacktide.frontends.http.messages import (
+    ClientRequest,
+    HttpResponse,
+    cors_lines,
+    error_response,
+    failure_response,
+)
 from slacktide.frontends.http.router import Router
 from slacktide.frontends.ports import AccessLog, AccessRecord
-from slacktide.frontends.security import Authorize
+from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.errors import WireError
 
 if TYPE_CHECKING:
     from slacktide.frontends.http.protocol import HttpConnection
+
+_PASS = Verdict.PASS
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +88,76 @@ class HttpContext:
         if request.charged:
             self.buffers.release(request.charged, request.client)
             request.charged = 0
+
+    def open(self, request: ClientRequest) -> None:
+        """Admit a request whose headers are here, once: is there such a path and method, may this
+        client use it (the one gate for all routes), can its body be taken, does its handler want
+        it. A refusal becomes its response."""
+        request.opened = True
+        try:
+            self._open(request)
+        except Exception as error:
+            request.response = failure_response(error, triton_strict=self.settings.triton_strict)
+
+    def _open(self, request: ClientRequest) -> None:
+        settings = self.settings
+        if request.method == "OPTIONS" and cors_lines(request.headers, settings.allowed_origins):
+            request.response = HttpResponse()
+            return
+        found = self.router.match(request.target)
+        if found is None:
+            request.response = error_response(404, "Not Found")
+            return
+        route = found.routes.get(request.method)
+        if route is None:
+            allow = ", ".join(sorted(found.routes))
+            line = b"Allow: %b\r\n" % allow.encode()
+            request.response = error_response(405, f"use {allow} here", extra=line)
+            return
+        if self.authorize is not None:
+            verdict = self.authorize(route.group, request.headers)
+            if verdict is not _PASS:
+                status = verdict.status
+                line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
+                request.response = error_response(status, verdict.value, extra=line)
+                return
+        request.route = route
+        request.params = found.params
+        receiver = route.receiver
+        request.limit = settings.max_request_bytes if receiver else settings.max_control_bytes
+        expect = request.headers.get(b"expect")
+        if expect is not None and expect.strip().lower() != b"100-continue":
+            request.response = error_response(417, "the only expectation met is 100-continue")
+            return
+        if max(request.length, request.filled) > request.limit:
+            message = f"body: expected at most {request.limit} bytes, got {request.length}"
+            if receiver is not None:
+                receiver.refuse(request, Reason.TOO_LARGE, message)
+            request.response = error_response(413, message)
+            return
+        if receiver is None:
+            return
+        request.response = receiver.open(request)
+        if request.response is None:
+            # Only from here on does the receiver hold something that must be ended.
+            request.receiver = receiver
+
+    def place_for(self, request: ClientRequest) -> memoryview | None:
+        """Where to receive a body of known length; None if it was refused, with a response."""
+        try:
+            if request.receiver is not None:
+                place = request.receiver.announce(request, request.length)
+            else:
+                self.charge(request, request.length)
+                request.body = bytearray(request.length)
+                place = memoryview(request.body)
+        except Exception as error:
+            request.abandoned(Reason.RUNTIME_ERROR)
+            place = failure_response(error, triton_strict=self.settings.triton_strict)
+        if isinstance(place, HttpResponse):
+            request.response = place
+            return None
+        return place
 
     def later(
         self, answer: Awaitable[HttpResponse], respond: Callable[[HttpResponse], None]

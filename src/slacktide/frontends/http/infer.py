@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -42,35 +42,27 @@ _NO_PARAMETERS: Mapping[str, Parameter] = {}
 _MAX_ID = 256
 
 
+@dataclass(slots=True)
 class _State:
     """What the endpoint keeps of one request, in `request.state`."""
 
-    __slots__ = (
-        "call",
-        "context",
-        "encoding",
-        "json_length",
-        "parameters",
-        "target",
-        "unpacking",
-    )
-
-    def __init__(
-        self, target: tuple[str, str | None], call: InferenceCall, context: CallContext
-    ) -> None:
-        self.target = target
-        """Model and version."""
-        self.call: InferenceCall | None = call
-        """None once it has ended."""
-        self.context = context
-        self.json_length: int | None = None
-        self.encoding = b""
-        self.parameters = _NO_PARAMETERS
-        self.unpacking: asyncio.Task[None] | None = None
+    target: tuple[str, str | None]
+    """Model and version."""
+    call: InferenceCall | None
+    """None once it has ended."""
+    context: CallContext
+    parameters: Mapping[str, Parameter]
+    json_length: int | None = None
+    encoding: bytes = b""
+    unpacking: asyncio.Task[None] | None = None
 
 
 class InferEndpoint:
-    """The receiver behind POST …/infer."""
+    """What is behind POST …/infer: gets a request at its headers and says where its body goes.
+
+    Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
+    `refuse` or `abandon` may end it at any time after `open`.
+    """
 
     def __init__(self, data: DataPlane, settings: HttpSettings, unpacker: Unpacker) -> None:
         self._data = data
@@ -80,9 +72,12 @@ class InferEndpoint:
         self._reader = InferReader()
 
     def open(self, request: ClientRequest) -> HttpResponse | None:
+        """The headers are here. A response refuses the request. May raise WireError."""
         headers = request.headers
-        target, context = _target(request), _context(request)
-        state = request.state = _State(target, self._data.call(*target, context), context)
+        target, context = target_of(request), _context(request)
+        state = request.state = _State(
+            target, self._data.call(*target, context), context, _NO_PARAMETERS
+        )
         try:
             length = headers.get(_JSON_LENGTH)
             if length is not None:
@@ -112,6 +107,7 @@ class InferEndpoint:
         state.context.transport_budget_s = fields.budget_s
 
     def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
+        """`length` bytes are to come. Where to receive them, or the refusal."""
         state: _State = request.state
         assert state.call is not None
         place = state.call.announce(length, state.parameters)
@@ -122,6 +118,8 @@ class InferEndpoint:
         return place
 
     def submit(self, request: ClientRequest, respond: Respond) -> None:
+        """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
+        at any time."""
         state: _State = request.state
         body = request.body
         try:
@@ -215,15 +213,17 @@ class InferEndpoint:
         return size
 
     def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
+        """The connection has refused the request itself; it is only to be counted."""
         state: _State | None = request.state
         if state is None:
-            call: InferenceCall | None = self._data.call(*_target(request), _context(request))
+            call: InferenceCall | None = self._data.call(*target_of(request), _context(request))
         else:
             call, state.call = state.call, None
         if call is not None:
             call.refuse(reason, message)
 
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
+        """The client has gone: the answer is not wanted any more."""
         state: _State = request.state
         if state.unpacking is not None:
             state.unpacking.cancel()
@@ -256,5 +256,6 @@ def _context(request: ClientRequest) -> CallContext:
     return context
 
 
-def _target(request: ClientRequest) -> tuple[str, str | None]:
+def target_of(request: ClientRequest) -> tuple[str, str | None]:
+    """Model and version that its path names."""
     return request.params["model"], request.params.get("version")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,91 +16,63 @@ from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer
 
 if TYPE_CHECKING:
-    from slacktide.frontends.http.router import HttpRoute, Receiver
+    from slacktide.frontends.http.infer import InferEndpoint
+    from slacktide.frontends.http.router import HttpRoute
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientRequest:
     """One request on its way through a connection, with its answer.
 
     Handlers read its first part; the rest is its connection's business.
     """
 
-    __slots__ = (
-        "awaits_continue",
-        "body",
-        "body_since",
-        "charged",
-        "chunked",
-        "client",
-        "connection",
-        "filled",
-        "first_byte",
-        "headers",
-        "headers_done",
-        "keep_alive",
-        "length",
-        "limit",
-        "linger",
-        "method",
-        "old",
-        "opened",
-        "params",
-        "pieces",
-        "receiver",
-        "request_id",
-        "response",
-        "route",
-        "state",
-        "target",
-    )
+    first_byte: float
+    """Monotonic seconds."""
+    client: str
+    """Peer address without port."""
+    connection: str = ""
+    """Peer address with port."""
+    method: str = ""
+    target: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """By lower-case name."""
+    params: Mapping[str, str] = field(init=False)
+    """The decoded parts of the path; there once it has its `route`."""
+    body: Buffer = b""
+    request_id: str = ""
+    """For the access log, where the body holds one; else `X-Request-Id` is logged."""
+    state: Any = None
+    """Belongs to the route's handler."""
 
-    def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
-        self.first_byte = first_byte
-        """Monotonic seconds."""
-        self.client = client
-        """Peer address without port."""
-        self.connection = connection
-        """Peer address with port."""
-        self.method = ""
-        self.target = b""
-        self.headers: dict[bytes, bytes] = {}
-        """By lower-case name."""
-        self.params: Mapping[str, str] = {}
-        """The decoded parts of the path."""
-        self.body: Buffer = b""
-        self.request_id = ""
-        """For the access log, where the body holds one; else `X-Request-Id` is logged."""
-        self.state: Any = None
-        """Belongs to the route's handler."""
-
-        self.keep_alive = False
-        self.old = False
-        """HTTP/1.0."""
-        self.headers_done = False
-        self.chunked = False
-        self.length = 0
-        """Content-Length; 0 if there is none."""
-        self.limit = 0
-        """Most bytes of body the route takes; known once `opened`."""
-        self.filled = 0
-        """Bytes of body that have come."""
-        self.body_since: float | None = None
-        """When the wait for the body began."""
-        self.pieces: list[bytes] = []
-        """Body that came with its headers."""
-        self.awaits_continue = False
-        self.opened = False
-        """Routed, past the gate."""
-        self.route: HttpRoute | None = None
-        self.receiver: Receiver | None = None
-        self.charged = 0
-        """Bytes of the common buffer it holds."""
-        self.linger = False
-        """Its answer goes out before its body has come in."""
-        self.response: HttpResponse | None = None
+    keep_alive: bool = False
+    old: bool = False
+    """HTTP/1.0."""
+    headers_done: bool = False
+    chunked: bool = False
+    length: int = 0
+    """Content-Length; 0 if there is none."""
+    limit: int = 0
+    """Most bytes of body the route takes; known once `opened`."""
+    filled: int = 0
+    """Bytes of body that have come."""
+    body_since: float | None = None
+    """When the wait for the body began."""
+    pieces: list[bytes] = field(default_factory=list)
+    """Body that came with its headers."""
+    awaits_continue: bool = False
+    opened: bool = False
+    """Routed, past the gate."""
+    route: HttpRoute | None = None
+    receiver: InferEndpoint | None = None
+    charged: int = 0
+    """Bytes of the common buffer it holds."""
+    linger: bool = False
+    """Its answer goes out before its body has come in."""
+    response: HttpResponse | None = None
 
     def refused(self, reason: Reason, message: str) -> None:
         """Have the receiver count that the connection itself turned the request away."""

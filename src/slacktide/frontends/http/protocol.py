@@ -25,7 +25,6 @@ from functools import partial
 from typing import cast
 
 from slacktide.domain import Reason
-from slacktide.frontends.http.admission import open_request, place_for
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
@@ -95,7 +94,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     # ---------------------------------------------------------------- the transport's callbacks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if isinstance(peer, tuple):
             self.client = str(peer[0]).removeprefix("::ffff:")
@@ -135,11 +134,11 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._wait_for_turn()
 
     def eof_received(self) -> None:
-        self._leave()
+        self._abandon_all()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._context.left(self)
-        self._leave()
+        self._abandon_all()
 
     def pause_writing(self) -> None:
         self._clogged_since = self._context.clock()
@@ -221,9 +220,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _await_body(self, current: ClientRequest) -> None:
         """The headers of `current` are here, its body is not: choose where it goes."""
         current.body_since = self._now
-        open_request(self._context, current)
+        self._context.open(current)
         if current.response is None and not current.chunked:
-            sink = place_for(self._context, current)
+            sink = self._context.place_for(current)
             if sink is not None:
                 piece = b"".join(current.pieces)
                 sink[: len(piece)] = piece
@@ -310,7 +309,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _handle(self, request: ClientRequest) -> None:
         """Take a whole request to its handler."""
         if not request.opened and request.response is None:
-            open_request(self._context, request)
+            self._context.open(request)
         if request.response is not None:
             return
 
@@ -398,10 +397,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close_by = self._context.clock() + settings.write_timeout_s
             self._transport.close()
         # Requests behind a last answer are not answered: its Connection header says so.
-        self._abandon_all()
-
-    def _leave(self) -> None:
-        """The client is gone."""
         self._abandon_all()
 
     def _abandon_all(self) -> None:

@@ -5,47 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import httptools
 
-from slacktide.domain import Reason
 from slacktide.frontends.http.messages import ClientRequest, HttpResponse
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.errors import BadField
 
+if TYPE_CHECKING:
+    from slacktide.frontends.http.infer import InferEndpoint
+
 Handler = Callable[[ClientRequest], HttpResponse | Awaitable[HttpResponse]]
 """Takes a whole request. May raise WireError or ControlError."""
-
-
-class Receiver(Protocol):
-    """A handler that gets a request at its headers and says where its body goes.
-
-    Order: `open`, then `announce` if the body has not arrived with the headers, then `submit`.
-    `refuse` or `abandon` may end it at any time after `open`.
-    """
-
-    def open(self, request: ClientRequest) -> HttpResponse | None:
-        """The headers are here. A response refuses the request. May raise WireError."""
-        ...
-
-    def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
-        """`length` bytes are to come. Where to receive them, or the refusal."""
-        ...
-
-    def submit(self, request: ClientRequest, respond: Callable[[HttpResponse], None]) -> None:
-        """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
-        at any time."""
-        ...
-
-    def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
-        """The connection has refused the request itself; it is only to be counted."""
-        ...
-
-    def abandon(self, request: ClientRequest, reason: Reason) -> None:
-        """The client has gone: the answer is not wanted any more."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +27,11 @@ class HttpRoute:
 
     method: str
     pattern: str
-    handler: Handler | Receiver
+    handler: Handler | InferEndpoint
     group: EndpointGroup
 
     @property
-    def receiver(self) -> Receiver | None:
+    def receiver(self) -> InferEndpoint | None:
         return None if callable(self.handler) else self.handler
 
 

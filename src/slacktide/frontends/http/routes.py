@@ -1,7 +1,7 @@
 """The routes of the Open Inference Protocol over HTTP, as a table, and the handlers of all but
 inference: each converts, calls the control plane, converts back.
 
-A table entry is (method, pattern, handler, group); `Router` does the matching and `admission`
+A table entry is (method, pattern, handler, group); `Router` does the matching and `HttpContext`
 guards them all.
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from slacktide.domain.tensors import TensorSpec
-from slacktide.frontends.http.infer import InferEndpoint
+from slacktide.frontends.http.infer import InferEndpoint, target_of
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
     error_response,
     json_response,
 )
-from slacktide.frontends.http.router import Handler, HttpRoute, Receiver
+from slacktide.frontends.http.router import Handler, HttpRoute
 from slacktide.frontends.ports import ControlPlane, DataPlane, EndpointGroup
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
@@ -45,13 +45,13 @@ class ControlHandlers:
         return _EMPTY if self._control.ready() else HttpResponse(503)
 
     def model_ready(self, request: ClientRequest) -> HttpResponse:
-        return _EMPTY if self._control.model_ready(*_model(request)) else HttpResponse(400)
+        return _EMPTY if self._control.model_ready(*target_of(request)) else HttpResponse(400)
 
     def server_metadata(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.server_metadata())
 
     def model_metadata(self, request: ClientRequest) -> HttpResponse:
-        model = self._control.describe(*_model(request))
+        model = self._control.describe(*target_of(request))
         return json_response(
             {
                 "name": model.name,
@@ -63,13 +63,13 @@ class ControlHandlers:
         )
 
     def model_config(self, request: ClientRequest) -> HttpResponse:
-        return json_response(self._control.config(*_model(request)))
+        return json_response(self._control.config(*target_of(request)))
 
     def all_statistics(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.statistics(None, None))
 
     def model_statistics(self, request: ClientRequest) -> HttpResponse:
-        return json_response(self._control.statistics(*_model(request)))
+        return json_response(self._control.statistics(*target_of(request)))
 
     def index(self, request: ClientRequest) -> HttpResponse:
         ready = _document(request).get("ready", False)
@@ -125,10 +125,6 @@ def rendered(render: Callable[[], tuple[int, str, bytes]]) -> Handler:
         return HttpResponse(status, (body,), content_type.encode())
 
     return handle
-
-
-def _model(request: ClientRequest) -> tuple[str, str | None]:
-    return request.params["model"], request.params.get("version")
 
 
 def _spec(spec: TensorSpec) -> dict[str, Any]:
@@ -208,7 +204,7 @@ def metrics_routes(render: Callable[[], tuple[int, str, bytes]]) -> tuple[HttpRo
 
 
 def _for_model(
-    method: str, suffix: str, handler: Handler | Receiver, group: EndpointGroup
+    method: str, suffix: str, handler: Handler | InferEndpoint, group: EndpointGroup
 ) -> tuple[HttpRoute, ...]:
     return (
         HttpRoute(method, "/v2/models/{model}" + suffix, handler, group),

@@ -126,7 +126,7 @@ def usage_of(workers: Workers | None, *, root: Path = ROOT) -> WorkerUsage:
         if own:
             living += 1
             ticks += sum(own)
-            memory += _private_bytes(root / f"proc/{pid}")
+            memory += fields_of(read_text(root / f"proc/{pid}/status")).get("RssAnon:", 0) * 1024
     return WorkerUsage(living, ticks / os.sysconf("SC_CLK_TCK"), memory)
 
 
@@ -137,20 +137,14 @@ def _ticks(process: Path, *, ended: bool) -> list[int]:
     return [int(field) for field in fields[11 : 15 if ended else 13]]
 
 
-def _private_bytes(process: Path) -> int:
-    for line in read_text(process / "status").splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def process_families(*, root: Path = ROOT) -> Iterable[Family]:
     """CPU, memory, descriptors and start of the server process. `root` is for tests."""
     # The name of the program is in parentheses and may hold anything, more of them included.
     fields = read_text(root / "proc/self/stat").rpartition(")")[2].split()
     user, system, started, virtual, resident = (int(fields[i]) for i in (11, 12, 19, 20, 21))
     ticks = os.sysconf("SC_CLK_TCK")
-    used, began = (user + system) / ticks, _boot_time(root) + started / ticks
+    boot = fields_of(read_text(root / "proc/stat")).get("btime", 0)
+    used, began = (user + system) / ticks, boot + started / ticks
     descriptors = len(os.listdir(root / "proc/self/fd"))
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     gauges = (
@@ -163,14 +157,6 @@ def process_families(*, root: Path = ROOT) -> Iterable[Family]:
     yield Family.single("process_cpu_seconds_total", "counter", "CPU time, seconds", used)
     for name, help, value in gauges:
         yield Family.single(f"process_{name}", "gauge", help, value)
-
-
-def _boot_time(root: Path) -> int:
-    """Seconds since the epoch."""
-    for line in read_text(root / "proc/stat").splitlines():
-        if line.startswith("btime "):
-            return int(line.split()[1])
-    return 0
 
 
 _LIBRARY = "libnvidia-ml.so.1"
