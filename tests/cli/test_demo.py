@@ -19,9 +19,8 @@ from slacktide.cli.demo.traffic import (
     DemoTraffic,
     MeasuredModel,
     backlog,
-    fifo,
+    by_default,
     fifo_limited,
-    slack,
     waits,
 )
 from slacktide.load import Target, Transport
@@ -77,8 +76,8 @@ def test_a_backlog_is_there_at_once_and_waits_for_ever():
 
 
 def test_policies_differ_in_nothing_but_the_scheduler():
-    assert fifo(["a"]).settings == {"a": "{name: fifo}"}
-    assert slack(["a"]).settings == {"a": "{name: slack}"}
+    assert by_default("fifo", ["a"]).settings == {"a": "{name: fifo}"}
+    assert by_default("slack", ["a"]).settings == {"a": "{name: slack}"}
 
 
 def test_cores_are_split_and_never_empty():

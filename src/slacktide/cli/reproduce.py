@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -27,18 +26,6 @@ reproduce = typer.Typer(
 
 _WHAT = "What to measure"
 _REPORT = "Output"
-
-
-class Settings(StrEnum):
-    """What `--setting` may be."""
-
-    P = "P"
-    Q = "Q"
-    BOTH = "both"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("P", "Q") if self is Settings.BOTH else (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +92,7 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     yield made("experiment", list[str] | None, listed)
     if paper.setting:
         about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
-        yield made("setting", Settings, about, Settings.BOTH)
+        yield made("setting", Literal["P", "Q", "both"], about, "both")
     number: dict[str, Any] = {"min": 1, "metavar": "N"}
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
     yield option("quick", bool, paper.quick)
@@ -153,7 +140,7 @@ def _reproduce(
     json: Path | None,
     csv: Path | None,
     html: Path | None,
-    setting: Settings | None = None,
+    setting: str | None = None,
 ) -> None:
     from slacktide.load.report.provenance import gather
     from slacktide.reproduce.harness.run import reproduce as run
@@ -166,7 +153,7 @@ def _reproduce(
     jobs = jobs or len(os.sched_getaffinity(0))
     scope = paper.quick if quick else paper.scope
     if setting is not None:
-        scope = replace(scope, settings=setting.names)
+        scope = replace(scope, settings=("P", "Q") if setting == "both" else (setting,))
     if seeds is not None:
         scope = replace(scope, seeds=seeds)
     try:

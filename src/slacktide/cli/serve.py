@@ -62,6 +62,11 @@ def values_from_file(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+def _file(text: str, name: str) -> Any:
+    """An option for a file of TLS, also set by the environment variable `name`."""
+    return option(_ACCESS, text, metavar="FILE", envvar=f"{ENV}{name}")
+
+
 @with_flags(ServerSettings, env=ENV, after="config")
 def serve(
     repository: Annotated[
@@ -77,24 +82,12 @@ def serve(
             is_eager=True,
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        option(_ACCESS, "Certificate chain (PEM).", metavar="FILE", envvar=f"{ENV}TLS_CERT"),
-    ] = None,
+    tls_cert: Annotated[Path | None, _file("Certificate chain (PEM).", "TLS_CERT")] = None,
     tls_key: Annotated[
-        Path | None,
-        option(
-            _ACCESS, "Private key of the certificate (PEM).", metavar="FILE", envvar=f"{ENV}TLS_KEY"
-        ),
+        Path | None, _file("Private key of the certificate (PEM).", "TLS_KEY")
     ] = None,
     tls_client_ca: Annotated[
-        Path | None,
-        option(
-            _ACCESS,
-            "Require client certificates signed by this CA.",
-            metavar="FILE",
-            envvar=f"{ENV}TLS_CLIENT_CA",
-        ),
+        Path | None, _file("Require client certificates signed by this CA.", "TLS_CLIENT_CA")
     ] = None,
     log_level: Annotated[
         str, option(_SEEN, "debug, info, warning or error.", envvar=f"{ENV}LOG_LEVEL")

@@ -16,9 +16,8 @@ from slacktide.cli.demo.traffic import (
     DemoTraffic,
     MeasuredModel,
     backlog,
-    fifo,
+    by_default,
     fifo_limited,
-    slack,
     waits,
 )
 from slacktide.examples import make_repository
@@ -94,7 +93,7 @@ class Demo:
             for model in self._models
         }
         profiled = [self._profile(model) for model in self._models]
-        unlimited = fifo(self._models)
+        unlimited = by_default("fifo", self._models)
         with self._serving(unlimited) as targets:
             measured = tuple(self._peak(targets, model) for model in profiled)
             traffic = DemoTraffic(measured, self._seconds, self._seed)
@@ -103,7 +102,7 @@ class Demo:
         limited = max(limits, key=lambda limit: limit.goodput).policy
         with self._serving(limited) as targets:
             entries += self._judge(targets, traffic, limited)
-        chosen = slack(self._models)
+        chosen = by_default("slack", self._models)
         with self._serving(chosen) as targets:
             entries += self._judge(targets, traffic, chosen)
             self._step("slack over gRPC")
@@ -147,8 +146,8 @@ class Demo:
         entries = []
         for load in LOADS:
             name = f"{load:g} × peak"
-            self._step(f"{policy.name} at {name}")
             title = f"{policy.name} at {name}"
+            self._step(title)
             report = self._load(traffic.spec(targets[Transport.HTTP], load, title=title))
             entries.append((policy.name, name, report))
         return entries

@@ -121,30 +121,21 @@ def backlog(target: Target, model: MeasuredModel, seconds: float) -> LoadSpec:
     )
 
 
-FIFO = "fifo"
-SLACK = "slack"
-
-
-def fifo(models: Sequence[str]) -> BatchingPolicy:
-    """Plain dynamic batching: first in, first out, no limit on the queue."""
-    return BatchingPolicy(FIFO, dict.fromkeys(models, "{name: fifo}"))
+def by_default(policy: str, models: Sequence[str]) -> BatchingPolicy:
+    """With default options; `fifo` is plain dynamic batching, with no limit on the queue."""
+    return BatchingPolicy(policy, dict.fromkeys(models, f"{{name: {policy}}}"))
 
 
 def fifo_limited(measured: Sequence[MeasuredModel], wait: float) -> BatchingPolicy:
-    """The same, where each queue holds what its model can do in `wait` seconds of its share."""
+    """`fifo` where each queue holds what its model can do in `wait` seconds of its share."""
     limits = {
         model.model: max(1, round(wait * model.served_peak_rps / len(measured)))
         for model in measured
     }
     return BatchingPolicy(
-        f"{FIFO} + limit",
+        "fifo + limit",
         {model: f"{{name: fifo, max_queue: {limit}}}" for model, limit in limits.items()},
     )
-
-
-def slack(models: Sequence[str]) -> BatchingPolicy:
-    """The default: everything as it comes."""
-    return BatchingPolicy(SLACK, dict.fromkeys(models, "{name: slack}"))
 
 
 def waits(deadlines: Mix) -> tuple[float, ...]:
