@@ -28,7 +28,7 @@ class DeadlineFirst(ArrivalPolicy):
     def __init__(
         self, options: DeadlineFirstOptions, *, max_batch: int, times: BatchTimes, view: PoolView
     ) -> None:
-        super().__init__(max_batch=max_batch, max_queue=options.max_queue)
+        super().__init__(options, max_batch=max_batch)
         self._times, self._margin = times, options.margin
 
     def expire(self, *, now: float) -> list[tuple[int, Reason]]:
