@@ -23,7 +23,6 @@ from slacktide.executors.in_process import InProcessExecutor
 from slacktide.executors.measuring import FEWEST, Measurement, measure
 from slacktide.executors.ports import (
     Executor,
-    InputArena,
     ModelSource,
     OpenedModel,
     Payload,
@@ -74,7 +73,7 @@ class ScriptedExecutor:
         self,
         replica: Replica,
         source: ModelSource,
-        arena: InputArena,
+        arena: Arena,
         report: Reporter,
     ) -> ScriptedReplica:
         assert self.open == 0, "two replicas at a time would disturb each other"

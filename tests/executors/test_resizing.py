@@ -265,7 +265,7 @@ def test_a_worker_that_starts_with_less_says_so_and_again_once_it_has_the_rest(
 def test_measuring_heeds_no_resize_that_it_has_not_asked_for(models, kit) -> None:
     async def body(executor: ProcessExecutor) -> None:
         measured = await measure(executor, kit.source(models.matmul()), cores=[ONE], budget_s=0.1)
-        assert measured.table.cores == (1,)
+        assert measured.record.table.cores == (1,)
 
     serve(body, Full())
 

@@ -123,7 +123,7 @@ def run_pbtxt(data: bytes) -> None:
         assert repr(parse_text(to_text(config), where="")) == repr(config)
         try:
             translation = translate(config, model="m", where="m/config.pbtxt")
-            merge({}, translation, {}, own_where="m/slacktide.yaml", config_where="m/config.pbtxt")
+            merge({}, translation, own_where="m/slacktide.yaml", config_where="m/config.pbtxt")
         except RepositoryError as error:
             sentence(error, "m/")
     try:

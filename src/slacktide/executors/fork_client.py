@@ -17,31 +17,15 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 from slacktide.executors.protocol import MESSAGE_LIMIT, SpawnRequest
+from slacktide.executors.worker_handle import WorkerHandle
 
 log = logging.getLogger(__name__)
 
 _PATIENCE = 2.0  # seconds for a fork server to end by itself; it has nothing to save
 _FIRST_ANSWER = 30.0  # seconds, twice: it imports first, perhaps from a cold disk
 _ANSWER = 5.0  # seconds, twice, so that a standstill of the whole machine is not taken for its own
-
-
-class WorkerOwner(Protocol):
-    """What a worker is started for. Called on the loop."""
-
-    def spawned(self, pid: int, pidfd: int) -> None:
-        """The worker lives; `pidfd` belongs to the receiver now."""
-        ...
-
-    def not_spawned(self, detail: str) -> None:
-        """There will be no worker."""
-        ...
-
-    def exited(self, status: int) -> None:
-        """How the worker ended: its exit status, or minus the signal that killed it."""
-        ...
 
 
 class ForkClient:
@@ -53,8 +37,8 @@ class ForkClient:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._asked: dict[int, WorkerOwner] = {}
-        self._owners: dict[int, WorkerOwner] = {}
+        self._asked: dict[int, WorkerHandle] = {}
+        self._owners: dict[int, WorkerHandle] = {}
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
         self._ended: asyncio.Future[None] = loop.create_future()
         self._answers = 0
@@ -87,7 +71,7 @@ class ForkClient:
     def pid(self) -> int:
         return self._process.pid
 
-    def spawn(self, request: SpawnRequest, descriptors: Sequence[int], owner: WorkerOwner) -> None:
+    def spawn(self, request: SpawnRequest, descriptors: Sequence[int], owner: WorkerHandle) -> None:
         """Ask for a worker. The descriptors are copied: the caller may close its own."""
         message = request.encode()
         if len(message) > MESSAGE_LIMIT:
@@ -192,7 +176,6 @@ class ForkClient:
         self._tell_all_asked("the process that starts workers has ended")
 
     def _tell_all_asked(self, detail: str) -> None:
-        """There will be no answers."""
         for _, descriptors in self._waiting:
             _close_all(descriptors)
         self._waiting.clear()

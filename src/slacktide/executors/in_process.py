@@ -29,11 +29,10 @@ from slacktide.domain import (
 )
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.engine.ports import BatchTimes
-from slacktide.executors.arena import map_read_only
+from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     BatchOutputs,
-    InputArena,
     ModelSource,
     OpenedModel,
     OutputTensor,
@@ -102,10 +101,9 @@ class InProcessExecutor:
         self,
         replica: Replica,
         source: ModelSource,
-        arena: InputArena,
+        arena: Arena,
         report: Reporter,
     ) -> InProcessReplica:
-        """Begin to open the model; ReplicaUp or ReplicaLost is reported later."""
         handle = InProcessReplica(replica, map_read_only(arena.fd), report, self._handles.discard)
         self._handles.add(handle)
         task = asyncio.get_running_loop().create_task(self._open(handle, source))
@@ -153,7 +151,6 @@ class InProcessReplica(LoopReplica):
         self.stop()
 
     def run(self, batch: int, members: Sequence[Payload]) -> None:
-        """Run these members as soon as the loop comes round."""
         session = self._session
         if session is None:
             if self._report is None:
@@ -181,10 +178,7 @@ class InProcessReplica(LoopReplica):
                 split_padded(array, spec, result.rows, batches, result.lengths)
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
-            outputs = [
-                [OutputTensor(shape, data) for shape, data in member]
-                for member in zip(*columns, strict=True)
-            ]
+            outputs = list(zip(*columns, strict=True))
         except Exception as error:  # whatever a model may raise; the server lives on
             self._tell(BatchFailed(batch, session.detail(error)))
             return
@@ -223,7 +217,7 @@ class ProfiledExecutor:
         self,
         replica: Replica,
         source: ModelSource,
-        arena: InputArena,
+        arena: Arena,
         report: Reporter,
     ) -> ProfiledReplica:
         """Have a replica: ReplicaUp is reported as soon as the loop comes round."""

@@ -57,8 +57,6 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What `measure` found."""
-
     record: ProfileRecord
     """What to keep of it in a file."""
     interface: ModelInterface

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import Datatype, ModelInterface
 from slacktide.executors.arena import ALIGNMENT, map_read_only
-from slacktide.executors.ports import TensorRef
+from slacktide.executors.ports import OutputTensor, TensorRef
 from slacktide.executors.protocol import ProtocolError
-from slacktide.executors.tensor_io import MemberLengths, Piece, as_bytes, split_padded
+from slacktide.executors.tensor_io import MemberLengths, as_bytes, split_padded
 
 
 def make_output_file() -> int:
@@ -66,7 +66,7 @@ class OutputWriter:
         lengths: MemberLengths | None = None,
     ) -> list[list[TensorRef]]:
         """Put a batch's outputs down; the place of each, by member and then by output."""
-        whole: list[tuple[int, list[Piece]]] = []
+        whole: list[tuple[int, list[OutputTensor]]] = []
         size = 0
         for array, spec in zip(arrays, interface.outputs, strict=True):
             pieces = split_padded(array, spec, rows, interface.batches, lengths)

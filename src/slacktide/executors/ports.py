@@ -23,6 +23,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena
 
 
 class TensorRef(NamedTuple):
@@ -42,8 +43,7 @@ class Payload(NamedTuple):
     tensors: tuple[TensorRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
+class OutputTensor(NamedTuple):
     """One output of one request. `data` is valid only inside the report callback: copy it."""
 
     shape: tuple[int, ...]
@@ -133,13 +133,6 @@ class ModelSource:
     """Most bytes that a worker process may take beyond an empty one; None: no limit."""
 
 
-class InputArena(Protocol):
-    """Shared memory in which ingress writes payloads once (executors/arena.py)."""
-
-    @property
-    def fd(self) -> int: ...
-
-
 class ReplicaHandle(Protocol):
     """One started replica. Methods never block; results come as reports."""
 
@@ -184,7 +177,7 @@ class Executor(Protocol):
         self,
         replica: Replica,
         source: ModelSource,
-        arena: InputArena,
+        arena: Arena,
         report: Reporter,
     ) -> ReplicaHandle:
         """Begin to start `replica`; ReplicaUp or ReplicaLost comes later, never from inside."""

@@ -11,9 +11,10 @@ from itertools import count
 
 from slacktide.domain import Replica
 from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
+from slacktide.executors.arena import Arena
 from slacktide.executors.fork_client import ForkClient
 from slacktide.executors.output_file import OutputReader, make_output_file
-from slacktide.executors.ports import InputArena, ModelSource, Reporter
+from slacktide.executors.ports import ModelSource, Reporter
 from slacktide.executors.protocol import SpawnRequest
 from slacktide.executors.worker_handle import WorkerHandle
 
@@ -39,10 +40,9 @@ class ProcessExecutor:
         self,
         replica: Replica,
         source: ModelSource,
-        arena: InputArena,
+        arena: Arena,
         report: Reporter,
     ) -> WorkerHandle:
-        """Begin to start a worker; ReplicaUp or ReplicaLost is reported later."""
         if self._closed:
             raise RuntimeError("this executor is closed")
         loop = asyncio.get_running_loop()

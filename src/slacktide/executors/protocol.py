@@ -48,8 +48,6 @@ _MAX_RANK = 64
 
 
 class FrameKind(IntEnum):
-    """What a frame says."""
-
     BATCH = 1
     ABORT = 2
     STOP = 3
@@ -177,7 +175,6 @@ def _check_counts(members: int, tensors: int, words: int) -> None:
 
 
 def encode_finished(message: FinishedMessage) -> bytes:
-    """FINISHED frame."""
     timing = message.timing
     words = [message.batch]
     words += (
@@ -233,13 +230,11 @@ def decode_number(body: bytes) -> int:
 
 
 def encode_ready(opened: OpenedModel) -> bytes:
-    """READY frame."""
     document = {**opened.interface.to_dict(), "sessions": opened.sessions, "note": opened.note}
     return frame(FrameKind.READY, json.dumps(document).encode())
 
 
 def decode_ready(body: bytes) -> OpenedModel:
-    """What a READY body says."""
     try:
         document = json.loads(body)
         sessions = tuple(

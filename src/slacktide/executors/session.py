@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
-from slacktide.executors.onnx_file import OnnxFile, Shape, session_interface
+from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -94,7 +94,8 @@ class ModelSession:
         declared = OnnxFile(source.path, source.root).shapes
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)
-        opener = _Opener(source, providers, _is_free(declared), shared_arena)
+        free = any(shape is None or -1 in shape[1:] for shape in declared.values())
+        opener = _Opener(source, providers, free, shared_arena)
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         return cls(opener, threads, interface, session)
@@ -355,8 +356,3 @@ def _from_value(value: Any, spec: TensorSpec) -> NDArray[Any]:
         return array
     content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
     return np.frombuffer(content, np.uint16).reshape(value.shape())
-
-
-def _is_free(declared: dict[str, Shape]) -> bool:
-    """Whether any tensor leaves an axis open besides the first, or does not say."""
-    return any(shape is None or -1 in shape[1:] for shape in declared.values())

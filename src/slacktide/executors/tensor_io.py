@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import ALIGNMENT
-from slacktide.executors.ports import Payload, TensorRef
+from slacktide.executors.ports import OutputTensor, Payload, TensorRef
 
 _LENGTH = struct.Struct("<I")
 
@@ -125,33 +126,25 @@ def encode_strings(array: NDArray[Any]) -> bytes:
     return b"".join(pieces)
 
 
-Piece = tuple[tuple[int, ...], memoryview]
-"""Shape and bytes of one output of one member."""
-
-
 def split_output(
     array: NDArray[Any], datatype: Datatype, rows: Sequence[int], batches: bool
-) -> list[Piece]:
+) -> list[OutputTensor]:
     """One output cut into its members: `rows[i]` rows for member i, or all for the only member of
     a model without a batch axis. Views of `array` where its layout allows it."""
     if datatype is Datatype.BYTES:
-        if not batches:
-            return [(array.shape, memoryview(encode_strings(array)))]
-        pieces, at = [], 0
-        for count in rows:
-            part = array[at : at + count]
-            pieces.append((part.shape, memoryview(encode_strings(part))))
-            at += count
-        return pieces
+        ends = accumulate(rows)
+        parts = [array[end - count : end] for count, end in zip(rows, ends, strict=True)]
+        parts = parts if batches else [array]
+        return [OutputTensor(part.shape, memoryview(encode_strings(part))) for part in parts]
     data = as_bytes(array)
     if not batches:
-        return [(array.shape, data)]
+        return [OutputTensor(array.shape, data)]
     tail = array.shape[1:]
     row_bytes = math.prod(tail) * array.itemsize
     pieces, at = [], 0
     for count in rows:
         end = at + count * row_bytes
-        pieces.append(((count, *tail), data[at:end]))
+        pieces.append(OutputTensor((count, *tail), data[at:end]))
         at = end
     return pieces
 
@@ -259,7 +252,7 @@ def split_padded(
     rows: Sequence[int],
     batches: bool,
     lengths: MemberLengths | None,
-) -> list[Piece]:
+) -> list[OutputTensor]:
     """`split_output`, where a padded output is also cut to each member's own length."""
     axis = None if lengths is None else lengths.axes.get(spec.name)
     if lengths is None or axis is None:
@@ -269,5 +262,5 @@ def split_padded(
     for count, length in zip(rows, lengths.of, strict=True):
         start, end = end, end + count
         part = array[(slice(start, end), *before, slice(length))]
-        pieces.append((part.shape, as_bytes(part)))
+        pieces.append(OutputTensor(part.shape, as_bytes(part)))
     return pieces

@@ -55,8 +55,6 @@ _OOM_SCORE_ADJ = 500  # of 1000: before the server, after what has nothing to lo
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _RECEIVE = 1 << 16
 
-Execute = Callable[[bytes], bytes]
-
 
 def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> int:
     """Everything a worker does, from the fork to its exit status.
@@ -92,7 +90,9 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
     return 0
 
 
-def _serve(control: socket.socket, execute: Execute, use_cores: Callable[[int], None]) -> None:
+def _serve(
+    control: socket.socket, execute: Callable[[bytes], bytes], use_cores: Callable[[int], None]
+) -> None:
     """Run batches until commanded to stop, or until the server's end closes.
 
     The cores themselves are moved from outside; what comes here, in order with the batches, is how
@@ -151,7 +151,7 @@ class BatchRunner:
                 result.arrays, result.rows, self._session.interface, result.lengths
             )
         except Exception as error:  # whatever a model may raise; the worker lives on
-            if self._named == batch and _stopped(error):
+            if self._named == batch and "terminate" in str(error).lower():
                 return encode_number(FrameKind.ABORTED, batch)
             detail = self._session.detail(error)
             fault = self._session.fault(error)
@@ -177,11 +177,6 @@ class BatchRunner:
             self._named = batch
             if self._running == batch:
                 self._options.terminate = True
-
-
-def _stopped(error: Exception) -> bool:
-    """Whether this error is ONNX Runtime's answer to the terminate flag."""
-    return "terminate" in str(error).lower()
 
 
 def _watch_aborts(aborts: socket.socket, abort: Callable[[int], None]) -> None:

@@ -9,6 +9,7 @@ sent counts, and `ReplicaLost` is the last report there is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -126,12 +127,9 @@ class WorkerHandle:
         self._send(encode_batch(batch, members))
 
     def abort(self, batch: int) -> None:
-        try:
+        # It may be dead (ReplicaLost follows), or have thousands of aborts unread: nothing to stop.
+        with contextlib.suppress(OSError):
             self._aborts.send(encode_number(FrameKind.ABORT, batch))
-        except (
-            OSError
-        ):  # dead (ReplicaLost follows), or thousands of aborts unread: nothing to stop
-            return
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """While the fork server has not answered yet, the worker is moved as soon as it has."""
@@ -155,9 +153,10 @@ class WorkerHandle:
         elif self._state is _State.STARTING:
             self._state = _State.ENDING
 
-    # What the fork server reports (fork_client.WorkerOwner)
+    # What the fork server reports (by `ForkClient`, on the loop)
 
     def spawned(self, pid: int, pidfd: int) -> None:
+        """The worker lives; `pidfd` is ours now."""
         self._pid, self._pidfd = pid, pidfd
         self._loop.add_reader(pidfd, self._died)
         if self._state is _State.ENDING:
@@ -170,6 +169,7 @@ class WorkerHandle:
         self._bury()
 
     def exited(self, status: int) -> None:
+        """How it ended: its exit status, or minus the signal that killed it."""
         self._status = status
         if self._state is _State.DEAD:
             self._bury()
@@ -271,10 +271,8 @@ class WorkerHandle:
         self._send(data)
 
     def _move(self, pid: int, cores: tuple[int, ...]) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):  # ReplicaLost follows
             self._allocator.grant(pid, cores, partial(self._granted, self._resizes))
-        except ProcessLookupError:  # ReplicaLost follows
-            return
 
     def _granted(self, number: int, grant: Grant) -> None:
         """The allocator has settled our resize with this number."""
@@ -336,10 +334,8 @@ class WorkerHandle:
 
 
 def _kill(pidfd: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it was quicker
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:  # it was quicker
-        return
 
 
 def _cause(status: int | None) -> str:

@@ -22,11 +22,7 @@ from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.model_manager import machine_reason
 from slacktide.models.replica_launcher import source_of
-from slacktide.models.repository.errors import (
-    ModelFileError,
-    RepositoryError,
-    only_fails,
-)
+from slacktide.models.repository.errors import ModelFileError, RepositoryError, only_fails
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
 from slacktide.models.repository.settings import ModelSettings

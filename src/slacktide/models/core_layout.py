@@ -243,7 +243,6 @@ def _own_lanes(
 
 
 def _numbered(label: str, count: int) -> tuple[str, ...]:
-    """Names of so many lanes."""
     return (label,) if count == 1 else tuple(f"{label}/{i}" for i in range(count))
 
 

@@ -44,7 +44,6 @@ class InputBlocklist:
         """By hash, the oldest first. Empty: there are none, which spares asking further."""
 
     def is_active(self, *, now: float) -> bool:
-        """Whether there are any."""
         inputs = self.inputs
         while inputs and next(iter(inputs.values())).until <= now:
             del inputs[next(iter(inputs))]

@@ -101,7 +101,6 @@ class ModelCounters:
         """Of requests that ran again, alone; the engine counts them."""
 
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
-        """A request has its outcome."""
         reason = outcome.reason
         self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
         seconds = outcome.queue_s + outcome.compute_s
@@ -123,7 +122,6 @@ class ModelCounters:
             self.budget_s.add(outcome.budget_s)
 
     def executed(self, rows: int, timing: BatchTiming, at_ms: int) -> None:
-        """A batch has run."""
         self.executions += 1
         self.last_at_ms = at_ms
         self.batch_rows.add(rows)

@@ -42,8 +42,6 @@ _ARENA_LIMIT = 1 << 34
 
 @dataclass(frozen=True, slots=True)
 class ModelManagerSettings:
-    """How models are loaded."""
-
     cores: tuple[int, ...]
     """Processor numbers that lanes may use."""
     allow_fewer_cores: bool = False
@@ -172,7 +170,8 @@ class ModelManager:
             )
             await self._load(name, definitions, cleanup)
         except (RepositoryError, LaneError, MeasuringError) as error:
-            raise self._failed(name, str(error), definitions, kind=_kind_of(error)) from error
+            kind = "not_found" if isinstance(error, NotFoundError) else "bad_input"
+            raise self._failed(name, str(error), definitions, kind=kind) from error
         except ControlError as error:
             raise self._failed(name, str(error), definitions, kind=error.kind) from error
         except (OSError, MemoryError) as error:
@@ -334,7 +333,3 @@ def machine_reason(error: OSError | MemoryError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "the server has no file descriptor left; raise the limit on open files (ulimit -n)"
     return error.strerror or type(error).__name__
-
-
-def _kind_of(error: Exception) -> str:
-    return "not_found" if isinstance(error, NotFoundError) else "bad_input"

@@ -17,12 +17,7 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.profile_store import (
-    ProfileKey,
-    ProfileStore,
-    StoredProfile,
-    model_hash,
-)
+from slacktide.models.repository.profile_store import ProfileKey, ProfileStore, model_hash
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.profiles import ProfileError, ProfileRecord
 
@@ -75,13 +70,11 @@ class ProfileCache:
         """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
         files."""
         stored = self._store.find(definition, self._key(definition))
-        if not isinstance(stored, StoredProfile):
-            for reason in stored.reasons:
-                log.warning("profile ignored: %s", reason)
+        if stored is None:
             return None
         try:
-            interface = ModelInterface.from_dict(stored.profile["interface"])
-            record = ProfileRecord.from_dict(stored.profile["record"])
+            interface = ModelInterface.from_dict(stored["interface"])
+            record = ProfileRecord.from_dict(stored["record"])
         except (ProfileError, KeyError, TypeError, ValueError, OverflowError) as error:
             log.warning("profile of %s ignored: %s", definition.where, error)
             return None

@@ -13,13 +13,7 @@ from pathlib import Path
 from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, ReplicaLost, TellCircuit
 from slacktide.engine import Engine
 from slacktide.engine.ports import PoolParts, PoolView
-from slacktide.executors.ports import (
-    Executor,
-    ModelSource,
-    OpenedModel,
-    ReplicaHandle,
-    Reporter,
-)
+from slacktide.executors.ports import Executor, ModelSource, OpenedModel, ReplicaHandle, Reporter
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
@@ -95,16 +89,14 @@ class ReplicaLauncher:
     def await_no_more(self, pool: PoolId) -> None:
         self._awaited.pop(pool, None)
 
-    # ── Launcher ─────────────────────────────────────────────────────────────────────────────
+    # ── Launcher (see there) ────────────────────────────────────────────────────────────
 
     def start(self, replica: Replica, report: Reporter) -> ReplicaHandle:
-        """See `Launcher.start`."""
         pool = self._catalog.loaded(replica.pool)
         executor = self._executors[pool.version.definition.settings.executor]
         return executor.start(replica, pool.source, pool.version.arena, report)
 
     def ready(self, replica: Replica, opened: OpenedModel) -> str | None:
-        """See `Launcher.ready`."""
         pool = self._catalog.pool(replica.pool)
         if pool is None:
             return "it is no longer wanted"
@@ -126,7 +118,6 @@ class ReplicaLauncher:
         return None
 
     def lost(self, replica: Replica, event: ReplicaLost, *, out_of_memory: bool) -> None:
-        """See `Launcher.lost`."""
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
@@ -134,14 +125,12 @@ class ReplicaLauncher:
             pool.version.counters.out_of_memory += out_of_memory
 
     def stopped(self, replica: Replica) -> None:
-        """See `Launcher.stopped`."""
         pool = self._catalog.pool(replica.pool)
         if pool is not None:
             pool.replicas_up.discard(replica.id)
             self._tell_if_up(pool)
 
     def finished(self, batch: Batch, timing: BatchTiming, seconds: float) -> None:
-        """See `Launcher.finished`."""
         pool = self._catalog.pool(batch.replica.pool)
         if pool is not None:
             if not batch.solo:
@@ -153,7 +142,6 @@ class ReplicaLauncher:
                 log.warning("%s: batch times %s", pool.version.name, how)
 
     def circuit(self, command: TellCircuit) -> None:
-        """See `Launcher.circuit`."""
         pool = self._catalog.pool(command.pool)
         if pool is None or pool.version.state is VersionState.UNLOADING:
             return

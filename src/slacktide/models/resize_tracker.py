@@ -25,8 +25,6 @@ SECONDS_BOUNDS: tuple[float, ...] = (
 
 
 class ResizeOutcome(Enum):
-    """How a resize ended."""
-
     CONFIRMED = "confirmed"
     """The lane has what was asked for."""
     REFUSED = "refused"

@@ -107,11 +107,9 @@ class LoadedVersion:
         return self.state is VersionState.READY and all(pool.replicas_up for pool in self.pools)
 
     def enter(self) -> None:
-        """One more call is in flight."""
         self.in_flight += 1
 
     def leave(self) -> None:
-        """One call fewer is in flight."""
         self.in_flight -= 1
         if not self.in_flight:
             for waiter in self._drained:

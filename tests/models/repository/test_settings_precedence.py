@@ -1,4 +1,4 @@
-"""slacktide.yaml over config.pbtxt over the server's defaults."""
+"""slacktide.yaml over config.pbtxt over the defaults."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from slacktide.models.repository.errors import ModelConfigError, RefusedFieldError, SettingsError
 from slacktide.models.repository.fields import DEFAULT_SCHEDULER, ReplicaCount
-from slacktide.models.repository.repository import ModelDefinition, Repository
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import Versions
 from slacktide.scheduling import FifoOptions
 
@@ -84,24 +84,6 @@ def test_slacktide_yaml_wins(define: Define) -> None:
     assert isinstance(fifo, FifoOptions)
     assert (fifo.max_delay, fifo.preferred) == (0.002, (4, 8))
     assert settings.replicas == ReplicaCount(min=1, max=1)
-
-
-def test_defaults_give_way_to_both(root: Path, add_model: Builder) -> None:
-    add_model("a")
-    add_model("b", yaml="slo: 1s\nscheduler: edf")
-    add_model("c", pbtxt=BATCHING)
-    defaults = {"slo": "3s", "limits": {"queue": 7, "rows": 5}, "scheduler": "fifo"}
-    a, b, c = (m.definitions[0].settings for m in Repository(root, defaults=defaults).scan())
-    assert (a.slo, a.scheduler.name, a.limits.queue) == (3.0, "fifo", 7)
-    assert (b.slo, b.scheduler.name) == (1.0, "edf")
-    assert (c.slo, c.limits.queue, c.limits.rows) == (3.0, 9, 5)
-    assert isinstance(c.scheduler.options, FifoOptions)
-    assert c.scheduler.options.max_delay == 0.0005
-
-
-def test_invalid_defaults_are_refused_at_once(root: Path) -> None:
-    with pytest.raises(SettingsError, match="defaults: sloo: unknown key"):
-        Repository(root, defaults={"sloo": "1s"})
 
 
 def test_a_contradiction_between_the_files(define: Define) -> None:

@@ -13,10 +13,8 @@ import pytest
 from slacktide.models.repository import profile_store
 from slacktide.models.repository.errors import UnwritableError
 from slacktide.models.repository.profile_store import (
-    NoProfile,
     ProfileKey,
     ProfileStore,
-    StoredProfile,
 )
 from slacktide.models.repository.repository import ModelDefinition
 
@@ -31,7 +29,7 @@ def test_what_is_saved_is_found(define: Define) -> None:
     path = store.save(definition, KEY, PROFILE)
     assert path.parent == definition.folder
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert store.find(definition, KEY) == StoredProfile(PROFILE, path)
+    assert store.find(definition, KEY) == PROFILE
     assert [p.name for p in definition.folder.iterdir() if p.name.startswith(".")] == []
 
 
@@ -41,13 +39,12 @@ def test_each_hardware_has_its_own(define: Define) -> None:
     store.save(definition, KEY, PROFILE)
     store.save(definition, other, {"points": []})
     found = store.find(definition, other)
-    assert isinstance(found, StoredProfile)
-    assert found.profile == {"points": []}
-    assert isinstance(store.find(definition, KEY), StoredProfile)
+    assert found == {"points": []}
+    assert store.find(definition, KEY) == PROFILE
 
 
 def test_nothing_stored(define: Define) -> None:
-    assert ProfileStore().find(define(), KEY) == NoProfile(())
+    assert ProfileStore().find(define(), KEY) is None
 
 
 @pytest.mark.parametrize(
@@ -60,22 +57,24 @@ def test_nothing_stored(define: Define) -> None:
     ],
 )
 def test_a_stale_profile_is_missing_with_a_reason(
-    define: Define, change: dict[str, object], reason: str
+    define: Define, change: dict[str, object], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     definition, store = define(), ProfileStore()
     path = store.save(definition, KEY, PROFILE)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert store.find(definition, KEY) == NoProfile((f"m/1/{path.name}: {reason}",))
+    assert store.find(definition, KEY) is None
+    assert caplog.messages == [f"profile ignored: m/1/{path.name}: {reason}"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"3", b"[" * 100_000])
-def test_a_broken_file_is_missing_with_a_reason(define: Define, data: bytes) -> None:
+def test_a_broken_file_is_missing_with_a_reason(
+    define: Define, data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     definition, store = define(), ProfileStore()
     path = store.save(definition, KEY, PROFILE)
     path.write_bytes(data)
-    found = store.find(definition, KEY)
-    assert isinstance(found, NoProfile)
-    assert len(found.reasons) == 1
+    assert store.find(definition, KEY) is None
+    assert len(caplog.messages) == 1
 
 
 def _read_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -98,7 +97,7 @@ def test_a_read_only_repository_falls_back_to_the_state_folder(
     store = ProfileStore(tmp_path / "state")
     path = store.save(definition, KEY, PROFILE)
     assert path.parent == tmp_path / "state" / "profiles" / "m" / "1"
-    assert store.find(definition, KEY) == StoredProfile(PROFILE, path)
+    assert store.find(definition, KEY) == PROFILE
 
 
 def test_without_a_state_folder_the_error_names_the_way_out(
@@ -117,19 +116,17 @@ def test_the_newest_of_two_wins(define: Define, tmp_path: Path) -> None:
     away = tmp_path / "state" / "profiles" / "m" / "1" / beside.name
     away.parent.mkdir(parents=True)
     away.write_text(beside.read_text().replace("beside", "away"))
-    for beside_time, away_time, winner in ((1, 2, away), (3, 2, beside)):
+    for beside_time, away_time, winner in ((1, 2, "away"), (3, 2, "beside")):
         os.utime(beside, (beside_time, beside_time))
         os.utime(away, (away_time, away_time))
-        found = store.find(definition, KEY)
-        assert isinstance(found, StoredProfile)
-        assert found.path == winner
+        assert store.find(definition, KEY) == {"points": [winner]}
 
 
 def test_a_profile_must_be_json(define: Define) -> None:
     definition, store = define(), ProfileStore()
     with pytest.raises(ValueError, match="JSON"):
         store.save(definition, KEY, {"p50": float("nan")})
-    assert store.find(definition, KEY) == NoProfile(())
+    assert store.find(definition, KEY) is None
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(
@@ -144,7 +141,5 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UnwritableError, match="No space left"):
         store.save(definition, KEY, {"points": []})
-    found = store.find(definition, KEY)
-    assert isinstance(found, StoredProfile)
-    assert found.profile == PROFILE
+    assert store.find(definition, KEY) == PROFILE
     assert len(list(definition.folder.iterdir())) == 2

@@ -15,22 +15,22 @@ from slacktide.models.repository.errors import (
     UnwritableError,
     UploadError,
 )
-from slacktide.models.repository.staging import Staging, UploadLimits, split_parameters
+from slacktide.models.repository.staging import Staging, split_parameters
 
 
 @pytest.fixture
 def staging(tmp_path: Path) -> Staging:
-    return Staging(tmp_path / "staging", UploadLimits(total_bytes=100, files=3))
+    return Staging(tmp_path / "staging", most_bytes=100, most_files=3)
 
 
 def test_a_staged_model_is_read_like_any_other(staging: Staging) -> None:
     files = {"file:1/model.onnx": b"one", "file:2/model.onnx": memoryview(b"two")}
     config = '{"max_batch_size": 4, "version_policy": {"all": {}}}'
     staged = staging.stage("m", files, config)
-    first, second = staged.repository(defaults={"slo": "1s"}).read("m")
+    first, second = staged.repository().read("m")
     assert first.model_path.read_bytes() == b"one"
     assert second.model_path.read_bytes() == b"two"
-    assert (first.settings.max_batch, first.settings.slo) == (4, 1.0)
+    assert first.settings.max_batch == 4
     staged.discard()
     staged.discard()
     assert not staged.root.exists()

@@ -49,7 +49,7 @@ def check_interface(definition: ModelDefinition, interface: ModelInterface) -> t
         raise InterfaceMismatchError(f"{definition.name}/{CONFIG_FILE}", *wrong_config)
     if wrong_settings:
         raise InterfaceMismatchError(f"{definition.name}/{SETTINGS_FILE}", *wrong_settings)
-    return (*_unlisted(definition, interface), *padding_warnings(definition, SETTINGS_FILE))
+    return (*_unlisted(definition, interface), *padding_warnings(definition))
 
 
 def _tensors(
@@ -149,14 +149,14 @@ def padding_problems(settings: ModelSettings, interface: ModelInterface) -> Iter
     yield from _hint(settings, inputs)
 
 
-def padding_warnings(definition: ModelDefinition, file: str) -> Iterator[str]:
+def padding_warnings(definition: ModelDefinition) -> Iterator[str]:
     """A sentence if padding is stated that would change answers, and so is not done."""
     settings = definition.settings
     stated = [name for name, one in settings.inputs.items() if one.pad is not None]
     if stated and settings.pads is None:
         yield (
-            f"{definition.name}/{file}: inputs.{stated[0]}.pad has no effect without a mask or "
-            "'padding: exact': requests are batched by equal length only"
+            f"{definition.name}/{SETTINGS_FILE}: inputs.{stated[0]}.pad has no effect without a "
+            "mask or 'padding: exact': requests are batched by equal length only"
         )
 
 

@@ -37,8 +37,6 @@ VERSION_RULE = "a whole number from 1, without leading zeros"
 
 
 class PathKind(Enum):
-    """What a path must lead to."""
-
     FILE = "a regular file"
     FOLDER = "a folder"
 

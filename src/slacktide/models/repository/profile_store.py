@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ from slacktide.models.repository.paths import (
 )
 from slacktide.models.repository.repository import ModelDefinition
 
+log = logging.getLogger("slacktide.profiles")
+
 PROFILE_PREFIX = "profile."
-_CHUNK = 1024 * 1024
 
 
 def model_hash(definition: ModelDefinition) -> str:
@@ -55,8 +57,6 @@ def model_hash(definition: ModelDefinition) -> str:
             )
             whole.update(f"{_digest(real)}  {name}\n".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
-    except RepositoryError:
-        raise
     except OSError as error:
         raise unreadable(definition.where, error) from None
 
@@ -73,11 +73,8 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 SCHEMA = 1
@@ -96,21 +93,6 @@ class ProfileKey:
     """The fingerprint of the machine, as the profiles room writes it."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredProfile:
-    """A profile that fits the key."""
-
-    profile: Mapping[str, Any]
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
-class NoProfile:
-    """None fits; `reasons` says of each file that was found what is wrong with it."""
-
-    reasons: tuple[str, ...] = ()
-
-
 class ProfileStore:
     """Finds and saves profiles. Holds no state."""
 
@@ -118,9 +100,12 @@ class ProfileStore:
         """`state_dir`: where profiles go whose model's folder cannot be written."""
         self._state_dir = state_dir
 
-    def find(self, definition: ModelDefinition, key: ProfileKey) -> StoredProfile | NoProfile:
-        """The newest profile that fits `key`. Never raises: a bad file is a missing one."""
-        fitting: list[tuple[int, StoredProfile]] = []
+    def find(self, definition: ModelDefinition, key: ProfileKey) -> dict[str, Any] | None:
+        """The newest profile that fits `key`. Never raises: a bad file is a missing one.
+
+        If none fits, the log says of each file that was found what is wrong with it.
+        """
+        fitting: list[tuple[int, dict[str, Any]]] = []
         reasons: list[str] = []
         for path in self._places(definition, key.hardware):
             try:
@@ -131,10 +116,12 @@ class ProfileStore:
             if isinstance(document, str):
                 reasons.append(f"{definition.name}/{definition.version}/{path.name}: {document}")
             else:
-                fitting.append((modified, StoredProfile(document, path)))
-        if not fitting:
-            return NoProfile(tuple(reasons))
-        return max(fitting, key=lambda pair: pair[0])[1]
+                fitting.append((modified, document))
+        if fitting:
+            return max(fitting, key=lambda pair: pair[0])[1]
+        for reason in reasons:
+            log.warning("profile ignored: %s", reason)
+        return None
 
     def save(
         self, definition: ModelDefinition, key: ProfileKey, profile: Mapping[str, Any]

@@ -14,7 +14,7 @@ opens an ONNX file.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,16 +39,13 @@ from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import (
     MAX_SETTINGS_BYTES,
     SETTINGS_FILE,
-    Document,
     merge,
     parse_settings,
-    validate_settings,
     warn_unused,
 )
 from slacktide.models.repository.triton.messages import (
     CONFIG_FILE,
     MAX_CONFIG_BYTES,
-    PlainConfig,
     parse_json,
     parse_text,
 )
@@ -66,7 +63,7 @@ class ModelDefinition:
     model_path: Path
     """The model file, links followed; inside the repository."""
     settings: ModelSettings
-    """In effect: slacktide.yaml over config.pbtxt over the server's defaults."""
+    """In effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
     """config.pbtxt (or the load call's `config`) as stated, plain; empty if there is none."""
     warnings: tuple[str, ...] = ()
@@ -102,14 +99,8 @@ class ListedModel:
 class Repository:
     """The models under one folder. Holds no state: every call reads the files anew."""
 
-    def __init__(self, root: Path, *, defaults: Document | None = None) -> None:
-        """`defaults`: keys of slacktide.yaml for models that do not state them.
-
-        Raises SettingsError if the defaults are invalid.
-        """
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self._defaults = defaults or {}
-        validate_settings(self._defaults, where="defaults")
 
     def names(self) -> tuple[str, ...]:
         """The model folders, sorted; well named or not. Raises FolderError, UnreadableError.
@@ -134,16 +125,14 @@ class Repository:
         """
         folder = self._model_folder(model)
         own_where, config_where = f"{model}/{SETTINGS_FILE}", f"{model}/{CONFIG_FILE}"
-        own = self._own_settings(model)
+        own = self._optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES, parse_settings)
         if config_override is not None:
             config_where = f"{model}: parameter 'config'"
             config = parse_json(config_override, where=config_where)
         else:
-            config = self._config(model)
+            config = self._optional(model, CONFIG_FILE, MAX_CONFIG_BYTES, parse_text)
         translation = translate(config, model=model, where=config_where)
-        settings = merge(
-            own, translation, self._defaults, own_where=own_where, config_where=config_where
-        )
+        settings = merge(own, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
         available = tuple(self._versions(model, folder))
         chosen = settings.versions.choose(available)
@@ -207,26 +196,19 @@ class Repository:
             hint = suggestion(model, known, noun="known")
             raise NotFoundError("", f"no model {model!r}; {hint}") from None
 
-    def _own_settings(self, model: str) -> Document:
-        where = f"{model}/{SETTINGS_FILE}"
+    def _optional(
+        self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """What `parse` makes of a file; empty if there is none."""
+        where = f"{model}/{file}"
         with only_fails(where):
-            data = self._read_optional(model, SETTINGS_FILE, MAX_SETTINGS_BYTES)
-            return parse_settings(data, where=where) if data is not None else {}
-
-    def _config(self, model: str) -> PlainConfig:
-        where = f"{model}/{CONFIG_FILE}"
-        with only_fails(where):
-            data = self._read_optional(model, CONFIG_FILE, MAX_CONFIG_BYTES)
-            return parse_text(data, where=where) if data is not None else {}
-
-    def _read_optional(self, model: str, file: str, limit: int) -> bytes | None:
-        try:
-            real = resolve(self.root, model, file, kind=PathKind.FILE)
-        except NotFoundError:
-            if os.path.lexists(self.root / model / file):  # a link to nowhere
-                raise
-            return None
-        return read_bounded(real, limit, where=f"{model}/{file}")
+            try:
+                real = resolve(self.root, model, file, kind=PathKind.FILE)
+            except NotFoundError:
+                if os.path.lexists(self.root / model / file):  # a link to nowhere
+                    raise
+                return {}
+            return parse(read_bounded(real, limit, where=where), where=where)
 
     def _versions(self, model: str, folder: Path) -> Iterator[str]:
         """Version folders; others are passed over, as Triton does."""

@@ -1,7 +1,7 @@
 """`ModelSettings`: what may stand in a model's slacktide.yaml.
 
 Everything is optional; docs/configuration.md explains each key with an example. Where both files
-speak, slacktide.yaml wins over config.pbtxt, and both over the server's defaults.
+speak, slacktide.yaml wins over config.pbtxt, and both over the defaults.
 """
 
 from __future__ import annotations

@@ -60,28 +60,26 @@ _DEEP = ("limits", "inputs", "outputs")
 
 
 def merge(
-    own: Document,
-    config: Translation,
-    defaults: Document,
-    *,
-    own_where: str,
-    config_where: str,
+    own: Document, config: Translation, *, own_where: str, config_where: str
 ) -> ModelSettings:
     """The settings in effect.
 
-    `own` and `defaults` are valid by themselves. Raises ModelConfigError if the configuration is
-    not, and SettingsError if the three contradict each other.
+    `own` is valid by itself. Raises ModelConfigError if the configuration is not, and SettingsError
+    if the two contradict each other.
     """
     try:
         validate_settings({**config.settings, **config.not_fifo}, where=config_where)
     except SettingsError as error:
         problems = (Problem(p.field, f"(as it amounts to) {p.message}") for p in error.problems)
         raise ModelConfigError(config_where, *problems) from None
-    scheduler = _scheduler(own, config, defaults)
-    standing_in = {} if scheduler["name"] == "fifo" else config.not_fifo
-    document: dict[str, Any] = {}
-    for layer in (defaults, config.settings, standing_in, own):
-        document = _over(layer, document)
+    scheduler = {"name": DEFAULT_POLICY, **name_to_section(own.get("scheduler", {}))}
+    document = dict(config.settings)
+    if scheduler["name"] == "fifo":
+        scheduler = {**config.fifo, **scheduler}
+    else:
+        document |= config.not_fifo
+    for key, value in own.items():
+        document[key] = _deep(value, document.get(key)) if key in _DEEP else value
     return validate_settings({**document, "scheduler": scheduler}, where=own_where)
 
 
@@ -101,34 +99,11 @@ def warn_unused(settings: ModelSettings, config: Translation, *, where: str) -> 
     )
 
 
-def _over(layer: Mapping[str, Any], below: Mapping[str, Any]) -> dict[str, Any]:
-    """`layer` laid over `below`, the keys of `_DEEP` part by part and those below them too."""
-    merged = dict(below)
-    for key, value in layer.items():
-        merged[key] = _deep(value, merged.get(key)) if key in _DEEP else value
-    return merged
-
-
 def _deep(value: Any, below: Any) -> Any:
+    """`value` laid over what stands `below` it, part by part, and those below them too."""
     if not (isinstance(value, Mapping) and isinstance(below, Mapping)):
         return value
     return {**below, **{key: _deep(inner, below.get(key)) for key, inner in value.items()}}
-
-
-def _scheduler(own: Document, config: Translation, defaults: Document) -> dict[str, Any]:
-    """The chosen policy with its options, of which only those of the same policy are merged."""
-    layers = [
-        name_to_section(defaults.get("scheduler", {})),
-        {"name": "fifo", **config.fifo},
-        name_to_section(own.get("scheduler", {})),
-    ]
-    stated = [layer["name"] for layer in (layers[2], layers[0]) if "name" in layer]
-    name = stated[0] if stated else DEFAULT_POLICY
-    merged: dict[str, Any] = {}
-    for layer in layers:
-        if layer.get("name") == name:
-            merged |= layer
-    return {**merged, "name": name}
 
 
 _TYPES = {
@@ -208,13 +183,15 @@ def _keys(path: Path, root: type[Section]) -> tuple[str, ...]:
     below: Any = root
     for part in path:
         below = _step(below, part)
-    return tuple(key for kind in _sections(below) for key in kind.model_fields)
+    return tuple(
+        key for kind in _alternatives(below) if _is_section(kind) for key in kind.model_fields
+    )
 
 
 def _step(annotation: Any, part: int | str) -> Any:
     """The annotation of what stands under `part`; the section itself if it has no such key."""
     for kind in _alternatives(annotation):
-        if isinstance(kind, type) and issubclass(kind, Section):
+        if _is_section(kind):
             field = kind.model_fields.get(str(part))
             return kind if field is None else field.annotation
         if get_origin(kind) is dict:
@@ -236,7 +213,5 @@ def _alternatives(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    for kind in _alternatives(annotation):
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield kind
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)

@@ -17,7 +17,6 @@ from slacktide.domain.suggestions import shown
 from slacktide.models.repository.errors import UnwritableError, UploadError
 from slacktide.models.repository.paths import check_name, check_version, sync_folder
 from slacktide.models.repository.repository import Repository
-from slacktide.models.repository.settings_file import Document
 from slacktide.models.repository.triton.messages import CONFIG_FILE, parse_json, to_text
 from slacktide.models.repository.triton.translate import translate
 
@@ -27,23 +26,14 @@ FILE_PREFIX = "file:"
 
 
 @dataclass(frozen=True, slots=True)
-class UploadLimits:
-    """How much one load call may bring."""
-
-    total_bytes: int = 1024 * 1024 * 1024
-    files: int = 64
-
-
-@dataclass(frozen=True, slots=True)
 class StagedModel:
     """An uploaded model, in a repository of its own."""
 
     name: str
     root: Path
 
-    def repository(self, *, defaults: Document | None = None) -> Repository:
-        """The repository that holds this one model."""
-        return Repository(self.root, defaults=defaults)
+    def repository(self) -> Repository:
+        return Repository(self.root)
 
     def discard(self) -> None:
         """Delete the files. Never raises; what is gone is gone."""
@@ -53,10 +43,14 @@ class StagedModel:
 class Staging:
     """A folder in which uploads become repositories."""
 
-    def __init__(self, folder: Path, limits: UploadLimits | None = None) -> None:
-        """`folder` is made when first needed, and belongs to this server alone."""
+    def __init__(self, folder: Path, *, most_bytes: int = 1 << 30, most_files: int = 64) -> None:
+        """`folder` is made when first needed, and belongs to this server alone.
+
+        One load call brings so many bytes and files at most.
+        """
         self._folder = folder
-        self._limits = limits or UploadLimits()
+        self._most_bytes = most_bytes
+        self._most_files = most_files
 
     def stage(
         self, model: str, files: Mapping[str, Bytes], config: str | None = None
@@ -88,12 +82,11 @@ class Staging:
         """The files by (version, name), checked."""
         if not files:
             raise UploadError("", f"expected at least one '{FILE_PREFIX}<version>/<name>'")
-        if len(files) > self._limits.files:
-            raise UploadError("", f"expected at most {self._limits.files} files, got {len(files)}")
+        if len(files) > self._most_files:
+            raise UploadError("", f"expected at most {self._most_files} files, got {len(files)}")
         total = sum(memoryview(data).nbytes for data in files.values())
-        if total > self._limits.total_bytes:
-            limit = self._limits.total_bytes
-            raise UploadError("", f"expected at most {limit} bytes in all, got {total}")
+        if total > (most := self._most_bytes):
+            raise UploadError("", f"expected at most {most} bytes in all, got {total}")
         return {_place(key): data for key, data in files.items()}
 
 

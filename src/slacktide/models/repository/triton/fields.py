@@ -189,20 +189,12 @@ FIELDS: Mapping[str, Field] = {path: Field(path, kind, note) for path, kind, not
 """The table, by path."""
 
 
-def stated(config: PlainConfig) -> Iterator[Field]:
-    """The table's entry for every field that `config` states, from the outside in.
-
-    Fields below a harmless or refused one are covered by it.
-    """
-    yield from _walk(config, "")
-
-
 def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
     """The warnings a configuration earns: none, or one naming all its harmless fields.
 
     Raises RefusedFieldError naming every refused one.
     """
-    found = tuple(dict.fromkeys(stated(config)))
+    found = tuple(dict.fromkeys(_stated(config)))
     refused = [field for field in found if field.treatment is Treatment.REFUSED]
     if refused:
         problems = (Problem(f.path, f"is not supported: {f.note}") for f in refused)
@@ -213,14 +205,18 @@ def judge(config: PlainConfig, *, where: str) -> tuple[str, ...]:
     return (f"{where}: no effect here, and no harm: {', '.join(harmless)}",)
 
 
-def _walk(value: Mapping[str, Any], prefix: str) -> Iterator[Field]:
-    for name, inner in value.items():
+def _stated(message: Mapping[str, Any], prefix: str = "") -> Iterator[Field]:
+    """The table's entry for every field that `message` states, from the outside in.
+
+    Fields below a harmless or refused one are covered by it.
+    """
+    for name, inner in message.items():
         path = f"{prefix}{name}"
         field = FIELDS[path]
         yield field
         if field.treatment is Treatment.HONOURED:
-            for message in _messages(inner, is_map=path in _MAPS):
-                yield from _walk(message, f"{path}.")
+            for below in _messages(inner, is_map=path in _MAPS):
+                yield from _stated(below, f"{path}.")
 
 
 _MAPS = frozenset({"parameters", "model_warmup.inputs"})
@@ -251,7 +247,7 @@ one of three classes:
 
 A field that the format does not have is an error that names the nearest one that it has. An entry
 that is not honoured also covers the fields below it. `slacktide.yaml` takes precedence over
-`config.pbtxt`, and that over the server's defaults ([configuration](configuration.md)). The
+`config.pbtxt`, and that over the defaults ([configuration](configuration.md)). The
 `config` parameter of a load call replaces `config.pbtxt` and is read by the same rules.
 
 The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynamic_batching` says:
@@ -263,7 +259,6 @@ The scheduler is `slack` unless `slacktide.yaml` names another, whatever `dynami
 
 
 def triton_config_page() -> str:
-    """The page as Markdown."""
     rows = (
         f"| `{field.path}` | {_shown(field.treatment)} | {field.note} |\n"
         for field in FIELDS.values()

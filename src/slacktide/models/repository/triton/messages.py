@@ -72,7 +72,6 @@ def fields_of(message_name: str) -> tuple[str, ...]:
 
 
 def _in_our_words(reason: str) -> str:
-    """A parser's each, with the nearest valid field or value."""
     if (match := _NO_FIELD.search(reason)) is not None:
         message, field = match[1], match[2]
         known = suggestion(field, fields_of(message))
