@@ -213,19 +213,12 @@ def _next_size(
     samples: Mapping[int, list[float]], typical: Mapping[int, float], left: float
 ) -> int | None:
     """The size to run next with `left` seconds to go; None if nothing more is worth it."""
-    fewest = min(samples, key=lambda size: len(samples[size]))
-    if len(samples[fewest]) < FEWEST:
+    done = {size: len(seconds) for size, seconds in samples.items()}
+    fewest = min(done, key=lambda size: done[size])
+    if done[fewest] < FEWEST:
         return fewest
-    open_sizes = [
-        size
-        for size, seconds in samples.items()
-        if len(seconds) < ENOUGH_SAMPLES and typical[size] <= left
-    ]
-    return min(
-        open_sizes,
-        key=lambda size: len(samples[size]) * math.sqrt(typical[size]),
-        default=None,
-    )
+    more = [size for size in done if done[size] < ENOUGH_SAMPLES and typical[size] <= left]
+    return min(more, key=lambda size: done[size] * math.sqrt(typical[size]), default=None)
 
 
 class _Meter:

@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 from slacktide.domain import Plan
@@ -31,7 +30,7 @@ from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
-from slacktide.profiles import BatchLatency, ClassedTimes, ProfileRecord, fit_latency
+from slacktide.profiles import ClassedTimes, fit_latency
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
@@ -255,7 +254,11 @@ class ModelManager:
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
         )
-        times = ClassedTimes(known.record.table, latency=partial(_latency, known.record))
+        record = known.record
+        times = ClassedTimes(
+            record.table,
+            latency=lambda cores: fit_latency(record.table, cores, record.lengths).latency,
+        )
         version.add_pool(source, times, cores=len(core_sets[0]) or 1)
         return version
 
@@ -319,11 +322,6 @@ class ModelManager:
             for version in [definition.version for definition in definitions] or ["1"]:
                 self._catalog.mark_absent(name, version, VersionState.UNAVAILABLE, reason)
         return ControlError(kind, f"failed to load {name!r}: {reason}")
-
-
-def _latency(record: ProfileRecord, cores: int) -> BatchLatency:
-    """c0 and c1 of what was measured."""
-    return fit_latency(record.table, cores, record.lengths).latency
 
 
 def machine_reason(error: OSError | MemoryError) -> str:

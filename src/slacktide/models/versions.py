@@ -83,7 +83,8 @@ class LoadedVersion:
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
     cleanup: Callable[[], None] | None = None
     """Deletes files that are here for this load only; blocks. Other versions may share it."""
-    _drained: list[asyncio.Future[None]] = field(default_factory=list)
+    _drained: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the last call leaves."""
     _retired: bool = False
     _left_at: float = 0.0
     _idle: asyncio.TimerHandle | None = None
@@ -112,10 +113,7 @@ class LoadedVersion:
     def leave(self) -> None:
         self.in_flight -= 1
         if not self.in_flight:
-            for waiter in self._drained:
-                if not waiter.done():
-                    waiter.set_result(None)
-            self._drained.clear()
+            self._drained.set()
             if self._retired:
                 self._close()
             else:
@@ -154,9 +152,8 @@ class LoadedVersion:
     async def drained(self) -> None:
         """Return once no call is in flight."""
         while self.in_flight:
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._drained.append(waiter)
-            await waiter
+            self._drained.clear()
+            await self._drained.wait()
 
     def limit_batch(self, rows: int) -> None:
         """Batches, and so requests, have at most so many rows from now on."""
