@@ -160,9 +160,8 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
     )
     reasons = [
         Admission(queue=queue, view=lab.LaneView(lanes=lanes), max_queue=None).refuse(
-            deadline=budget * alone,
-            rows=rows,
-            penalty=1.0,
+            lab.request(-1, budget * alone, rows=rows),
+            rows,
             waiting=0,
             times=each,
             now=0.0,

@@ -101,7 +101,8 @@ class Correction:
         low, high, weight, column = place
         centre = (1.0 - weight) * self.shift(low, column) + weight * self.shift(high, column)
         residual = log_ratio - centre
-        self._count_run(residual)
+        sign = (residual > 0.0) - (residual < 0.0)
+        self._run = sign * (1 + abs(self._run)) if sign * self._run > 0 else sign
         moved = abs(self._run) >= RUN
         if not moved:
             self._learn_spread(residual, spread)
@@ -164,14 +165,6 @@ class Correction:
     def discount(self, log_step: float) -> None:
         """Take everything to be faster by `log_step`, for want of batches that would say."""
         self.overall = _within(self.overall - log_step, BOUND)
-
-    def _count_run(self, residual: float) -> None:
-        if residual > 0.0:
-            self._run = max(self._run, 0) + 1
-        elif residual < 0.0:
-            self._run = min(self._run, 0) - 1
-        else:
-            self._run = 0
 
     def _learn_spread(self, residual: float, spread: float) -> None:
         gain = max(SPREAD_GAIN, 1.0 / (self.batches + 10.0))

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ ENOUGH_SAMPLES = 200
 """From here on a point's p99 is its own."""
 SCHEMA = 1
 _KEYS = ("schema", "batches", "cores", "p50_s", "p99_s", "samples", "p99_estimated")
-_T = TypeVar("_T")
 
 
 class Peak(NamedTuple):
@@ -67,10 +66,10 @@ class LatencyTable:
                 raise ProfileError(f"{name}: every value must be positive and finite")
             if monotone(seconds) != seconds:
                 raise ProfileError(f"{name}: must rise along batches and fall along cores")
-        pairs = zip(_flat(self.p50_s), _flat(self.p99_s), strict=True)
+        pairs = zip(itertools.chain(*self.p50_s), itertools.chain(*self.p99_s), strict=True)
         if any(high < median for median, high in pairs):
             raise ProfileError("p99_s: below p50_s")
-        if min(_flat(self.samples)) < 0:
+        if min(itertools.chain(*self.samples)) < 0:
             raise ProfileError("samples: must not be negative")
         median = Surface.over(self.batches, self.cores, self.p50_s)
         object.__setattr__(self, "_median", median)
@@ -100,12 +99,10 @@ class LatencyTable:
         )
 
     @classmethod
-    def from_samples(
-        cls, samples: Mapping[tuple[int, int], npt.ArrayLike], *, enough: int = ENOUGH_SAMPLES
-    ) -> LatencyTable:
+    def from_samples(cls, samples: Mapping[tuple[int, int], npt.ArrayLike]) -> LatencyTable:
         """From raw run times: {(batch, cores): seconds, shape (n,)}, a full grid of points.
 
-        Points with fewer than `enough` samples get an estimated p99. Raises ProfileError if a
+        Points with fewer than `ENOUGH_SAMPLES` get an estimated p99. Raises ProfileError if a
         point is missing or empty, or a time is not positive.
         """
         batches = sorted({batch for batch, _ in samples})
@@ -126,7 +123,7 @@ class LatencyTable:
         ratio = max(1.0, float(np.percentile(pooled, 99)))
         high = {
             point: max(medians[point], float(np.percentile(seconds, 99)))
-            if seconds.size >= enough
+            if seconds.size >= ENOUGH_SAMPLES
             else medians[point] * ratio
             for point, seconds in times.items()
         }
@@ -219,7 +216,3 @@ class LatencyTable:
                 f"p99_estimated: must be true exactly below {ENOUGH_SAMPLES} samples"
             )
         return table
-
-
-def _flat(grid: tuple[tuple[_T, ...], ...]) -> list[_T]:
-    return [value for row in grid for value in row]

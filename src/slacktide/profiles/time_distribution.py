@@ -46,20 +46,16 @@ class TimeDistribution(Protocol):
     @property
     def expected(self) -> float:
         """Typical time: the median, or the mean where requests are distinguished."""
-        ...
 
     @property
     def p99(self) -> float:
         """99th percentile; never below `expected`."""
-        ...
 
     def quantile(self, level: float) -> float:
         """Time that a share `level` (0 to 1) of such batches stays within."""
-        ...
 
     def on_time(self, budget: float) -> float:
         """P(time ≤ `budget`), the inverse of `quantile`; 0 to 1."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

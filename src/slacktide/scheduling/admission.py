@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slacktide.domain import Reason
+from slacktide.domain import Notice, Reason, Request
 from slacktide.engine.ports import PoolView
 from slacktide.scheduling.queue import DeadlineQueue
 from slacktide.scheduling.tables import RowTimes
@@ -109,22 +109,21 @@ class Admission:
 
     def limit(self, waiting: int) -> Reason | None:
         """QUEUE_FULL if `waiting` requests and notices leave no room for one more."""
-        if self._max_queue is not None and waiting >= self._max_queue:
-            return Reason.QUEUE_FULL
-        return None
+        full = self._max_queue is not None and waiting >= self._max_queue
+        return Reason.QUEUE_FULL if full else None
 
     def refuse(
         self,
-        *,
-        deadline: float,
+        asked: Request | Notice,
         rows: int,
-        penalty: float,
+        *,
         waiting: int,
         times: RowTimes,
         now: float,
         ahead: AllWorkAhead | ClassWorkAhead,
     ) -> Reason | None:
         """Why a request with a deadline is refused now, or None if it is admitted."""
+        deadline, penalty = asked.deadline, asked.penalty
         budget = deadline - now
         lead = times.lead[rows]
         if budget <= lead and self._enabled:

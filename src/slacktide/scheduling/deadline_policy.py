@@ -155,13 +155,7 @@ class DeadlinePolicy(ABC):
             return self._admission.limit(waiting)
         times, ahead = self._work_before(asked)
         reason = self._admission.refuse(
-            deadline=asked.deadline,
-            rows=rows,
-            penalty=asked.penalty,
-            waiting=waiting,
-            times=times,
-            now=now,
-            ahead=ahead,
+            asked, rows, waiting=waiting, times=times, now=now, ahead=ahead
         )
         if (
             reason is not None  # rare, and quicker to see than which it is

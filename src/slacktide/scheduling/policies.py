@@ -11,14 +11,13 @@ from slacktide.domain.registry import Registry
 from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
 from slacktide.profiles import ClassedTimes
-from slacktide.scheduling.clipper import Clipper
 from slacktide.scheduling.clockwork import Clockwork
 from slacktide.scheduling.edf import Edf
 from slacktide.scheduling.fifo import Fifo
 from slacktide.scheduling.guard import GuardedScheduler
-from slacktide.scheduling.nexus import Nexus
 from slacktide.scheduling.options import QueueOptions
 from slacktide.scheduling.orloj import Orloj, OrlojText
+from slacktide.scheduling.sized_fifo import Clipper, Nexus
 from slacktide.scheduling.slack import Slack
 
 DEFAULT_POLICY = "slack"

@@ -143,11 +143,9 @@ class Index(Protocol):
 
     def add(self, entry: Entry) -> None:
         """`entry` is about to enter the order."""
-        ...
 
     def discard(self, gone: Sequence[Entry]) -> None:
         """`gone` (sorted) have left the order."""
-        ...
 
 
 class DeadlineQueue:

@@ -1,0 +1,112 @@
+"""`clipper` and `nexus`: first in, first out, in batches of a size of their own.
+
+Published baselines: nothing is refused, and late requests run all the same.
+
+`clipper` finds the size by trial (Clipper, NSDI 2017).
+
+The size grows by a constant while answers come in time and shrinks by a factor once one does not:
+additive increase, multiplicative decrease (§4.3 there). "In time" is judged by the latency that the
+client sees, waiting included. That reading fits the figures which Orloj's Tables 2 and 3 give for
+Clipper; judged by the batch time alone it would do far better than they say. Nothing is predicted.
+
+Each request is held to its own deadline, so unequal ones need no common objective: a batch was slow
+if any of its members is late. Best effort is never late.
+
+`nexus` plans the size from the mean (Nexus, SOSP 2019).
+
+The plan is the largest size whose expected batch time fits `cycles` times into the SLO. Nexus plans
+with 2: a request that has just missed a batch waits for one and runs in the next. The figures that
+Orloj's Tables 2 and 3 give for it ask for 4, and for no early drop: both are the readings taken
+here.
+
+Each request is planned by its own SLO (deadline - arrival), and the tightest in a batch decides.
+Best effort has none and goes along with any size.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from math import inf
+
+from slacktide.domain import Batch, Replica, Request
+from slacktide.domain.options import option
+from slacktide.engine.ports import BatchTimes, Idle, Proposal
+from slacktide.profiles import batch_sizes
+from slacktide.scheduling.arrival_policy import ArrivalPolicy
+from slacktide.scheduling.options import QueueOptions
+from slacktide.scheduling.tables import Cached, Lazy, TimeByRows
+
+
+@dataclass(frozen=True, slots=True)
+class ClipperOptions(QueueOptions):
+    """Options of `clipper`."""
+
+    increase: float = option(
+        1.0, "Rows that the batch size grows by after a batch on time.", above=0
+    )
+    decrease: float = option(
+        0.9, "What the batch size is multiplied by after a late one.", above=0, below=1
+    )
+
+
+class Clipper(ArrivalPolicy):
+    """First in, first out, with a batch size that feels its way."""
+
+    Options = ClipperOptions
+
+    def __init__(self, options: ClipperOptions, *, max_batch: int, **known: object) -> None:
+        super().__init__(options, max_batch=max_batch)
+        self._options = options
+        self._size = 1.0
+        """Most rows of a batch, not rounded down yet; 1 to max batch."""
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+        """The front of the queue, as much as the size of today allows. Changes nothing."""
+        size = int(self._size)
+        return self._front(lambda _: size, replica)
+
+    def ended(self, batch: Batch, *, now: float) -> None:
+        """A late answer makes the next batches smaller, one in time larger."""
+        late = any(now > member.deadline and not member.best_effort for member in batch.members)
+        options = self._options
+        if late:
+            self._size = max(1.0, self._size * options.decrease)
+        else:
+            self._size = min(float(self._max_batch), self._size + options.increase)
+
+
+@dataclass(frozen=True, slots=True)
+class NexusOptions(QueueOptions):
+    """Options of `nexus`."""
+
+    cycles: float = option(
+        4.0, "How many batches of the planned size an SLO has room for.", least=1
+    )
+
+
+class Nexus(ArrivalPolicy):
+    """First in, first out, at a planned size."""
+
+    Options = NexusOptions
+
+    def __init__(
+        self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object
+    ) -> None:
+        super().__init__(options, max_batch=max_batch)
+        self._cycles = options.cycles
+        self._sizes = batch_sizes(max_batch)
+        self._expected: Cached[TimeByRows] = Cached(
+            times, lambda cores: Lazy(lambda rows: times.of(rows, cores).expected)
+        )
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
+        """The front of the queue, as much as the plan allows. Changes nothing."""
+        expected = self._expected(max(1, len(replica.cores)))
+
+        def planned(request: Request) -> int:
+            slo = inf if request.best_effort else request.deadline - request.arrival
+            fitting = bisect_right(self._sizes, slo / self._cycles, key=expected.__getitem__)
+            return self._sizes[max(0, fitting - 1)]
+
+        return self._front(planned, replica)
