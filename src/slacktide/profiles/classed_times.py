@@ -35,7 +35,7 @@ from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.length_classes import KeyLengths, classes_of
 from slacktide.profiles.length_window import NEWEST
 from slacktide.profiles.reading import ProfileError
-from slacktide.profiles.run_classes import BatchLatency, Key, RunClasses
+from slacktide.profiles.run_classes import BatchLatency, Key, RunClasses, same_classes
 from slacktide.profiles.run_times import RunTimes
 from slacktide.profiles.speed_filter import BOUND_FIXED, BOUND_SPEED, SpeedFilter
 from slacktide.profiles.time_distribution import TimeDistribution
@@ -320,9 +320,7 @@ def _alike(members: Sequence[Request]) -> bool:
 
 def _shows(before: RunClasses, after: RunClasses) -> bool:
     """Whether a policy would decide otherwise by the newer classes."""
-    if len(before) != len(after) or any(
-        getattr(before, name) != getattr(after, name) for name in ("step", "hint_edges", "by_key")
-    ):
+    if before.step != after.step or not same_classes(before, after):
         return True
     means = zip(before.means, after.means, strict=True)
     shares = zip(before.shares, after.shares, strict=True)

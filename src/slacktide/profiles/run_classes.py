@@ -117,3 +117,13 @@ class RunClasses:
         """Expected seconds of one row by itself, over all arrivals."""
         pairs = zip(self.shares, self.means, strict=True)
         return self.latency.seconds(1, sum(share * mean for share, mean in pairs))
+
+
+def same_classes(one: RunClasses, other: RunClasses) -> bool:
+    """Whether every request is of the same class in both snapshots."""
+    return one is other or (
+        len(one) == len(other)
+        and one.fallback == other.fallback
+        and one.hint_edges == other.hint_edges
+        and one.by_key == other.by_key
+    )

@@ -134,20 +134,14 @@ class Ended:
 Decision: TypeAlias = Ran | Finished | Waited | Ended
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ObservedScheduler:
     """A scheduler that is looked at. Everything goes to the real one and back."""
 
-    def __init__(
-        self,
-        scheduler: Any,
-        pool: PoolId,
-        times: BatchTimes,
-        tell: Callable[[ProposalRecord], None],
-    ) -> None:
-        self._scheduler = scheduler
-        self._pool = pool
-        self._times = times
-        self._tell = tell
+    _scheduler: Any
+    _pool: PoolId
+    _times: BatchTimes
+    _tell: Callable[[ProposalRecord], None]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._scheduler, name)

@@ -43,7 +43,8 @@ def batch_of(entries: Sequence[Entry], table: SlackTable, sizes: Sequence[int]) 
     options = [within_rows(entries, size) for size in sizes if size >= first.rows]
     if not options:
         return [first]
-    rates = [_rate(members, table) for members in options]
+    rows = [sum(member.rows for member in members) for members in options]
+    rates = [len(each) / table.expected[n] for each, n in zip(options, rows, strict=True)]
     enough = GOOD_ENOUGH * max(rates)
     return next(members for members, rate in zip(options, rates, strict=True) if rate >= enough)
 
@@ -61,10 +62,6 @@ def size_of_single(most: int, table: SlackTable) -> int:
         size = next(size for size, rate in zip(sizes, rates, strict=True) if rate >= enough)
         table.best_effort[most] = size
     return size
-
-
-def _rate(members: Sequence[Request], table: SlackTable) -> float:
-    return len(members) / table.expected[sum(member.rows for member in members)]
 
 
 class BestEffortShare:

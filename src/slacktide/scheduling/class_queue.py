@@ -36,16 +36,6 @@ class ClassKind(NamedTuple):
 EMPTY = ClassKind(0, 0, 0.0)
 
 
-def same_classes(one: RunClasses, other: RunClasses) -> bool:
-    """Whether every request is of the same class in both snapshots."""
-    return one is other or (
-        len(one) == len(other)
-        and one.fallback == other.fallback
-        and one.hint_edges == other.hint_edges
-        and one.by_key == other.by_key
-    )
-
-
 class ClassPrefixes:
     """Batchable requests by class prefix: lists m hold those of class ≤ m. Read only."""
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
 from slacktide.profiles import RunClasses
+from slacktide.profiles.run_classes import same_classes
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
-from slacktide.scheduling.class_queue import same_classes
 from slacktide.scheduling.class_tables import ClassWorkAhead
 from slacktide.scheduling.options import DeadlineOptions
 from slacktide.scheduling.queue import DeadlineQueue, by_class, by_rows

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 
 from slacktide.domain import Notice, Request
 from slacktide.engine.ports import BatchTimes, PoolView
+from slacktide.profiles.run_classes import same_classes
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth
-from slacktide.scheduling.class_queue import ClassPrefixes, ClassQueue, same_classes
+from slacktide.scheduling.class_queue import ClassPrefixes, ClassQueue
 from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, class_times
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue, Entry, by_class, by_rows, within_rows
