@@ -152,14 +152,14 @@ def test_bulk_comes_out_as_it_went_in(entries, field):
     if field == 1:
         field = 2
     message = b"".join(put_bulk(head, field, entries))
-    got_head, got = take_bulk(message, field)
+    got_head, got, _ = take_bulk(message, field)
     assert got_head == head
     assert [bytes(entry) for entry in got] == entries
 
 
 def test_bulk_between_other_fields_is_found():
     message = b"\x0a\x01a" + b"\x3a\x02xy" + b"\x15abcd" + b"\x3a\x00" + b"\x19abcdefgh"
-    head, entries = take_bulk(message, 7)
+    head, entries, _ = take_bulk(message, 7)
     assert head == b"\x0a\x01a" + b"\x15abcd" + b"\x19abcdefgh"
     assert [bytes(entry) for entry in entries] == [b"xy", b""]
 
@@ -183,7 +183,7 @@ def test_a_malformed_top_level_is_refused(message):
 
 
 def test_an_illegal_field_number_is_left_to_the_runtime():
-    assert take_bulk(b"\x02\x01a", 7) == (b"\x02\x01a", [])
+    assert take_bulk(b"\x02\x01a", 7) == (b"\x02\x01a", [], None)
     with pytest.raises(WireError, match="not a ModelInferRequest"):
         read_request(b"\x02\x01a")
 

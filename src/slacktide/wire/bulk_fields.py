@@ -24,19 +24,14 @@ MAX_FIELDS = 4096
 """Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
 
 
-def take_bulk(message: Buffer, field: int) -> tuple[bytes, list[memoryview]]:
-    """(head, entries): `message` without its top-level `field`, and views of that field's entries.
+def take_bulk(
+    message: Buffer, field: int, aside: int | None = None
+) -> tuple[bytes, list[memoryview], memoryview | None]:
+    """(head, entries, value): `message` without its top-level `field`, views of that field's
+    entries, and the last value of the `bytes` or `string` field `aside`, taken out too, or None.
 
     The views keep `message` alive. Raises WireError (BAD_INPUT) if the top level is malformed.
     """
-    head, entries, _ = split(message, field)
-    return head, entries
-
-
-def split(
-    message: Buffer, field: int, aside: int | None = None
-) -> tuple[bytes, list[memoryview], memoryview | None]:
-    """The same, with the `bytes` or `string` field `aside` taken out: its last value, or None."""
     wanted = field << 3 | _DELIMITED
     set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None

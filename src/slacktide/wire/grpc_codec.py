@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.wire.bulk_fields import encode_varint, split
+from slacktide.wire.bulk_fields import encode_varint, take_bulk
 from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Parameter
 from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_messages import (
@@ -67,7 +67,7 @@ class GrpcCodec:
 
     def read(self, message: Buffer) -> IncomingRequest:
         """A serialized ModelInferRequest. Raises WireError if it is not one."""
-        head, raw, id_bytes = split(message, RAW_INPUT_CONTENTS, ID)
+        head, raw, id_bytes = take_bulk(message, RAW_INPUT_CONTENTS, ID)
         id = "" if id_bytes is None else _text(id_bytes)
         known = self._meanings.get(head)
         if known is not None:

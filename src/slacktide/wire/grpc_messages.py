@@ -103,7 +103,7 @@ class RequestMessage:
 
 def read_request(message: Buffer) -> RequestMessage:
     """Parse a serialized ModelInferRequest. Raises WireError if it is not one."""
-    return parse_head(*take_bulk(message, RAW_INPUT_CONTENTS))
+    return parse_head(*take_bulk(message, RAW_INPUT_CONTENTS)[:2])
 
 
 def typed_bytes(message: Buffer) -> int:
@@ -181,7 +181,7 @@ def encode_call(call: InferCall) -> bytes:
 
 def decode_response(message: Buffer) -> tuple[ModelInferResponse, list[memoryview]]:
     """(head, raw outputs) of a serialized ModelInferResponse, for clients. Raises WireError."""
-    head, raw = take_bulk(message, RAW_OUTPUT_CONTENTS)
+    head, raw, _ = take_bulk(message, RAW_OUTPUT_CONTENTS)
     try:
         response = ModelInferResponse.FromString(head)
     except DecodeError:

@@ -53,9 +53,6 @@ STATUS: Mapping[Reason, WireStatus] = {
     Reason.NO_BODY: WireStatus(408, "CANCELLED"),
 }
 
-LATE_AND_DISCARDED = _TOO_LATE
-"""For a computed result that the client asked not to be sent once late."""
-
 CONTROL_STATUS: Mapping[str, WireStatus] = {
     "not_found": WireStatus(404, "NOT_FOUND"),
     "bad_input": WireStatus(400, "INVALID_ARGUMENT"),
@@ -75,7 +72,7 @@ def status_of(
     """The status for an outcome. `has_result` is False where a late result was discarded."""
     status = STATUS[reason]
     if reason.kind is OutcomeKind.LATE and not has_result:
-        status = LATE_AND_DISCARDED
+        status = _TOO_LATE
     return _STRICT.get(status, status) if triton_strict else status
 
 

@@ -12,7 +12,7 @@ from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.families import OLD_NAMES, Family, write
+from slacktide.observability.metrics.families import OLD_NAMES, Family, look, write
 from slacktide.observability.metrics.own import (
     pod_families,
     recording_families,
@@ -30,7 +30,6 @@ from slacktide.observability.metrics.usage import (
     process_families,
     usage_of,
 )
-from slacktide.observability.metrics.view import look
 from slacktide.planning.scaling import ScalingPlanner
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime

@@ -19,9 +19,14 @@ from slacktide.executors.arena import MemoryBudget
 from slacktide.models.model_counters import Histogram, ModelCounters
 from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.families import Family, family, per_version, single
+from slacktide.observability.metrics.families import (
+    Family,
+    VersionView,
+    family,
+    per_version,
+    single,
+)
 from slacktide.observability.metrics.usage import WorkerUsage
-from slacktide.observability.metrics.view import VersionView
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime

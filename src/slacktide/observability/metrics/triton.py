@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.cgroups import Memory
 from slacktide.models.model_counters import ModelCounters
-from slacktide.observability.metrics.families import Family, per_version
+from slacktide.observability.metrics.families import Family, VersionView, per_version
 from slacktide.observability.metrics.usage import Gpu
-from slacktide.observability.metrics.view import VersionView
 
 _OF_KIND: Mapping[OutcomeKind, str] = {
     OutcomeKind.DROPPED: "REJECTED",
