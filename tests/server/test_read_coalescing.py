@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from slacktide.server.read_coalescing import LONGEST, ReadCoalescing
+from slacktide.server.driver_timing import LONGEST, ReadCoalescing
 
 
 def busy(rate, *, cores=1):

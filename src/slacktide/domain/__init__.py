@@ -3,9 +3,6 @@
 Pure data, frozen, validated when made. No behaviour beyond what a value can say of itself.
 """
 
-from slacktide.domain.batch import Batch as Batch
-from slacktide.domain.batch import BatchTiming as BatchTiming
-from slacktide.domain.batch import Replica as Replica
 from slacktide.domain.commands import AbortBatch as AbortBatch
 from slacktide.domain.commands import Answer as Answer
 from slacktide.domain.commands import Circuit as Circuit
@@ -39,6 +36,9 @@ from slacktide.domain.plan import LaneSpec as LaneSpec
 from slacktide.domain.plan import Plan as Plan
 from slacktide.domain.plan import PoolId as PoolId
 from slacktide.domain.plan import Route as Route
+from slacktide.domain.request import Batch as Batch
+from slacktide.domain.request import BatchTiming as BatchTiming
 from slacktide.domain.request import Notice as Notice
+from slacktide.domain.request import Replica as Replica
 from slacktide.domain.request import Request as Request
 from slacktide.domain.request import Signature as Signature

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from slacktide.domain.batch import Batch, Replica
 from slacktide.domain.light import light
 from slacktide.domain.outcomes import Outcome
 from slacktide.domain.plan import PoolId
+from slacktide.domain.request import Batch, Replica
 
 
 class Circuit(Enum):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slacktide.domain.batch import BatchTiming
 from slacktide.domain.light import light
 from slacktide.domain.outcomes import Reason
 from slacktide.domain.plan import Plan
-from slacktide.domain.request import Notice, Request
+from slacktide.domain.request import BatchTiming, Notice, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,9 +42,8 @@ from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
-from slacktide.server.driver_timer import DriverTimer
+from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
 from slacktide.server.pending import PendingRequests, RequestOwner
-from slacktide.server.read_coalescing import ReadCoalescing
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
 
