@@ -1,30 +1,98 @@
 """The tables of options in the manual are those of the program.
 
-A comment `<!-- options of NAME -->` stands above each. Run this file to write them anew.
+A comment `<!-- options of NAME -->` stands above each; of a file, the keys that are meant are named
+too: `<!-- options of FILE: KEY, KEY -->`. Run this file to write the tables anew.
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
-from slacktide.domain.options import rows
+import pytest
+import yaml
+
+from slacktide.domain.options import cell, rows
 from slacktide.domain.registry import Registered
+from slacktide.models.repository.fields import Section
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
 
 DOCS = Path(__file__).parents[2] / "docs"
-TABLE = re.compile(r"^<!-- options of (\w+) -->\n\n(?:\|.*\n)*", re.MULTILINE)
+TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)
 ENTRIES: dict[str, Registered[object]] = {**POLICIES, **PLANNERS}
+FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings}
+
+
+def texts(section: type[Section]) -> dict[str, str]:
+    """The string under each field. Read here, since pydantic would read it at every start."""
+    (found,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
+    assert isinstance(found, ast.ClassDef)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in zip(found.body, found.body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def below(annotation: Any, name: str = "") -> tuple[str, type[Section]] | None:
+    """The section that a field holds; first `NAME.` if it holds one by each name."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return name, annotation
+    name = "NAME." if get_origin(annotation) is dict else name
+    return next(filter(None, (below(part, name) for part in get_args(annotation))), None)
+
+
+def keys(section: type[Section], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Each key of a section and of those below it, dotted, with its row. A section without a text
+    has no row of its own."""
+    known, defaults = texts(section), section.model_construct().model_dump(mode="json")
+    for name, field in section.model_fields.items():
+        key, inner = prefix + name, below(field.annotation)
+        if inner is None or name in known:
+            default = "required" if field.is_required() else cell(plainly(defaults[name]))
+            yield key, f"| `{key}` | {default} | {known[name]} |"
+        if inner is not None:
+            yield from keys(inner[1], f"{key}.{inner[0]}")
+
+
+def plainly(default: Any) -> Any:
+    """A default as people write it: in its short form, a section as YAML in one line."""
+    match default:
+        case {"name": name, **others} if not others:
+            return name
+        case {"min": least, "max": most} if least == most:
+            return least
+        case dict():
+            stated = {key: value for key, value in default.items() if value is not None}
+            return yaml.safe_dump(stated, default_flow_style=True).strip()
+    return default
+
+
+def key_rows(name: str, chosen: list[str]) -> Iterator[str]:
+    """The rows of some keys of a file, each with those below it."""
+    known = [*keys(FILES[name])]
+    for one in chosen:
+        yield from (row for key, row in known if f"{key}.".startswith(f"{one}."))
 
 
 def written(text: str) -> str:
     """A page with its tables as they should be."""
 
     def table(found: re.Match[str]) -> str:
-        head = ("| option | default | meaning |", "| --- | --- | --- |")
-        lines = (*head, *rows(ENTRIES[found[1]].options))
-        return f"<!-- options of {found[1]} -->\n\n" + "".join(f"{line}\n" for line in lines)
+        name, chosen = found.groups()
+        of_file = chosen is not None
+        lines = key_rows(name, chosen.split(", ")) if of_file else rows(ENTRIES[name].options)
+        head = (f"| {'key' if of_file else 'option'} | default | meaning |", "| --- | --- | --- |")
+        marker = found[0].partition("\n")[0]
+        return f"{marker}\n\n" + "".join(f"{line}\n" for line in (*head, *lines))
 
     return TABLE.sub(table, text)
 
@@ -35,8 +103,16 @@ def test_every_table_of_options_is_that_of_the_program() -> None:
 
 
 def test_every_policy_and_planner_has_its_options_in_the_manual() -> None:
-    found = [name for page in DOCS.rglob("*.md") for name in TABLE.findall(page.read_text())]
+    pages = [page.read_text() for page in DOCS.rglob("*.md")]
+    found = [name for page in pages for name, chosen in TABLE.findall(page) if not chosen]
     assert sorted(found) == sorted(set(ENTRIES) - {"orloj_text"})  # it has those of orloj
+
+
+@pytest.mark.parametrize(("name", "page"), [("slacktide.yaml", "configuration.md")])
+def test_every_key_of_a_file_is_in_one_table(name: str, page: str) -> None:
+    tables = (t[0] for t in TABLE.finditer((DOCS / page).read_text()) if t[1] == name)
+    found = [row for table in tables for row in table.splitlines() if row.startswith("| `")]
+    assert sorted(found) == sorted(row for _, row in keys(FILES[name]))
 
 
 if __name__ == "__main__":

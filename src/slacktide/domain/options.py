@@ -206,14 +206,18 @@ def _with_unit(known: Option, value: Any) -> Any:
 def rows(kind: type[Options]) -> Iterator[str]:
     """The table of the manual: option, default, meaning."""
     for name, each in options_of(kind).items():
-        default = _with_unit(each, default_of(kind, name))
-        if isinstance(default, bool):
-            default = str(default).lower()
-        elif isinstance(default, str):
-            default = f"`{default}`"
-        elif isinstance(default, list):
-            default = ", ".join(map(str, default))
-        value = "none" if default in (None, "") else default
+        value = cell(_with_unit(each, default_of(kind, name)))
         names = " or ".join(f"`{word}`" for word in (name, *each.aliases))
         bounds = f" ({each.bounds()})" if each.bounds() else ""
         yield f"| {names} | {value} | {each.text}{bounds} |"
+
+
+def cell(default: Any) -> str:
+    """A default, as a file has it, in a table of the manual."""
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, list):
+        default = ", ".join(map(str, default))
+    elif isinstance(default, str) and default:
+        return f"`{default}`"
+    return "none" if default in (None, "") else str(default)

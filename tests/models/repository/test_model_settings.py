@@ -19,7 +19,6 @@ from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
     Choice,
     Cores,
-    ReplicaCount,
     read_choice,
 )
 from slacktide.models.repository.settings import (
@@ -27,9 +26,6 @@ from slacktide.models.repository.settings import (
     InputSettings,
     Limits,
     ModelSettings,
-    OutputPad,
-    OutputSettings,
-    Profiling,
     Versions,
     WorkHint,
 )
@@ -66,28 +62,6 @@ def test_the_documented_example_states_every_key_and_loads() -> None:
     assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True, pad=InputPad())
     assert settings.work_hint == WorkHint(input="tokens", axis=1)
     assert settings.providers == ("cpu",)
-
-
-def test_every_key_is_documented() -> None:
-    page = PAGE.read_text()
-    tables = "\n".join(line for line in page.splitlines() if line.startswith("|"))
-    sections = {
-        "cores.": Cores,
-        "replicas.": ReplicaCount,
-        "limits.": Limits,
-        "profiling.": Profiling,
-        "versions.": Versions,
-        "work_hint.": WorkHint,
-        "inputs.NAME.": InputSettings,
-        "inputs.NAME.pad.": InputPad,
-        "outputs.NAME.": OutputSettings,
-        "outputs.NAME.pad.": OutputPad,
-    }
-    nested = {f"{prefix}{key}" for prefix, model in sections.items() for key in model.model_fields}
-    unnamed = {"limits", "inputs", "outputs", "scheduler", "scaling", "profiling"}
-    flat = {*ModelSettings.model_fields} - unnamed
-    for key in flat | nested | {"scheduler.name", "scaling.name"}:
-        assert f"`{key}`" in tables, key
 
 
 def test_short_forms() -> None:

@@ -162,15 +162,18 @@ class Cores(_Range):
     """How many cores a lane of the model's own may have. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1)] = 1
+    """Fewest cores."""
     max: Annotated[int, Field(ge=1)] | None = None
-    """None: all that the server may use."""
+    """Most cores. Without it, all that the server may use."""
 
 
 class ReplicaCount(_Range):
     """How many copies of the model there may be. `2` is short for `{min: 2, max: 2}`."""
 
     min: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    """Fewest copies."""
     max: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] = 1
+    """Most copies."""
 
 
 def _named(value: Any, info: ValidationInfo) -> Any:

@@ -1,7 +1,8 @@
 """`ModelSettings`: what may stand in a model's slacktide.yaml.
 
-Everything is optional; docs/configuration.md explains each key with an example. Where both files
-speak, slacktide.yaml wins over config.pbtxt, and both over the defaults.
+Everything is optional. Where both files speak, slacktide.yaml wins over config.pbtxt, and both over
+the defaults. The text under each field stands in the tables of docs/configuration.md, which
+tests/docs/test_option_tables.py writes and compares.
 """
 
 from __future__ import annotations
@@ -60,10 +61,11 @@ class Versions(Section):
     """
 
     latest: Count | None = None
-    """The highest so many."""
+    """Number of versions to serve, the highest ones."""
     all: Literal[True] | None = None
+    """True: every version is served."""
     only: Annotated[tuple[Version, ...], Field(strict=False, min_length=1)] | None = None
-    """These, which must exist."""
+    """Versions to serve; each must exist."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Versions:
@@ -83,17 +85,21 @@ class Limits(Section):
     """What the model may take up. Unset: the server's limits alone."""
 
     queue: Count | None = None
-    """Most requests waiting, under any scheduler; one more is refused (429)."""
+    """Most requests waiting, under any scheduler; one more is refused (429). Without it the
+    server's limit alone holds."""
     payload: Size | None = None
-    """Most bytes in one request (413)."""
+    """Most bytes in one request (413). Without it the server's limit alone holds."""
     memory: Size | None = None
-    """Most bytes of all its requests in flight (429)."""
+    """Most bytes of this model's requests in flight (429). Without it the server's limit alone
+    holds."""
     rows: Count | None = None
-    """Most rows in one request (400)."""
+    """Most rows in one request (400). Without it `max_batch` holds."""
     length: Count | None = None
     """Longest request along the padded axes (400)."""
     worker_memory: Size | None = None
-    """Most memory that a worker process may take; one that takes more is replaced."""
+    """Most memory that a worker process may take for the model, beyond what an empty one has:
+    sessions, what they compute with, answers. A worker that takes more is replaced; this is
+    reported as out of memory."""
 
 
 class Profiling(Section):
@@ -101,26 +107,26 @@ class Profiling(Section):
 
     online: Annotated[Percent, Field(le=0.5)] = 0.02
     """Part of its lanes' time in which finished requests may run again, alone, to learn how long
-    requests of their kind are; 0: never."""
+    requests of their kind are. 50% at most; 0: never."""
 
 
 class InputPad(Section):
     """The axis along which an input may be filled up, to be as long as others in its batch."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
-    """The batch axis is 0."""
+    """The axis, which the model must leave free; the batch axis is 0."""
     value: float = 0
-    """What it is filled up with."""
+    """What it is filled up with; it must fit the input's type."""
     mask: str | None = None
-    """Another input that tells what is real, 1, from what is padding, 0. Clients may leave it out;
-    if they send it, it is padded with 0."""
+    """The input of shape [rows, length] that is 1 at content and 0 at padding. Clients may leave it
+    out, and then the worker makes it; one that they send is filled up with 0."""
 
 
 class OutputPad(Section):
     """The axis of an output that is as long as the padded inputs: cut back for each request."""
 
     axis: Annotated[int, Field(ge=1, le=64)] = 1
-    """The batch axis is 0."""
+    """The axis along which it is cut back; the batch axis is 0."""
 
 
 class InputSettings(Section):
@@ -129,19 +135,20 @@ class InputSettings(Section):
     shape: (
         Annotated[tuple[Annotated[int, Field(ge=1, le=2**31)], ...], Field(strict=False)] | None
     ) = None
-    """A typical shape, without the batch axis: what warm-up and profiling put where the model
-    leaves an axis free."""
+    """A typical shape of this input, without the batch axis: warm-up and profiling use it where the
+    model leaves an axis free."""
     finite: bool = False
-    """True refuses NaN and infinity (400)."""
+    """True refuses NaN and infinity in this input (400)."""
     pad: InputPad | None = None
-    """None: requests of unequal shape do not share a batch."""
+    """This input may be filled up. Not for BYTES, and only for models with a batch axis. Without it
+    requests whose inputs differ in shape do not share a batch."""
 
 
 class OutputSettings(Section):
     """One output of the model, by name."""
 
     pad: OutputPad | None = None
-    """None: its size does not depend on the length of the inputs."""
+    """This output is as long as the padded inputs, and is cut back."""
 
 
 class WorkHint(Section):
@@ -151,9 +158,11 @@ class WorkHint(Section):
     """
 
     of: Literal["rows", "bytes"] | None = None
+    """`rows` or `bytes` of the request."""
     input: str | None = None
+    """The input whose size counts."""
     axis: Annotated[int, Field(ge=1, le=64)] | None = None
-    """Size of this axis of `input`; the batch axis is 0. 1 if left out."""
+    """The axis of `work_hint.input` that counts, 1 if left out; the batch axis is 0."""
 
     @model_validator(mode="after")
     def _one_source(self) -> WorkHint:
@@ -190,58 +199,74 @@ class ModelSettings(Section):
     """Everything a model's owner may decide."""
 
     slo: Duration | None = None
-    """Deadline of a request that states none, seconds from its first byte (end to end). None: such
-    a request is best effort."""
+    """Deadline of a request that states none, from its first byte. Without it such a request is
+    best effort: never dropped, never late."""
     max_slo: Duration | None = None
-    """No request gets a longer deadline than this, seconds."""
+    """No request gets a longer deadline than this."""
     priority: Annotated[int, Field(ge=1, le=5)] = 3
-    """Priority of a request that states none, 1 (highest) to 5; p weighs 2^(3 − p)."""
+    """Priority of a request that states none, 1 (highest) to 5. Priority p weighs 2^(3 − p):
+    missing its deadline costs that much."""
     scheduler: SchedulerSettings = DEFAULT_SCHEDULER
-    """The policy that orders this model's requests."""
+    """The policy that orders this model's requests: a name (short for `scheduler.name`), or with
+    its own options beside it."""
     max_batch: Annotated[int, Field(ge=0, le=2**20)] | None = None
-    """Most rows in one batch; 0: the model has no batch axis; None: read off the model."""
+    """Most rows in one batch; 0: the model has no batch axis. Without it, it is read off the model.
+    If memory has room for fewer, the largest of 1, 2, 4, … that fits is used, and the log says
+    so."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
-    """A lane of its own with so many cores; None: the lane shared by all such models."""
+    """A lane of its own with so many cores: a number, or a range such as `{min: 1, max: 4}` within
+    which a planner moves it while it serves. Without it the model runs on the lane that all such
+    models share."""
     lane: Name | None = None
-    """Name of the lane; models that name the same one share it and must agree on its size."""
+    """Name of a lane of cores. Models that name the same one share it and must agree on its
+    `cores`, `replicas` and `scaling`. Not on a GPU, which is one lane."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
-    """Copies of the model, each on a lane of its own: of ⌊cores / replicas⌋ cores if their number
-    is fixed, of `cores` each if it is not."""
+    """Copies of the model, each on a lane of its own. A number: each has ⌊cores ÷ replicas⌋ cores.
+    A range: each has `cores`, which must be stated, and a planner decides how many there are."""
     scaling: Scaling | None = None
-    """Decides how much of `cores` and `replicas` is used; None: the planner that suits."""
+    """The planner, where `cores` or `replicas` have a range: a name (short for `scaling.name`), or
+    with its own options beside it. `vertical` moves cores, `horizontal` replicas, `joint` both;
+    each is the default where it is needed."""
     sessions: Literal["ladder", "one"] = "ladder"
-    """Where cores have a range: a session for each size, as far as memory goes, or the largest."""
+    """Where `cores` has a range: `ladder` opens the model once for each size, with that many
+    threads, within a quarter of the free memory; `one` opens it once, for `cores.max`."""
     share: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Weight of this model where several share a lane."""
     executor: Literal["worker", "in_process", "profiled"] = "worker"
-    """`worker`: a process for each replica; `in_process`: for tiny models that may take the server
-    down with them; `profiled`: answers from the stored profile, without running the model."""
+    """`worker`: a process for each replica. `in_process`: for tiny models; if one crashes, the
+    server goes with it. `profiled`: answers from the stored profile without running the model."""
     device: Annotated[
         str, StringConstraints(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$"), AfterValidator(_one_name)
     ] = "cpu"
-    """Where it runs: `cpu` or `cuda:N`; `cuda:0` if only `providers` of a GPU are stated."""
+    """Where the model runs: `cpu` or `cuda:N`; `cuda` is `cuda:0`."""
     providers: Annotated[
         tuple[Literal["cpu", "cuda", "tensorrt"], ...], Field(strict=False, max_length=3)
     ] = ()
-    """ONNX Runtime execution providers, best first; empty: those that suit the device."""
+    """ONNX Runtime's execution providers, best first: `cpu`, `cuda`, `tensorrt`. Without them those
+    that suit the device; `cuda` or `tensorrt` without a `device` means `cuda:0`. Beside
+    `device: cpu` these two are refused, and `cpu` alone is refused on a GPU."""
     versions: Annotated[Versions, BeforeValidator(_short_versions)] = Versions(latest=1)
-    """Which versions are served."""
+    """Which versions are served: exactly one of the keys below. `all` is short for `versions.all`,
+    a list for `versions.only`."""
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
     padding: Literal["exact"] | None = None
-    """`exact`: answers are the same with padding as without, though no input is a mask."""
+    """`exact`: padding does not change the answers, although no input is a mask."""
     lengths: Annotated[
         tuple[Annotated[int, Field(ge=1, le=2**31)], ...],
         Field(strict=False, max_length=16),
         AfterValidator(_ascending),
     ] = ()
-    """Typical lengths along the padded axes: warm-up and profiling run them."""
+    """Typical lengths along the padded axes, ascending: warm-up runs them, and profiling measures
+    what they cost."""
     profiling: Profiling = Profiling()
     work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
-    """What the run time grows with; None: what the request claims."""
+    """What the run time grows with, read from each request: `rows`, `bytes` (short for
+    `work_hint.of`), or the size of an axis. Without it the request's own statement counts (the
+    parameter `work_hint`, or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
 
     @model_validator(mode="before")
     @classmethod
