@@ -16,10 +16,10 @@ from bench.clients import settle
 from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
-from slacktide.load import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
 from slacktide.load.generate import carry_out, prepare
 from slacktide.load.results import ENDING_OF, ENDINGS, Result
 from slacktide.load.schedule import Purpose, generator
+from slacktide.load.spec import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
 from slacktide.workloads import Arrivals, Deadlines
 
 BODIES = 16

@@ -41,11 +41,6 @@ EXPORTS = {
         MODELS ExampleModel ExamplesError Progress Samples example make_inputs
         make_repository
     """,
-    "slacktide.load": """
-        FilePayload LoadError LoadSpec LoadSpecError Progress RandomPayload RawPayload
-        Stream Target TargetError Transport build_spec discover parse_target run_load
-        run_load_sync
-    """,
     "slacktide.load.report": """
         SCHEMA Ending Percentiles Provenance Report ReportError StreamReport StreamScore
         Timeline Window percentiles

@@ -17,7 +17,7 @@ from slacktide import __version__
 from slacktide.cli.main import VERBS as SENTENCES
 from slacktide.cli.main import app, load_verb
 from slacktide.domain.options import options_of
-from slacktide.load.build import LoadFlags
+from slacktide.load.flags import LoadFlags
 
 Run = Any
 
@@ -86,6 +86,7 @@ HEAVY = {"grpc", "numpy", "onnx", "onnxruntime", "uvloop", "yaml"}
         "slacktide se",
         "slacktide serve --h",
         "slacktide simulate --",
+        "slacktide load --",
     ],
 )
 def test_version_and_completion_import_nothing_heavy(words: str) -> None:

@@ -23,7 +23,7 @@ from slacktide.cli.demo.traffic import (
     fifo_limited,
     waits,
 )
-from slacktide.load import Target, Transport
+from slacktide.load.spec import Target, Transport
 from slacktide.reports import Comparison
 
 Run = Any

@@ -12,7 +12,8 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from slacktide.load import build_spec, run_load_sync
+from slacktide.load.build import build_spec
+from slacktide.load.generate import run_load_sync
 from slacktide.netem import LinkProcess
 from slacktide.workloads import BandwidthTrace, TraceLink
 

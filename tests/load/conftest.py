@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from slacktide.load import LoadSpec, Stream, Target, Transport
 from slacktide.load.generate import carry_out, prepare
 from slacktide.load.request_log import RequestLog
+from slacktide.load.spec import LoadSpec, Stream, Target, Transport
 from slacktide.reports import Report
 from slacktide.workloads import Constant, Fixed
 

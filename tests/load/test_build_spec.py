@@ -7,15 +7,8 @@ from typing import Any
 
 import pytest
 
-from slacktide.load import (
-    FilePayload,
-    LoadSpecError,
-    RandomPayload,
-    Target,
-    Transport,
-    build_spec,
-    parse_target,
-)
+from slacktide.load.build import build_spec, parse_target
+from slacktide.load.spec import FilePayload, LoadSpecError, RandomPayload, Target, Transport
 from slacktide.workloads import Constant, Fixed, Gamma, Mix, Poisson, RateTrace, Replay
 
 

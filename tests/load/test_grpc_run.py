@@ -15,9 +15,16 @@ import pytest
 import trustme
 import uvloop
 
-from slacktide.load import FilePayload, LoadSpecError, RawPayload, Target, TargetError, Transport
-from slacktide.load import run_load as run_whole
+from slacktide.load.generate import run_load as run_whole
 from slacktide.load.report import Report
+from slacktide.load.spec import (
+    FilePayload,
+    LoadSpecError,
+    RawPayload,
+    Target,
+    TargetError,
+    Transport,
+)
 from slacktide.wire.calls import InferCall
 from slacktide.wire.grpc_messages import read_request
 from slacktide.wire.proto.messages import (

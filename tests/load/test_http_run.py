@@ -14,17 +14,9 @@ import pytest
 import trustme
 import uvloop
 
-from slacktide.load import (
-    LoadError,
-    Progress,
-    RawPayload,
-    Stream,
-    Target,
-    TargetError,
-    Transport,
-)
-from slacktide.load import run_load as run_whole
-from slacktide.load.run import StartClock
+from slacktide.load.generate import run_load as run_whole
+from slacktide.load.run import Progress, StartClock
+from slacktide.load.spec import LoadError, RawPayload, Stream, Target, TargetError, Transport
 from slacktide.reports import Report
 from slacktide.workloads import Constant, Fixed, Mix, Poisson, Replay
 

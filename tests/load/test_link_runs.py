@@ -17,8 +17,9 @@ import pytest
 import trustme
 import uvloop
 
-from slacktide.load import LoadError, LoadSpecError, Target, Transport, build_spec
+from slacktide.load.build import build_spec
 from slacktide.load.request_log import LinkModel
+from slacktide.load.spec import LoadError, LoadSpecError, Target, Transport
 from slacktide.netem import LinkProcess
 from slacktide.netem.proxy import Carried
 from slacktide.reports import Report
@@ -180,7 +181,8 @@ def test_warnings_are_for_what_a_reader_should_know() -> None:
 
 PROGRAM = """
 import sys
-from slacktide.load import build_spec, run_load_sync
+from slacktide.load.build import build_spec
+from slacktide.load.generate import run_load_sync
 spec = build_spec(
     sys.argv[1], model="m", arrivals="constant:100", deadline="5s", duration="60s",
     link="20Mbit/s", rtt="5ms",

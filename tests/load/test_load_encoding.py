@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype
-from slacktide.load import LoadSpecError, RawPayload, Stream, Target, Transport
 from slacktide.load.encode import (
     HttpRequest,
     grpc_tensors,
@@ -21,6 +20,7 @@ from slacktide.load.encode import (
     http_raw,
     http_tensors,
 )
+from slacktide.load.spec import LoadSpecError, RawPayload, Stream, Target, Transport
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import read_request

@@ -14,7 +14,8 @@ Kit = Any
 
 PROGRAM = """
 import sys
-from slacktide.load import build_spec, run_load_sync
+from slacktide.load.build import build_spec
+from slacktide.load.generate import run_load_sync
 spec = build_spec(sys.argv[1], model="m", arrivals="constant:100", deadline="5s", duration="60s")
 sys.stdout.buffer.write(run_load_sync(spec).to_json())
 """

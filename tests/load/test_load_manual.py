@@ -8,9 +8,10 @@ from typing import get_origin, get_type_hints
 
 import pytest
 
-from slacktide.load import FilePayload, LoadSpec, build_spec
-from slacktide.load.build import LoadFlags
+from slacktide.load.build import build_spec
+from slacktide.load.flags import LoadFlags
 from slacktide.load.results import ENDINGS
+from slacktide.load.spec import FilePayload, LoadSpec
 from slacktide.workloads import ConstantLink, TraceLink
 
 PAGE = (Path(__file__).parents[2] / "docs" / "load.md").read_text()

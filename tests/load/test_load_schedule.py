@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slacktide.load import LoadSpec, Stream, Target, Transport
 from slacktide.load.schedule import make_schedule
+from slacktide.load.spec import LoadSpec, Stream, Target, Transport
 from slacktide.workloads import Constant, Fixed, Mix, Poisson, Replay
 
 TARGET = Target(Transport.HTTP, "h", 1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.load import LoadSpecError, RandomPayload, Stream
+from slacktide.load.spec import LoadSpecError, RandomPayload, Stream
 from slacktide.load.tensors import RemoteModel, file_tensors, random_tensors
 from slacktide.wire.raw_tensors import check_raw, split_strings
 from slacktide.workloads import Constant

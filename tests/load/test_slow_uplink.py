@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from slacktide.load import LoadSpecError, Target, Transport
+from slacktide.load.spec import LoadSpecError, Target, Transport
 from slacktide.reports import Report
 from slacktide.workloads import Fixed, Replay
 

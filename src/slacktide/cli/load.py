@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,10 +18,10 @@ from slacktide.cli.output import (
     require_goodput,
     write_page,
 )
-from slacktide.load import LoadError, Progress, build_spec, run_load_sync
-from slacktide.load.build import LoadFlags
-from slacktide.reports import page, render
-from slacktide.reports.table import percent
+from slacktide.load.flags import LoadFlags
+
+if TYPE_CHECKING:
+    from slacktide.load.run import Progress
 
 _REPORT = "Output"
 
@@ -68,6 +68,11 @@ def load(
     'application=notes arrivals=poisson:90 shape=input_ids=8..24 shape=attention_mask=8..24'
     --stream 'application=essays arrivals=poisson:9 shape=input_ids=200 shape=attention_mask=200'
     """
+    from slacktide.load.build import build_spec
+    from slacktide.load.generate import run_load_sync
+    from slacktide.load.spec import LoadError
+    from slacktide.reports import page, render
+
     can_write({"--html": html})
     try:
         spec = build_spec(target, **flags)
@@ -85,5 +90,7 @@ def load(
 
 def _standing(at: Progress) -> str:
     """What has come of the run so far, in a few words."""
+    from slacktide.reports.table import percent
+
     judged = percent(at.on_time / at.ended) if at.ended else "–"
     return f"{at.submitted} of {at.planned} sent, {judged} of {at.ended} on time"

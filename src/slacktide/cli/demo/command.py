@@ -53,7 +53,7 @@ def demo(
     from slacktide.cli.demo.server_process import ProcessError, split_cores
     from slacktide.cli.demo.show import show, write_json, write_page
     from slacktide.examples import ExamplesError
-    from slacktide.load import LoadError
+    from slacktide.load.spec import LoadError
     from slacktide.reports import ReportError
 
     require_plots("the demo's page")

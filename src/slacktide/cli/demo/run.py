@@ -21,7 +21,8 @@ from slacktide.cli.demo.traffic import (
     waits,
 )
 from slacktide.examples import make_repository
-from slacktide.load import LoadSpec, Target, Transport, run_load_sync
+from slacktide.load.generate import run_load_sync
+from slacktide.load.spec import LoadSpec, Target, Transport
 from slacktide.profiles import LatencyTable
 from slacktide.reports import Comparison, Report
 

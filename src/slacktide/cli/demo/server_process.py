@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from slacktide.load import Target, Transport
+from slacktide.load.spec import Target, Transport
 
 _START_LIMIT = 60.0
 """Seconds until a server must be ready; it takes about two."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slacktide.load import LoadSpec, RandomPayload, Stream, Target
-from slacktide.load.spec import Shape
+from slacktide.load.spec import LoadSpec, RandomPayload, Shape, Stream, Target
 from slacktide.workloads import Gamma, Mix, Replay
 
 LOADS = (0.8, 1.3, 2.0)
