@@ -23,11 +23,12 @@ from slacktide.models.repository.fields import Section
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import POLICIES
+from slacktide.simulation.scenario.sections import Scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)
 ENTRIES: dict[str, Registered[object]] = {**POLICIES, **PLANNERS}
-FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings}
+FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings, "scenario": Scenario}
 
 
 def texts(section: type[Section]) -> dict[str, str]:
@@ -72,7 +73,7 @@ def plainly(default: Any) -> Any:
             return least
         case dict():
             stated = {key: value for key, value in default.items() if value is not None}
-            return yaml.safe_dump(stated, default_flow_style=True).strip()
+            return yaml.safe_dump(stated, default_flow_style=True).strip() if stated else None
     return default
 
 
@@ -108,7 +109,9 @@ def test_every_policy_and_planner_has_its_options_in_the_manual() -> None:
     assert sorted(found) == sorted(set(ENTRIES) - {"orloj_text"})  # it has those of orloj
 
 
-@pytest.mark.parametrize(("name", "page"), [("slacktide.yaml", "configuration.md")])
+@pytest.mark.parametrize(
+    ("name", "page"), [("slacktide.yaml", "configuration.md"), ("scenario", "simulation.md")]
+)
 def test_every_key_of_a_file_is_in_one_table(name: str, page: str) -> None:
     tables = (t[0] for t in TABLE.finditer((DOCS / page).read_text()) if t[1] == name)
     found = [row for table in tables for row in table.splitlines() if row.startswith("| `")]

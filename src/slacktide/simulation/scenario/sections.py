@@ -1,8 +1,9 @@
-"""`Scenario`: what may stand in a scenario file. docs/simulation.md explains each key.
+"""`Scenario`: what may stand in a scenario file.
 
 The words and the units are those of slacktide.yaml; arrivals, lengths and deadlines are the short
 texts of the load generator. A text is read when the scenario is built, not here: it may name a
-file.
+file. The string under each field stands in the tables of docs/simulation.md, which
+tests/docs/test_option_tables.py writes and compares.
 """
 
 from __future__ import annotations
@@ -70,11 +71,14 @@ class StatedTable(Section):
     """A latency table written out: seconds of a batch, by size and by cores."""
 
     batches: Sizes
+    """Batch sizes, ascending."""
     cores: Sizes = (1,)
+    """Numbers of cores, ascending."""
     p50: _Grid
-    """Medians: a row for each size, in it a value for each number of cores."""
+    """Median time of a batch of each size; with several `cores` a list for each size, with a time
+    for each of them."""
     p99: _Grid | None = None
-    """99th percentiles, likewise; None: as p50, every batch takes its median."""
+    """99th percentiles, likewise. Without them every batch takes its median."""
 
     @model_validator(mode="before")
     @classmethod
@@ -94,9 +98,9 @@ class PaddedLatency(Section):
     """l_B = c0 + c1 · k · max(l): members are padded to the longest of them (Orloj §4.2)."""
 
     c0: Annotated[Seconds, Field(ge=0)]
-    """What every batch takes."""
+    """Time that every batch takes."""
     c1: Duration
-    """What each row takes for each unit of the longest length."""
+    """Time that each row takes for each unit of the longest length in the batch."""
     sizes: Sizes = (1, 2, 4, 8, 16)
     """Batch sizes; a batch pays for the next of them."""
 
@@ -107,30 +111,36 @@ class SimulatedModel(Section):
     profile: str | None = None
     """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
     folder: str | None = None
-    """A model's folder with a stored profile; its slacktide.yaml counts where nothing is said
-    here."""
+    """A model's folder with a profile of this machine. Its `slacktide.yaml` gives scheduler, `slo`
+    and `share` unless they are stated here."""
     latency: StatedTable | None = None
+    """A latency table, such as `{batches: [1, 4, 16], p50: [8ms, 17ms, 53ms]}`."""
     padded: PaddedLatency | None = None
+    """c0 + c1 · k · max(l): k is the size of the batch, max(l) the longest length in it (Orloj
+    §4.2)."""
     profiled_length: Annotated[float, Field(gt=0)] = 1.0
-    """The length that a measured profile was taken with, where applications state lengths."""
+    """The length that a measured profile was taken with, where applications state `lengths`."""
     max_batch: Count | None = None
-    """Most rows in one batch; None: the largest size of the profile."""
+    """Most rows in one batch. Without it the largest size of the profile."""
     scheduler: SimulatedScheduler | None = None
-    """None: that of the scenario."""
+    """The policy of this model. Without it that of its folder, or else of the scenario."""
     cores: Annotated[Cores, BeforeValidator(number_to_cores)] | None = None
-    """A lane of its own with so many cores, or as many as a planner decides; None: the shared
-    lane."""
+    """A lane of its own with so many cores: a number, or a range within which a planner decides.
+    Without it the shared lane."""
     lane: Name | None = None
     """Name of the lane; models that name the same one share it."""
     replicas: Annotated[ReplicaCount, BeforeValidator(number_to_replicas)] = ReplicaCount()
+    """Copies of the model, each on a lane of its own: a number, or a range within which a planner
+    decides."""
     scaling: Scaling | None = None
-    """The planner, where `cores` or `replicas` have a range; None: the one that suits."""
+    """The planner, where `cores` or `replicas` have a range: a name, or with its own options beside
+    it. Without it the one that suits."""
     share: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Weight where several models share a lane; None: 1."""
+    """Weight where several models share a lane. Without it that of the folder, or 1."""
     predictions: Literal["known", "learned"] = "known"
-    """Of a model whose requests have lengths. `known`: its policies know each application's
-    lengths beforehand; `learned`: they start from the profile and learn from what runs, as a server
-    does."""
+    """Where requests have lengths: with `known` the policies know each application's distribution
+    of them beforehand (from 4,000 separate samples). With `learned` they start from the profile and
+    learn from requests that run alone, as a server does."""
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
@@ -155,9 +165,9 @@ class Slo(EitherSection):
     """How long a request may take. `50ms` is short for `{within: 50ms}`."""
 
     within: str | None = None
-    """`50ms`, `mix:24ms,60ms`, `uniform:20ms:200ms` or `none`."""
+    """`50ms`, `mix:24ms,60ms@2`, `uniform:20ms:200ms`, or `none`: best effort."""
     p99_alone: Annotated[float, Field(gt=0)] | None = None
-    """So many times the 99th percentile of the time of one such request by itself."""
+    """So many times the 99th percentile of the time of one such request alone."""
 
 
 def _short_slo(value: Any) -> Any:
@@ -172,22 +182,23 @@ class LinkSection(EitherSection):
     """The way from the client: requests are announced at their first byte."""
 
     bandwidth: Size | None = None
-    """Bytes a second, always."""
+    """Bytes per second, always the same."""
     trace: str | None = None
-    """Or one that changes: a file, `4g` or `5g`, as `slacktide load --link` takes them."""
+    """A bandwidth that changes: a recorded or generated trace, as `slacktide load --link` takes
+    it."""
     rtt: Annotated[Seconds, Field(ge=0)] = 0.0
-    """There and back, for a message of no length."""
+    """Round trip of a message of no length."""
     payload: Size
-    """Bytes of a request."""
+    """Size of a request."""
     shared: bool = False
-    """True: requests queue for the link. Else each has one of its own."""
+    """True: the application's requests queue for one link. Otherwise each has a link of its own."""
 
 
 class Hint(EitherSection):
     """What a request says of its own length. `exact` is short for `{error: 0}`."""
 
     error: Annotated[float, Field(ge=0)] | None = None
-    """Its length times exp(error × a standard normal)."""
+    """The true length times exp(error × a standard normal)."""
     claim: Annotated[float, Field(ge=0)] | None = None
     """Always this length, whatever the truth."""
 
@@ -205,25 +216,32 @@ class Application(Section):
     """One stream of requests."""
 
     model: Name
+    """The model that its requests are for."""
     arrivals: str
-    """`poisson:100` and the like."""
+    """A process, such as `poisson:100`, or a trace."""
     lengths: str | None = None
-    """`modes:3~1,17~1` and the like. Padded models cannot do without; under a measured profile they
-    make one of it."""
+    """Lengths of the requests, such as `modes:3~1,17~1`. A padded model needs them; a measured
+    profile becomes one by length."""
     rows: Annotated[
         tuple[Count, ...], Field(strict=False, min_length=1), BeforeValidator(_number_to_list)
     ] = (1,)
-    """Of each request one of these is drawn."""
+    """Rows of a request. From a list one is drawn: with `[1, 1, 1, 4]` a quarter of the requests
+    has four."""
     slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
-    """None: that of the model's folder; requests are best effort if it has none either."""
+    """How long a request may take: a text (short for `applications.NAME.slo.within`), or one of the
+    keys below. Without it that of the model's folder; if it has none either, requests are best
+    effort."""
     penalty: Annotated[float, Field(gt=0)] = 1.0
-    """What a missed deadline costs, in steps."""
+    """Cost of a missed deadline, in steps."""
     link: LinkSection | None = None
-    """None: requests are there in the moment they are sent."""
+    """The way from the client: requests are announced at their first byte and complete once their
+    payload has been transferred. Without it they are complete when they are sent."""
     notice: Duration | None = None
-    """Requests are announced so long before they are complete; their deadline runs from then."""
+    """Each request is announced this long before it is complete; the deadline runs from its
+    completion."""
     hint: Annotated[Hint, BeforeValidator(_short_hint)] | None = None
-    """None: requests carry no work hint."""
+    """What a request states as its length: `exact` (short for an error of 0), or one of the keys
+    below. Without it requests carry no work hint."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Application:
@@ -244,9 +262,9 @@ class Scenario(Section):
     """A world to be simulated."""
 
     title: str = ""
-    """None: the name of the file."""
+    """Title of the report. Without it the name of the file."""
     duration: Duration
-    """Length of the scored part."""
+    """Length of the part that is scored."""
     warmup: Annotated[Seconds, Field(ge=0)] = 0.0
     """Length of the warm-up: the same load before that, not scored."""
     seeds: Annotated[
@@ -255,19 +273,21 @@ class Scenario(Section):
         BeforeValidator(_number_to_list),
         AfterValidator(_distinct),
     ] = (0,)
-    """Everything is run once for each of these."""
+    """Everything is run once for each of these; may be a single number."""
     cores: Count = 1
     """Cores of the machine. Models without cores of their own share those that are left."""
     scheduler: SimulatedScheduler = DEFAULT_SCHEDULER
-    """The policy of every model that does not name its own."""
+    """The policy of every model that does not name its own: a name, or with its own options beside
+    it. `oracle_slack` is a yardstick that only simulations have."""
     start_s: Annotated[Seconds, Field(ge=0)] = 0.0
-    """From the start of a replica until it serves; those of the beginning serve at once."""
+    """Time that a replica takes to start; the first ones serve at once."""
     resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
-    """From the moment a lane is to have other cores until it has them."""
+    """Time that a lane takes to change its cores."""
     models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
     applications: Annotated[dict[Name, Application], Field(min_length=1)]
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
-    """Dotted key → values to try: every combination is run with every seed."""
+    """Dotted keys, each with the values to try: every combination is run with every seed. `seeds`
+    and `title` cannot be varied."""
 
     @property
     def length(self) -> float:
