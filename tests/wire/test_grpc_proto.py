@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from tests.wire import compile_protos as compiling
 
-from slacktide.wire.proto import compile as compiling
 from slacktide.wire.proto import messages
 
 STUBS = Path(messages.__file__).with_suffix(".pyi")

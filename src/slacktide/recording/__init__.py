@@ -6,8 +6,6 @@ for `simulation`.
 
 from slacktide.recording.layout import LayoutError as LayoutError
 from slacktide.recording.layout import RecordingError as RecordingError
-from slacktide.recording.predictions import export_times as export_times
-from slacktide.recording.predictions import load_times as load_times
 from slacktide.recording.reading import RecordedLine as RecordedLine
 from slacktide.recording.reading import Recording as Recording
 from slacktide.recording.recorder import Recorder as Recorder
@@ -19,4 +17,6 @@ from slacktide.recording.replay import Difference as Difference
 from slacktide.recording.replay import RecordedPools as RecordedPools
 from slacktide.recording.replay import Replayed as Replayed
 from slacktide.recording.replay import Watcher as Watcher
+from slacktide.recording.replay import export_times as export_times
+from slacktide.recording.replay import load_times as load_times
 from slacktide.recording.replay import replay as replay

@@ -20,7 +20,7 @@ from slacktide.simulation.items import Failure as Failure
 from slacktide.simulation.items import Item as Item
 from slacktide.simulation.items import SimulatedUpload as SimulatedUpload
 from slacktide.simulation.items import SimulationError as SimulationError
+from slacktide.simulation.items import stream as stream
 from slacktide.simulation.prediction import Prediction as Prediction
 from slacktide.simulation.prediction import predict as predict
 from slacktide.simulation.results import Scorer as Scorer
-from slacktide.simulation.streams import stream as stream

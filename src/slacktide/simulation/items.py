@@ -1,5 +1,5 @@
-"""What comes from outside: requests, uploads that take time, and whatever else may happen; and the
-one error of simulations.
+"""What comes from outside: requests, uploads that take time, and whatever else may happen; the one
+error of simulations; and `stream`, where all their random numbers come from.
 
 Every item has an `arrival`, its instant. They come from one iterator, in the order of their
 arrivals, and are looked at when their time has come: a run of ten million holds a handful of them.
@@ -7,11 +7,25 @@ arrivals, and are looked at when their time has come: a run of ten million holds
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+
 from slacktide.domain import Event, Notice, Request
 from slacktide.domain.light import light
+
+
+def stream(seed: int, purpose: str) -> np.random.Generator:
+    """A fresh generator for `purpose` under `seed` ≥ 0; the same numbers at every call.
+
+    A stream belongs to its purpose by name, not by the order of asking: another purpose, or more
+    draws for one, change nothing for the others, so two runs stay paired in all that they share.
+    """
+    digest = hashlib.sha256(purpose.encode()).digest()
+    words = tuple(int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=words))
 
 
 class SimulationError(Exception):

@@ -29,10 +29,9 @@ from slacktide.load.report import Provenance, Report
 from slacktide.profiles import TimeDistribution
 from slacktide.recording import Call, RecordedPools, Recording, RecordingError, Watcher, replay
 from slacktide.simulation.driver import Simulation
-from slacktide.simulation.items import SimulationError
+from slacktide.simulation.items import SimulationError, stream
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
-from slacktide.simulation.streams import stream
 
 LATEST = 500
 """Batches of a pool that teach, the latest: earlier ones may have had another load beside them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits
-from slacktide.planning.scaling.sponge import Sponge, SpongeOptions
+from slacktide.planning.scaling.baselines import Sponge, SpongeOptions
 from slacktide.profiles import PointTime
 
 LIMITS = ScalingLimits(cores_max=16, batch_max=16)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from slacktide.domain import Notice
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.server.bandwidth import Bandwidth
-from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload
+from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload, stream
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.reading import ScenarioError
 from slacktide.simulation.scenario.sections import Hint
-from slacktide.simulation.streams import stream
 from slacktide.workloads import (
     Arrivals,
     ConstantLink,

@@ -14,12 +14,11 @@ from slacktide.planning.scaling import ScaledModel, ScalingPlanner
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.hardware import ByModel, Execution
-from slacktide.simulation.items import Item
+from slacktide.simulation.items import Item, stream
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.simulation.scenario.reading import ScenarioError
 from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
-from slacktide.simulation.streams import stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Compiles the .proto files beside it: `python -m slacktide.wire.proto.compile`.
+"""Compiles the .proto files of `slacktide.wire.proto`: `python tests/wire/compile_protos.py`.
 
 Needs grpcio-tools, which only developers have; the result is committed, and a test compiles again
 and compares.
@@ -12,7 +12,7 @@ from pathlib import Path
 import slacktide
 
 SOURCE_ROOT = Path(slacktide.__file__).parent.parent
-FOLDER = Path(__file__).parent
+FOLDER = Path(slacktide.__file__).parent / "wire" / "proto"
 TARGET = FOLDER / "descriptors.binpb"
 
 
