@@ -172,3 +172,12 @@ def test_the_table_of_contributing_names_what_is_there():
             paths = re.findall(r"\]\(([^)]+)\)", cell)
             assert paths, f"no link in {cell!r}"
             assert all((SOURCE.parent.parent / path).exists() for path in paths), paths
+
+
+@pytest.mark.parametrize(
+    "page", sorted(SOURCE.rglob("README.md")), ids=lambda page: page.parent.name
+)
+def test_a_page_of_a_room_names_files_that_are_there(page):
+    for name in re.findall(r"`([a-z_/]+\.py)`", page.read_text()):
+        places = (page.parent / name, SOURCE / name, *page.parent.rglob(name))
+        assert any(place.exists() for place in places), f"{page.relative_to(SOURCE)}: {name}"
