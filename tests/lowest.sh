@@ -16,7 +16,7 @@ environment core test
 others='tritonclient|grpc_health|grpc_tools|opentelemetry|kubernetes|matplotlib'
 ignored=$(grep -rlE "^\s*(import|from) ($others)" tests --include '*.py' | sed 's/^/--ignore=/')
 # shellcheck disable=SC2086
-"$folder/core/bin/python" -m pytest -m "not network" tests/wire tests/models/repository tests/recording \
+"$folder/core/bin/python" -m pytest -m "not network" tests/wire tests/models tests/frontends tests/recording \
   tests/profiles tests/executors tests/server tests/fuzz $ignored
 
 environment all dev
