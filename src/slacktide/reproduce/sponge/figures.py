@@ -125,10 +125,12 @@ def choices() -> tuple[PlannerChoice, ...]:
                 _Fit(),
                 limits,
             )
-            wish = make_planner(planner, {}).decide(view, now=0.0)
-            holds = wish.late == 0 and wish.reason != "none suffices"
+            target = make_planner(planner, {}).decide(view, now=0.0)
+            holds = target.late == 0 and target.reason != "none suffices"
             found.append(
-                PlannerChoice(1e3 * delay, planner, wish.replicas, wish.cores, wish.batch, holds)
+                PlannerChoice(
+                    1e3 * delay, planner, target.replicas, target.cores, target.batch, holds
+                )
             )
     return tuple(found)
 

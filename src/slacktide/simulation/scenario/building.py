@@ -73,13 +73,13 @@ class _Builder:
     def world(self) -> World:
         scenario = self._scenario
         found = {name: self._profile(name, model) for name, model in scenario.models.items()}
-        wishes = {
-            name: self._wishes(name, model, found[name][1])
+        settings = {
+            name: self._settings(name, model, found[name][1])
             for name, model in scenario.models.items()
         }
         try:
             remedy = "'cores' of the scenario gives it more"
-            layout = assign_lanes(wishes, range(scenario.cores), remedy=remedy)
+            layout = assign_lanes(settings, range(scenario.cores), remedy=remedy)
         except LaneError as error:
             raise self._refuse(("models", error.model), str(error)) from None
         sizes = {lane.name: len(lane.cores) for lane in layout.lanes}
@@ -89,7 +89,7 @@ class _Builder:
         for name in scenario.models:
             cores = min(sizes[lane] for lane in layout.lanes_of[name])
             most = limits[name].cores_max if name in limits else cores
-            models[name] = self._model(name, found[name][0], wishes[name], (cores, most))
+            models[name] = self._model(name, found[name][0], settings[name], (cores, most))
             pool = PoolId(name, _VERSION)
             routes.append(Route(name, pool))
             for lane in layout.lanes_of[name]:
@@ -102,7 +102,7 @@ class _Builder:
         plan = Plan(layout.lanes, tuple(deployments), tuple(routes))
         scaled = {
             name: ScaledModel(
-                replace(limits[name], batch_max=models[name].max_batch), *wishes[name].planner
+                replace(limits[name], batch_max=models[name].max_batch), *settings[name].planner
             )
             for name in limits
         }
@@ -158,7 +158,7 @@ class _Builder:
             )
         return TableProfile(known.record), definition
 
-    def _wishes(
+    def _settings(
         self, name: str, model: SimulatedModel, definition: ModelDefinition | None
     ) -> ModelSettings:
         """The model's settings: those of its folder, over which the scenario has the last word."""
