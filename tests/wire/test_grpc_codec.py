@@ -157,3 +157,10 @@ def test_whatever_came_before_an_answer_says_the_same(pairs):
         stream = ModelStreamInferResponse.FromString(codec.encode_stream_reply(reply, wanted))
         assert stream.infer_response.parameters.pop("triton_final_response").bool_param
         assert stream.infer_response == plain
+
+
+def test_an_id_that_is_replaced_by_a_later_one_is_judged_all_the_same():
+    good, bad = ModelInferRequest(model_name="m", id="later").SerializeToString(), b"\x1a\x01\xff"
+    with pytest.raises(WireError, match="not a ModelInferRequest"):
+        GrpcCodec().read(bad + good)
+    assert GrpcCodec().read(b"\x1a\x01a" + good).id == "later"

@@ -203,3 +203,8 @@ def test_countless_strings_are_refused_before_they_are_walked():
     assert len(split_strings(lengths[:-4], MAX_STRINGS)) == MAX_STRINGS
     with pytest.raises(BadField, match="at most 131072 strings"):
         split_strings(lengths, MAX_STRINGS + 1)
+
+
+def test_text_that_no_utf_8_can_say_is_refused():
+    with pytest.raises(BadField, match="data: expected text without lone surrogates"):
+        from_json(["ab", "\ud800"], Datatype.BYTES, (2,), "data")

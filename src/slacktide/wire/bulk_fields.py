@@ -35,6 +35,7 @@ def take_bulk(
     wanted = field << 3 | _DELIMITED
     set_aside = None if aside is None else aside << 3 | _DELIMITED
     last: memoryview | None = None
+    whole: memoryview | None = None
     view = memoryview(message)
     end = len(view)
     entries: list[memoryview] = []
@@ -63,7 +64,9 @@ def take_bulk(
                     if tag == wanted:
                         entries.append(view[body:at])
                     else:
-                        last = view[body:at]
+                        if whole is not None:  # an earlier value: the runtime judges it
+                            head.append(whole)
+                        last, whole = view[body:at], view[start:at]
                     if kept < start:
                         head.append(view[kept:start])
                     kept = at

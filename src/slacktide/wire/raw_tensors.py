@@ -131,7 +131,10 @@ def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: s
         stranger = next(value for value in flat if type(value) not in allowed)
         raise BadField(field, f"{words} for {datatype.wire_name}", stranger)
     if datatype is Datatype.BYTES:
-        return encode_strings([text.encode() for text in flat])
+        try:
+            return encode_strings([text.encode() for text in flat])
+        except UnicodeEncodeError as error:
+            raise BadField(field, "text without lone surrogates", ascii(error.object)) from None
     if datatype.is_float:
         return _floats(flat, datatype, field)
     return _exact(flat, datatype, field)
