@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from slacktide.workloads import (
@@ -226,6 +227,9 @@ def test_a_flat_trace_is_a_constant_link(
     assert ours.complete_at == pytest.approx(theirs.complete_at, abs=1e-8 + 1e-2 / rate)
 
 
+@example(
+    BandwidthTrace([0.0, 1.0], [0.0, 10.0], 1.01), [(0.0, 1), (0.0, 1), (0.0, 2602849), (0.0, 1)]
+)
 @given(traces(), st.lists(st.tuples(st.floats(0.0, 5.0), sizes), min_size=1, max_size=10))
 def test_payloads_that_share_a_link_leave_one_behind_the_other(
     trace: BandwidthTrace, gaps: list[tuple[float, int]]
@@ -233,6 +237,9 @@ def test_payloads_that_share_a_link_leave_one_behind_the_other(
     assume(trace.mean > 0.0)
     alone, shared = TraceLink(trace, 0.2), SharedLink(TraceLink(trace, 0.2))
     slowest = float(trace.rates[trace.rates > 0.0].min())
+    lengths = np.diff([*trace.starts, trace.period])
+    stretches = groupby([*zip(trace.rates == 0.0, lengths, strict=True)] * 2, lambda one: one[0])
+    pauses = [sum(length for _, length in stretch) for idle, stretch in stretches if idle]
     sent = before = busy_since = 0.0
     backlog = 0
     for gap, size in gaps:
@@ -245,5 +252,7 @@ def test_payloads_that_share_a_link_leave_one_behind_the_other(
             busy_since, backlog = sent, 0
         backlog += size
         end = alone.deliver(backlog, sent=busy_since).complete_at
-        assert journey.complete_at == pytest.approx(end, abs=nearly(end) + 0.1 / slowest)
+        # A last byte at the very edge of a pause may round to either side of it.
+        off = abs(journey.complete_at - end)
+        assert any(abs(off - pause) <= nearly(end) + 0.1 / slowest for pause in (0.0, *pauses))
         before = journey.complete_at

@@ -150,7 +150,7 @@ def _check_location(tensor: Any, folder: Path, home: Path) -> None:
     try:
         place = (folder / fields.get("location", "")).resolve()
         there = place.is_file()
-    except (OSError, ValueError):  # a name that no file can have
+    except (OSError, ValueError, TypeError):  # no name of a file; bytes where it is not UTF-8
         place, there = home, False
     if not place.is_relative_to(home):
         raise ModelError(f"the external data of tensor {tensor.name!r} leads out of the folder")

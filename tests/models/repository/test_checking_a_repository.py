@@ -187,6 +187,14 @@ def test_external_data_that_is_not_there_or_elsewhere(
     assert message in found
 
 
+def test_external_data_in_a_place_that_is_not_utf_8(root: Path, add_model: Builder) -> None:
+    file = _external(add_model) / "model.onnx"
+    file.write_bytes(file.read_bytes().replace(b"weights.bin", b"weights\xffbin"))
+    (found,) = _messages(root)
+    assert "external data" in found
+    assert "is missing" in found
+
+
 def test_external_data_behind_a_link(root: Path, tmp_path: Path, add_model: Builder) -> None:
     folder = _external(add_model)
     (folder / "weights.bin").rename(tmp_path / "elsewhere.bin")
