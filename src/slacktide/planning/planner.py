@@ -13,6 +13,7 @@ a recording replays without any planner.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -70,7 +71,7 @@ class Job:
             return JobDone(self.planner, error=error)
 
 
-class Planner:
+class Planner(ABC):
     """The contract, with defaults for what a planner may leave out. Pure: reads no clock."""
 
     name = "planner"
@@ -80,13 +81,15 @@ class Planner:
         """What it fills in where these models are served."""
         return frozenset()
 
-    def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
+    def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:  # noqa: B027  # optional
         """From now on drafts begin with `base`. What stays, keeps what is known of it.
 
         May raise PlannerError; nothing has changed then.
         """
 
-    def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
+    def observe(  # noqa: B027  # optional
+        self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
+    ) -> None:
         """The engine is about to handle `events`."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
@@ -103,10 +106,10 @@ class Planner:
         this moment: freeze it to use it later. Not asked again before the answer is there."""
         return None
 
+    @abstractmethod
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         """`draft` with its own fields filled in. Called for every plan, also where another planner
         is urgent or models are loaded: then what it had decided is filled in again."""
-        raise NotImplementedError
 
     def put_off(self, until: float) -> str | None:
         """It has raised: the model that is to blame, which it does not plan for before `until`;

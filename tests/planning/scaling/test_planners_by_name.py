@@ -105,11 +105,20 @@ class Unmade(Own):
         raise KeyError("nothing")
 
 
+class Undecided(ScalingPolicy):
+    """Lacks the one method that a planner must have."""
+
+    Options = StaticOptions
+
+    def __init__(self, options: StaticOptions) -> None:
+        pass
+
+
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ScalingPolicy]:
     """Makes a planner as if a package of others had registered its class."""
 
-    def make(kind: type[Own], **options: object) -> ScalingPolicy:
+    def make(kind: type[ScalingPolicy], **options: object) -> ScalingPolicy:
         entry = Registered("own", StaticOptions, kind, built_in=False)
         monkeypatch.setitem(PLANNERS, "own", entry)
         return make_planner("own", options)
@@ -126,9 +135,12 @@ def test_a_planner_of_others_is_held_to_the_limits(own: Callable[..., ScalingPol
     assert not own(Own).is_urgent(view, now=0.0)
 
 
-@pytest.mark.parametrize(("kind", "why"), [(Asleep, "a period above 0"), (Unmade, "KeyError")])
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [(Asleep, "a period above 0"), (Unmade, "KeyError"), (Undecided, "abstract method '?decide")],
+)
 def test_a_planner_of_others_that_cannot_be_made(
-    own: Callable[..., ScalingPolicy], kind: type[Own], why: str
+    own: Callable[..., ScalingPolicy], kind: type[ScalingPolicy], why: str
 ) -> None:
     with pytest.raises(PlannerError, match=f"planner 'own' cannot be made: .*{why}"):
         own(kind)

@@ -6,6 +6,7 @@ A policy looks at one model at a time. Where the targets of several exceed the m
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -166,15 +167,15 @@ class ScalingTarget:
         return fits and self.batch == than.batch
 
 
-class ScalingPolicy:
+class ScalingPolicy(ABC):
     """View in, target out. May keep what it has seen (hysteresis); reads no clock."""
 
     period = 1.0
     """Seconds between two plans, unless the queue cannot wait."""
 
+    @abstractmethod
     def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
         """What the model is to have from now on, within `view.limits`."""
-        raise NotImplementedError
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
         """Whether a request that can be saved would miss its deadline under the plan in force.
