@@ -147,6 +147,13 @@ def test_what_cannot_be_started_says_why_and_exits_2(
     ("words", "settings", "message"),
     [
         (["--scheduler-option", "kappa=1"], {"scheduler_options": {"kappa": 1.0}}, "needs"),
+        (["--planner-option", "cores=1"], {"planner_options": {"cores": 1}}, "needs planner"),
+        (["--planner", "statik"], {"planner": "statik"}, "did you mean 'static'"),
+        (
+            ["--planner", "static", "--planner-option", "cores=0"],
+            {"planner": "static", "planner_options": {"cores": 0}},
+            "cores: expected at least 1, got 0",
+        ),
         (
             ["--scheduler", "slack", "--scheduler-option", "kappa=[1"],
             {"scheduler": "slack", "scheduler_options": {"kappa": "[1"}},

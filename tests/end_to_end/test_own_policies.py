@@ -15,6 +15,8 @@ import pytest
 import slacktide
 from slacktide.domain.registry import Registered
 from slacktide.examples import make_repository
+from slacktide.planning.scaling import ModelView, ScalingPolicy, ScalingTarget
+from slacktide.planning.scaling.baselines import StaticOptions
 from slacktide.scheduling import POLICIES, Fifo, FifoOptions
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +27,19 @@ class Lazy(Fifo):
 
     def propose(self, replica, *, now):
         raise RuntimeError("not today")
+
+
+class Own(ScalingPolicy):
+    """Leaves everything at its least, and says so in its own word."""
+
+    Options = StaticOptions
+
+    def __init__(self, options: StaticOptions) -> None:
+        self._batch = options.batch or 1
+
+    def decide(self, view: ModelView, *, now: float) -> ScalingTarget:
+        limits = view.limits
+        return ScalingTarget(limits.replicas_min, limits.cores_min, self._batch, reason="own word")
 
 
 def ask(server: slacktide.Server, path: str, body: object = None) -> tuple[int, dict]:
@@ -74,3 +89,21 @@ def test_the_example_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     own = "examples.policies.deadline_first:DeadlineFirst"
     with slacktide.Server(tmp_path, profile_budget_s=0.2, scheduler=own) as server:
         assert infer(server, "mlp")[0] == 200
+
+
+def test_a_planner_of_ones_own_scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    make_repository(tmp_path, models=["dense"])
+    settings = tmp_path / "dense" / "slacktide.yaml"
+    settings.write_text(settings.read_text() + "\ncores: {min: 1, max: 2}\n")
+    with slacktide.Server(
+        tmp_path,
+        profile_budget_s=0.2,
+        allow_fewer_cores=True,
+        planner="tests.end_to_end.test_own_policies:Own",
+        planner_options={"batch": 2},
+    ) as server:
+        assert infer(server, "dense")[0] == 200
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
+            text = page.read().decode()
+    assert 'slacktide_plan_reason{model="dense",reason="own word"} 1' in text

@@ -273,9 +273,17 @@ def _share(
 class PlanBuilder:
     """The versions that have replicas, and the plan that follows."""
 
-    def __init__(self, cores: tuple[int, ...], *, allow_fewer: bool = False) -> None:
-        """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`."""
+    def __init__(
+        self,
+        cores: tuple[int, ...],
+        *,
+        allow_fewer: bool = False,
+        planner: tuple[str, Mapping[str, object]] | None = None,
+    ) -> None:
+        """`cores`: processor numbers that lanes may use. `allow_fewer`: see `assign_lanes`.
+        `planner`, with its options: for every scaled model, whatever its settings say."""
         self._cores = cores
+        self._planner = planner
         self._allow_fewer = allow_fewer
         self._versions: list[LoadedVersion] = []
         self._layout = Layout((), {})
@@ -311,7 +319,7 @@ class PlanBuilder:
         for version in self._versions:
             lane = self._layout.scaled_lane(version.name)
             if lane is not None:
-                planner, options = version.definition.settings.planner
+                planner, options = self._planner or version.definition.settings.planner
                 limits = replace(lane.limits, batch_max=max(1, version.interface.max_batch))
                 found[version.name] = ScaledModel(limits, planner, options)
         return found

@@ -50,6 +50,8 @@ class ModelManagerSettings:
     start_s: float = 330.0
     """Longest that a version may take to come up on all of its lanes, seconds; a little more than
     the engine gives one replica, so that its reason is the one that is reported."""
+    planner: tuple[str, Mapping[str, object]] | None = None
+    """One planner, with its options, for every scaled model; None: the one that each states."""
 
 
 class PlanTarget(Protocol):
@@ -84,7 +86,9 @@ class ModelManager:
         self._launcher = launcher
         self._lock = asyncio.Lock()
         self._generation = 0
-        self._plan_builder = PlanBuilder(settings.cores, allow_fewer=settings.allow_fewer_cores)
+        self._plan_builder = PlanBuilder(
+            settings.cores, allow_fewer=settings.allow_fewer_cores, planner=settings.planner
+        )
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ── load and unload ──────────────────────────────────────────────────────────────────────

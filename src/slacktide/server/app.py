@@ -114,6 +114,9 @@ class App:
                 cores=found.numbers,
                 allow_fewer_cores=settings.allow_fewer_cores,
                 drain_s=settings.drain_timeout_s,
+                planner=None
+                if settings.planner is None
+                else (settings.planner, settings.planner_options),
             ),
             self.catalog,
             profiles,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from slacktide.domain.options import OptionError, Options, option
+from slacktide.domain.registry import Registry
 from slacktide.domain.units import BYTES, PORT, SECONDS, SHARE
 from slacktide.frontends.security import (
     PortRules,
@@ -91,6 +92,18 @@ class ServerSettings(Options):
         metavar="KEY=VALUE",
         repeated=True,
     )
+    planner: str | None = _model(
+        None,
+        "One planner for every model whose cores or replicas are a range: a name, or module:Class.",
+        metavar="NAME",
+    )
+    planner_options: Mapping[str, object] = _model(
+        {},
+        "KEY=VALUE for --planner; may be given several times.",
+        flag="planner-option",
+        metavar="KEY=VALUE",
+        repeated=True,
+    )
     state_dir: Path | None = _model(
         None, "Folder for profiles and uploads if the repository is read-only.", metavar="DIR"
     )
@@ -152,7 +165,7 @@ class ServerSettings(Options):
         stated = [port for name in ports if (port := getattr(self, name))]
         if len(set(stated)) != len(stated):
             raise OptionError(("", f"{', '.join(ports[:-1])} and {ports[-1]} must differ"))
-        self._check_scheduler()
+        self._check_choices()
         if self.cpu_allocator not in get_args(CpuAllocatorName):
             names = " or ".join(get_args(CpuAllocatorName))
             raise OptionError(("cpu_allocator", f"expected {names}, got {self.cpu_allocator!r}"))
@@ -177,24 +190,36 @@ class ServerSettings(Options):
         except ValueError as error:
             raise OptionError(("allowed_origins", str(error))) from None
 
-    def _check_scheduler(self) -> None:
-        if self.scheduler is None:
-            if self.scheduler_options:
-                raise OptionError(("scheduler_options", "needs scheduler"))
-            return
-        # Only here: the flags of a command line are listed without the schedulers.
+    def _check_choices(self) -> None:
+        if self.scheduler is None and self.planner is None:
+            registries: tuple[Registry[Any], ...] = ()
+        else:  # only here: the flags of a command line are listed without the schedulers
+            from slacktide.planning.scaling.planners import PLANNERS
+            from slacktide.scheduling import POLICIES
+
+            registries = (POLICIES, PLANNERS)
+        for registry in registries:
+            name = getattr(self, registry.kind)
+            if name is not None:
+                self._check_choice(registry, name, getattr(self, f"{registry.kind}_options"))
+        for kind in ("scheduler", "planner"):
+            if getattr(self, kind) is None and getattr(self, f"{kind}_options"):
+                raise OptionError((f"{kind}_options", f"needs {kind}"))
+
+    def _check_choice(
+        self, registry: Registry[Any], name: str, options: Mapping[str, object]
+    ) -> None:
         from slacktide.models.plugins import admit_name
-        from slacktide.scheduling import POLICIES
 
         try:
-            admit_name(POLICIES, self.scheduler, imports=True)
-            POLICIES.find(self.scheduler)
+            admit_name(registry, name, imports=True)
+            registry.find(name)
         except OptionError as error:
-            raise OptionError(("scheduler", error.problems[0][1])) from error
+            raise OptionError((registry.kind, error.problems[0][1])) from error
         try:
-            POLICIES.read(self.scheduler, self.scheduler_options)
+            registry.read(name, options)
         except OptionError as error:
-            raise OptionError(("scheduler_options", str(error))) from error
+            raise OptionError((f"{registry.kind}_options", str(error))) from error
 
     @property
     def loopback(self) -> bool:
