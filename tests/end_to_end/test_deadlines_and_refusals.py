@@ -180,6 +180,8 @@ def test_the_smallest_deadline_holds(speaker: Speaker) -> None:
         ({"x-request-timeout-seconds": "0"}, {}, "x-request-timeout-seconds"),
         ({"x-request-timeout-seconds": "nan"}, {}, "x-request-timeout-seconds"),
         ({"slacktide-late": "perhaps"}, {}, "slacktide-late"),
+        ({}, {"deadline_ms": 5}, "parameters.deadline_ms: unknown; use 'timeout', in microsec"),
+        ({"slacktide-timeout-ms": "5"}, {}, "slacktide-timeout-ms: unknown; use 'x-request-timeo"),
     ],
 )
 def test_deadlines_that_are_none_are_refused_by_name(
@@ -188,6 +190,14 @@ def test_deadlines_that_are_none_are_refused_by_name(
     said = speaker.ask("slow", headers=headers, **parameters)
     assert said.status == 400
     assert field in said.text
+
+
+def test_look_alikes_are_ignored_if_the_server_is_told_to(zoo: Any, serve: Any) -> None:
+    zoo.matmul()
+    with serve(zoo, ignore_unknown_parameters=True) as house:
+        document = house.matmul_call(deadline_ms=5, priorty=1)
+        answer = house.infer("matmul", document, {"slacktide-timeout-ms": "5"})
+        assert answer.status == 200
 
 
 # ── what is served, and what is told of it ───────────────────────────────────────────────────────

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from slacktide.domain import Reason
 from slacktide.wire.errors import BadField, WireError, quote
-from slacktide.wire.parameters import CallOptions, parse_length, parse_parameters, read_headers
+from slacktide.wire.parameters import (
+    LOOK_ALIKE_HEADERS,
+    LOOK_ALIKES,
+    PARAMETER_HEADERS,
+    TIMEOUT_HEADERS,
+    CallOptions,
+    parse_length,
+    parse_parameters,
+    read_headers,
+)
 
 
 def test_a_call_that_says_nothing_gets_the_defaults():
@@ -93,6 +102,37 @@ def test_reserved_and_unknown_parameters_are_left_alone():
     assert parse_parameters(reserved) == CallOptions()
 
 
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [
+        ("deadline", "'timeout', in microseconds"),
+        ("slo_ms", "'timeout', in microseconds"),
+        ("priorty", "'priority', 1 (highest) to 5"),
+    ],
+)
+def test_a_parameter_that_is_taken_for_one_of_ours_is_refused_with_the_right_name(name, right):
+    with pytest.raises(WireError) as caught:
+        parse_parameters({"timeout": 5, name: 20})
+    assert caught.value.reason is Reason.BAD_INPUT
+    assert caught.value.message == f"parameters.{name}: unknown; use {right}"
+    assert parse_parameters({"timeout": 5, name: 20}, {}).timeout_s == pytest.approx(5e-6)
+
+
+def test_a_header_that_is_taken_for_one_of_ours_is_refused_with_the_right_name():
+    fields = read_headers([("x-deadline-ms", "20"), ("x-other-ms", "20")])
+    with pytest.raises(WireError, match="^x-deadline-ms: unknown; use 'x-request-timeout-seconds'"):
+        parse_parameters(fields.parameters)
+    assert parse_parameters(fields.parameters, {}) == CallOptions()
+
+
+def test_no_name_of_ours_is_a_look_alike():
+    ours = {*PARAMETER_HEADERS, *PARAMETER_HEADERS.values(), *TIMEOUT_HEADERS}
+    assert ours.isdisjoint(LOOK_ALIKES)
+    reserved = {"timeout", "priority", "sequence_id", "binary_data_output", "classification"}
+    assert reserved.isdisjoint(LOOK_ALIKES)
+    assert all(name == name.lower() for name in LOOK_ALIKE_HEADERS)
+
+
 def test_headers_become_typed_parameters():
     fields = read_headers(
         [
@@ -158,7 +198,7 @@ scalars = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=
     st.dictionaries(
         st.one_of(
             st.sampled_from(
-                ["timeout", "priority", "late", "work_hint", "network_us", "report_timing"]
+                ["timeout", "priority", "late", "work_hint", "network_us", "report_timing", "slo"]
             ),
             st.text(max_size=8),
         ),
@@ -166,10 +206,10 @@ scalars = st.one_of(st.booleans(), st.integers(), st.floats(), st.text(max_size=
         max_size=5,
     )
 )
-def test_whatever_comes_ends_in_options_or_in_a_bad_field(parameters):
+def test_whatever_comes_ends_in_options_or_in_an_error_of_the_wire(parameters):
     try:
         options = parse_parameters(parameters)
-    except BadField:
+    except WireError:
         return
     assert options.timeout_s is None or 0 < options.timeout_s < math.inf
     assert options.penalty is None or 0.25 <= options.penalty <= 4.0

@@ -45,6 +45,7 @@ from slacktide.server.data_plane import ClientLimits, ServerDataPlane
 from slacktide.server.driver import Driver
 from slacktide.server.front_ends import FrontEnds
 from slacktide.server.settings import ServerSettings
+from slacktide.wire.parameters import LOOK_ALIKES
 
 log = logging.getLogger("slacktide.server")
 
@@ -134,6 +135,7 @@ class App:
                 arriving=max(1, per_client // 4),
             ),
             Observers() if self._tracer is None else Observers(self._tracer),
+            look_alikes={} if settings.ignore_unknown_parameters else LOOK_ALIKES,
         )
         self.control = ServerControlPlane(
             self.catalog,

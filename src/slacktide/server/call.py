@@ -36,7 +36,12 @@ from slacktide.server.descriptors import notice_of, refer_payload, request_of, w
 from slacktide.server.pending import Outputs
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
-from slacktide.wire.parameters import CallOptions, parse_parameters, timing_parameters
+from slacktide.wire.parameters import (
+    PLAIN_OPTIONS,
+    CallOptions,
+    parse_parameters,
+    timing_parameters,
+)
 from slacktide.wire.status import message_for
 
 if TYPE_CHECKING:
@@ -106,7 +111,7 @@ class ServerCall:
         client = context.client
         try:
             version = self._find()
-            options = self._options = parse_parameters(parameters)
+            options = self._options = parse_parameters(parameters, plane.look_alikes)
             self._check_blocklist(version)
             limit = version.definition.settings.limits.payload
             if limit is not None and length > limit + _HEADER_ALLOWANCE:
@@ -144,7 +149,10 @@ class ServerCall:
             return
         try:
             version = self._version or self._find()
-            options = self._options = parse_parameters(call.parameters)
+            options = PLAIN_OPTIONS
+            if call.parameters:
+                options = parse_parameters(call.parameters, plane.look_alikes)
+            self._options = options
             checked = version.check.check(call.inputs)
             self._wanted = version.check.check_outputs(call.outputs)
             self._rows = checked.rows

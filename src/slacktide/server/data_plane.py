@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryLimitExceeded, Slot
@@ -13,6 +14,7 @@ from slacktide.server.call import ServerCall
 from slacktide.server.driver import Driver
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
+from slacktide.wire.parameters import LOOK_ALIKES
 
 MOST_BODIES = 4096
 """Bodies of one client that may arrive at a time, however small: each holds a place in a queue."""
@@ -84,9 +86,17 @@ class ServerDataPlane:
     """The `DataPlane` of a server."""
 
     def __init__(
-        self, driver: Driver, catalog: Catalog, limits: ClientLimits, observers: Observers
+        self,
+        driver: Driver,
+        catalog: Catalog,
+        limits: ClientLimits,
+        observers: Observers,
+        *,
+        look_alikes: Mapping[str, str] = LOOK_ALIKES,
     ) -> None:
+        """`look_alikes`: parameters that are refused, and what to use instead."""
         self.draining = False
+        self.look_alikes = look_alikes
         self.driver = driver
         self.catalog = catalog
         self.limits = limits

@@ -143,6 +143,9 @@ class ServerSettings(Options):
     triton_strict: bool = _model(
         False, "Answer overload and missed deadlines as Triton does (503, UNAVAILABLE)."
     )
+    ignore_unknown_parameters: bool = _model(
+        False, "Ignore request parameters such as deadline_ms, instead of naming the right one."
+    )
     token_file: Path | None = _access(None, "File with the bearer token that calls must carry.")
     tls: TlsFiles | None = None
     access_log: bool = _seen(False, "Log a line for each request.")

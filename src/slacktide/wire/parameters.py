@@ -7,7 +7,8 @@ Both front ends use this file, so that a deadline means the same over HTTP and g
 
 A parameter in the message itself wins over the header of the same meaning; the budget of the
 transport is a limit of its own, and the data plane takes the smallest. Parameters we do not know,
-and those reserved by Triton, are accepted and left alone.
+and those reserved by Triton, are accepted and left alone; but those in `LOOK_ALIKES` are mistakes
+that would cost a request its deadline without a word, and are refused.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from slacktide.domain import Outcome, OutcomeKind
+from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.wire.calls import Parameter
-from slacktide.wire.errors import BadField
+from slacktide.wire.errors import BadField, WireError
 
 DEFAULT_PRIORITY = 3
 LOWEST_PRIORITY = 5
@@ -39,6 +40,46 @@ TIMEOUT_HEADERS: Mapping[str, float] = {
     "x-request-timeout-seconds": 1.0,
 }
 """Header that states how long its sender waits → seconds in one of its units."""
+
+_TIMEOUT = "'timeout', in microseconds"
+_TIMEOUT_HEADER = "'x-request-timeout-seconds', or the parameter 'timeout' in microseconds"
+_RIGHT_NAMES: Mapping[str, str] = {
+    _TIMEOUT: (
+        "timeout_us timeout_ms timeout_s timeout_seconds timeout_milliseconds timeout_microseconds "
+        "timeout_ns client_timeout request_timeout request_timeout_ms response_timeout "
+        "time_out timeOut timeoutMs "
+        "deadline deadline_us deadline_ms deadline_s deadline_seconds "
+        "slo slo_us slo_ms slo_s slo_seconds "
+        "latency_slo latency_slo_ms latency_budget latency_budget_ms budget_us budget_ms "
+        "max_latency max_latency_ms"
+    ),
+    "'priority', 1 (highest) to 5": "priorty prioirty prio priority_level request_priority",
+    "'application'": "aplication applicaton application_name application_id",
+    "'work_hint'": "workhint work_hints work-hint",
+    "'late', 'deliver' or 'discard'": "discard_late late_policy drop_late",
+    "'report_timing', true or false": "report_timings report-timing timing_report",
+    "'network_us', in microseconds": "network_ms network_s network_time network_time_us",
+    _TIMEOUT_HEADER: (
+        "slacktide-timeout slacktide-timeout-us slacktide-timeout-ms slacktide-timeout-seconds "
+        "slacktide-deadline slacktide-deadline-us slacktide-deadline-ms "
+        "slacktide-slo slacktide-slo-ms x-request-timeout x-request-timeout-ms "
+        "x-timeout x-timeout-ms x-timeout-seconds x-deadline x-deadline-ms x-slo-ms"
+    ),
+    "the parameter 'priority', 1 (highest) to 5": "slacktide-priority slacktide-priorty",
+    "'slacktide-application'": "slacktide-app slacktide-application-name",
+    "'slacktide-network-us', in microseconds": "slacktide-network slacktide-network-ms",
+}
+LOOK_ALIKES: Mapping[str, str] = {
+    name: right for right, names in _RIGHT_NAMES.items() for name in names.split()
+}
+"""Parameters and headers that are taken for ours -> the right name, with its unit or values.
+docs/requests.md lists them."""
+LOOK_ALIKE_HEADERS = frozenset(
+    name for name in LOOK_ALIKES if name.startswith(("slacktide-", "x-"))
+)
+
+STEERING_HEADERS = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS, *LOOK_ALIKE_HEADERS))
+"""Headers that `read_headers` reads."""
 
 BYTES_HEADER = "slacktide-bytes"
 """gRPC metadata that announces the length of the message (HTTP has Content-Length)."""
@@ -74,16 +115,25 @@ class HeaderFields:
     """The smallest timeout any header names, seconds from the first byte."""
 
 
-_PLAIN = CallOptions()
+PLAIN_OPTIONS = CallOptions()
+"""Those of a call without parameters."""
 _STEERING = frozenset(
     ("timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us")
 )
+_KNOWN = _STEERING | LOOK_ALIKES.keys()
 
 
-def parse_parameters(parameters: Mapping[str, Parameter]) -> CallOptions:
-    """The options in a call's merged parameters. Raises BadField naming `parameters.<name>`."""
-    if _STEERING.isdisjoint(parameters):
-        return _PLAIN
+def parse_parameters(
+    parameters: Mapping[str, Parameter], look_alikes: Mapping[str, str] = LOOK_ALIKES
+) -> CallOptions:
+    """The options in a call's merged parameters. Raises WireError naming `parameters.<name>`, also
+    for a name in `look_alikes`."""
+    if _KNOWN.isdisjoint(parameters):
+        return PLAIN_OPTIONS
+    if not look_alikes.keys().isdisjoint(parameters):
+        name = next(name for name in parameters if name in look_alikes)
+        where = name if name in LOOK_ALIKE_HEADERS else f"parameters.{name}"
+        raise WireError(Reason.BAD_INPUT, f"{where}: unknown; use {look_alikes[name]}")
     get = parameters.get
     timeout_s = _number("parameters.timeout", get("timeout", 0)) * 1e-6
     hint = get("work_hint")
@@ -99,7 +149,8 @@ def parse_parameters(parameters: Mapping[str, Parameter]) -> CallOptions:
 
 
 def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
-    """What lower-case (name, value) pairs say; pairs of other names are skipped.
+    """What lower-case (name, value) pairs say; pairs of other names are skipped. A look-alike
+    becomes a parameter of its own name, for `parse_parameters` to refuse.
 
     Raises BadField naming the header. Unlike Triton's parameter `timeout`, whose zero means "not
     sent", a header with a timeout of zero is a mistake. If a header comes twice, the last parameter
@@ -115,6 +166,8 @@ def read_headers(pairs: Iterable[tuple[str, str]]) -> HeaderFields:
                 raise BadField(name, "more than 0", value)
             if found.budget_s is None or budget < found.budget_s:
                 found.budget_s = budget
+        elif name in LOOK_ALIKE_HEADERS:
+            found.parameters[name] = value
     return found
 
 

@@ -25,14 +25,11 @@ from slacktide.wire.grpc_messages import model_of
 from slacktide.wire.parameters import (
     BYTES_HEADER,
     MODEL_KEY,
-    PARAMETER_HEADERS,
-    TIMEOUT_HEADERS,
+    STEERING_HEADERS,
     VERSION_KEY,
     parse_length,
     read_headers,
 )
-
-_STEERING = frozenset((*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
 
 
 def read_metadata(rpc: GrpcCall) -> tuple[CallContext, dict[str, Parameter]]:
@@ -40,7 +37,7 @@ def read_metadata(rpc: GrpcCall) -> tuple[CallContext, dict[str, Parameter]]:
     metadata = rpc.metadata
     budget = rpc.budget_s()
     parameters: dict[str, Parameter] = {}
-    if not _STEERING.isdisjoint(metadata):
+    if not STEERING_HEADERS.isdisjoint(metadata):
         headers = read_headers(metadata.items())
         parameters = headers.parameters
         if headers.budget_s is not None and (budget is None or headers.budget_s < budget):

@@ -28,17 +28,18 @@ from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
 from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
 from slacktide.wire.parameters import (
-    PARAMETER_HEADERS,
-    TIMEOUT_HEADERS,
+    STEERING_HEADERS,
     parse_length,
     parse_parameters,
     read_headers,
 )
 
 _JSON_LENGTH = b"inference-header-content-length"
-_STEERING = frozenset(name.encode() for name in (*PARAMETER_HEADERS, *TIMEOUT_HEADERS))
+_STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
 Respond = Callable[[HttpResponse], None]
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
+_NO_LOOK_ALIKES: Mapping[str, str] = {}
+"""The data plane refuses them, if it is to."""
 _MAX_ID = 256
 
 
@@ -102,7 +103,7 @@ class InferEndpoint:
             for name in _STEERING.intersection(headers)
         )
         # Found out now, so that a bad one is refused before the body is read.
-        parse_parameters(fields.parameters)
+        parse_parameters(fields.parameters, _NO_LOOK_ALIKES)
         state.parameters = fields.parameters
         state.context.transport_budget_s = fields.budget_s
 
