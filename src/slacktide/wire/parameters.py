@@ -117,10 +117,9 @@ class HeaderFields:
 
 PLAIN_OPTIONS = CallOptions()
 """Those of a call without parameters."""
-_STEERING = frozenset(
+_KNOWN = frozenset(
     ("timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us")
-)
-_KNOWN = _STEERING | LOOK_ALIKES.keys()
+).union(LOOK_ALIKES)
 
 
 def parse_parameters(
@@ -130,10 +129,10 @@ def parse_parameters(
     for a name in `look_alikes`."""
     if _KNOWN.isdisjoint(parameters):
         return PLAIN_OPTIONS
-    if not look_alikes.keys().isdisjoint(parameters):
-        name = next(name for name in parameters if name in look_alikes)
-        where = name if name in LOOK_ALIKE_HEADERS else f"parameters.{name}"
-        raise WireError(Reason.BAD_INPUT, f"{where}: unknown; use {look_alikes[name]}")
+    for name in parameters:
+        if name in look_alikes:
+            where = name if name in LOOK_ALIKE_HEADERS else f"parameters.{name}"
+            raise WireError(Reason.BAD_INPUT, f"{where}: unknown; use {look_alikes[name]}")
     get = parameters.get
     timeout_s = _number("parameters.timeout", get("timeout", 0)) * 1e-6
     hint = get("work_hint")
