@@ -40,7 +40,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.matmul("again")
     for name in ("divide", "repeated", "several"):
         zoo.divide(name, settings="max_batch: 8\n")
-    with serve(zoo) as house:
+    with serve(zoo, ready_when="all") as house:
         yield house
 
 
@@ -350,7 +350,8 @@ def test_a_broken_file_makes_its_model_unavailable_and_no_other(zoo: Any, serve:
         answer = house.infer("broken", house.matmul_call())
         assert (answer.status, "is unavailable" in answer.error) == (503, True)
         assert str(zoo.root) not in entry["reason"] + answer.error
-        assert house.get("/v2/health/ready").status == 503
+        assert house.get("/v2/health/ready").status == 200
+        assert house.get("/v2/models/broken/ready").status == 400
         assert house.get("/v2/models/matmul/ready").status == 200
         house.good()
         # Once it is whole it can be loaded.

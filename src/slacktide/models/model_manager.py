@@ -28,7 +28,7 @@ from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_meas
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition, Repository
-from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
 from slacktide.profiles import ClassedTimes, fit_latency
 from slacktide.wire.errors import ControlError
@@ -123,15 +123,16 @@ class ModelManager:
         """Load every model; one that cannot be loaded is unavailable, with the reason."""
         async with self._lock:
             models = await asyncio.to_thread(repository.scan)
-            self._catalog.expected = frozenset(listed.name for listed in models)
+            self._catalog.expect(listed.name for listed in models)
             for listed in models:
                 if listed.problem is not None:
                     if (cause := listed.problem.__cause__) is not None:  # unforeseen
                         log.error("reading %s", listed.name, exc_info=cause)
                     self._failed(listed.name, str(listed.problem))
-                    continue
-                with contextlib.suppress(ControlError):  # logged, and in the index
-                    await self._try(repository, listed.name)
+                else:
+                    with contextlib.suppress(ControlError):  # logged, and in the index
+                        await self._try(repository, listed.name)
+                self._catalog.loading.discard(listed.name)
 
     async def unload(self, name: str) -> None:
         """Answer what the model has, then let it go. Raises ControlError if it is not loaded."""
@@ -145,7 +146,7 @@ class ModelManager:
                 for version in old:
                     version.state = VersionState.UNLOADING
                     self._catalog.mark_absent(
-                        name, version.version, VersionState.UNAVAILABLE, "unloaded"
+                        name, version.version, VersionState.UNAVAILABLE, UNLOADED
                     )
                 await self._retire(old)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -23,6 +23,9 @@ from slacktide.models.repository.repository import ModelDefinition
 from slacktide.profiles import ClassedTimes
 
 log = logging.getLogger("slacktide.models")
+
+UNLOADED = "unloaded"
+"""Why a version is absent that a client, or the program around the server, has unloaded."""
 
 IDLE_S = 5.0
 """Seconds without a call after which a version's payload memory is given back."""
@@ -204,13 +207,20 @@ class Absent:
 class Catalog:
     """Versions by model and number. Exactly one generation of a version answers."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: Iterable[str] = ()) -> None:
+        """`expected`: the models that are there at the start."""
         self._serving: dict[str, dict[str, LoadedVersion]] = {}
         self._latest: dict[str, LoadedVersion] = {}
         self._pools: dict[PoolId, LoadedPool] = {}
         self._absent: dict[str, dict[str, Absent]] = {}
-        self.expected: frozenset[str] = frozenset()
-        """Models that were there at the start: without them the server is not ready."""
+        self.expect(expected)
+
+    def expect(self, names: Iterable[str]) -> None:
+        """These models, and no others, are there at the start. None has been tried."""
+        self.expected = frozenset(names)
+        """Models that were there at the start: readiness goes by them."""
+        self.loading = set(self.expected)
+        """Those of them that have neither come up nor failed yet."""
 
     def add(self, version: LoadedVersion) -> None:
         """Known to its replicas from now on; not answering yet."""

@@ -49,6 +49,9 @@ from slacktide.wire.parameters import LOOK_ALIKES
 
 log = logging.getLogger("slacktide.server")
 
+_SHOWN = 8
+"""Models that the start's line names at most."""
+
 
 class App:
     """One server on the running event loop: `start`, then `drain` and `close`."""
@@ -58,7 +61,7 @@ class App:
         and RepositoryError if there is no such repository."""
         self.settings = settings
         self.repository = Repository(repository)
-        self.repository.names()  # before anything listens
+        self._names = self.repository.names()  # before anything listens
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
         self._watching: asyncio.Task[None] | None = None
@@ -82,7 +85,7 @@ class App:
         limit = settings.memory_limit
         per_client = settings.client_memory_limit or limit // 2
         budget = MemoryBudget(limit, per_client)
-        self.catalog = Catalog()
+        self.catalog = Catalog(self._names)
         found = await asyncio.to_thread(open_cores, settings)
         self._pod = found.pod
         process = ProcessExecutor(found.allocator)
@@ -142,6 +145,7 @@ class App:
             self.models,
             self.repository,
             self.driver.broken,
+            ready_when=settings.ready_when,
             staging=self._staging(),
         )
         metrics = Metrics(
@@ -184,8 +188,24 @@ class App:
             await self.close()
             raise
         self._watching = asyncio.create_task(self.credentials.watch())
-        self.control.started = True
+        self._report_models()
         log.info("ready: %s", self.front_ends.addresses())
+
+    def _report_models(self) -> None:
+        """Say in the log how many models serve, and why the others do not."""
+        catalog, expected = self.catalog, sorted(self.catalog.expected)
+        failed = [
+            f"{name} ({(catalog.absence(name, None) or 'it is gone').removeprefix(f'{name}: ')})"
+            for name in expected
+            if not catalog.serving(name)
+        ]
+        text = f"serving {len(expected) - len(failed)} of {len(expected)} models"
+        if failed:
+            more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
+            text += f"; unavailable: {', '.join(failed[:_SHOWN])}{more}"
+        if not self.control.ready():
+            text += f"; the server is not ready (--ready-when {self.settings.ready_when})"
+        log.log(logging.WARNING if failed else logging.INFO, "%s", text)
 
     def _staging(self) -> Staging | None:
         if not self.settings.allow_uploads:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slacktide._version import __version__
@@ -17,8 +17,9 @@ from slacktide.models.repository.interface import config_json, metadata_shape
 from slacktide.models.repository.repository import Repository
 from slacktide.models.repository.staging import Staging, split_parameters
 from slacktide.models.repository.triton.translate import PLATFORM
-from slacktide.models.versions import Absent, Catalog, LoadedVersion, VersionState
+from slacktide.models.versions import UNLOADED, Absent, Catalog, LoadedVersion, VersionState
 from slacktide.server.data_plane import why_absent
+from slacktide.server.settings import ReadyWhen
 from slacktide.wire.calls import Buffer, Parameter
 from slacktide.wire.errors import ControlError
 
@@ -44,13 +45,13 @@ class ServerControlPlane:
         repository: Repository,
         broken: asyncio.Event,
         *,
+        ready_when: ReadyWhen = "loaded",
         staging: Staging | None = None,
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: where models that come with the
         load call go; None refuses them."""
-        self.started = False
-        """Whether the models of the start have been loaded, or have failed to."""
         self.draining = False
+        self._ready_when = ready_when
         self._catalog = catalog
         self._models = manager
         self._repository = repository
@@ -64,19 +65,25 @@ class ServerControlPlane:
         return not self._broken.is_set()
 
     def ready(self) -> bool:
-        """Every model that was there at the start serves, unless it was unloaded since. What
-        clients load or fail to load later is reported by `model_ready` alone."""
-        if not self.started or self.draining or self._broken.is_set():
+        """What `--ready-when` asks of the models that were there at the start and have not been
+        unloaded since; if there are none, the server is ready. A model that clients load or fail to
+        load later may be the one that serves, and is never the one that is missing."""
+        if self.draining or self._broken.is_set():
             return False
-        expected = self._catalog.expected
-        serving = [v for name in expected for v in self._versions(name)]
-        failed = any(
-            absent.reason != "unloaded"
-            for name, versions in self._catalog.absent().items()
-            if name in expected
-            for absent in versions.values()
-        )
-        return not failed and all(version.is_up for version in serving)
+        catalog = self._catalog
+        expected = [name for name in catalog.expected if catalog.absence(name, None) != UNLOADED]
+        if not expected:
+            return True
+        if self._ready_when == "all":
+            return all(self._serves(name, all) for name in expected)
+        if self._ready_when == "loaded" and catalog.loading:
+            return False
+        return any(self._serves(name, any) for name in catalog.names())
+
+    def _serves(self, name: str, enough: Callable[[Iterable[bool]], bool]) -> bool:
+        """Whether a model is loaded, and `all` of its versions are up, or `any`."""
+        versions = self._versions(name)
+        return bool(versions) and enough(version.is_up for version in versions)
 
     def model_ready(self, model: str, version: str | None) -> bool:
         found = self._catalog.find(model, version)

@@ -77,6 +77,8 @@ def why_absent(catalog: Catalog, model: str, version: str | None) -> tuple[Reaso
     tried = catalog.absence(model, version)
     if tried is not None:
         return Reason.UNAVAILABLE, f"model {model!r} is unavailable: {tried}"
+    if model in catalog.loading:
+        return Reason.UNAVAILABLE, f"model {model!r} is still loading"
     if version is not None and catalog.serving(model):
         return Reason.NOT_FOUND, f"model {model!r} has no version {version!r}"
     return Reason.NOT_FOUND, f"unknown model {model!r}"

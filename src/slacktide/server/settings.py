@@ -21,6 +21,7 @@ from slacktide.frontends.security import (
 from slacktide.frontends.settings import MIB
 
 CpuAllocatorName = Literal["affinity", "cgroup", "kubernetes"]
+ReadyWhen = Literal["loaded", "all", "any"]
 
 _listen = partial(option, panel="Addresses")
 _model = partial(option, panel="How models run")
@@ -110,6 +111,12 @@ class ServerSettings(Options):
     profile_budget_s: float = _model(
         2.0, "Time to measure a version that has no stored profile.", unit=SECONDS, above=0
     )
+    ready_when: ReadyWhen = _model(
+        "loaded",
+        "When the server is ready: loaded (no model of the start is still loading, and one "
+        "serves), all (every model of the start serves) or any (one serves).",
+        metavar="WHEN",
+    )
     memory_limit: int = _size(
         2048 * MIB, "Memory for payloads of requests in flight, all models together."
     )
@@ -169,9 +176,10 @@ class ServerSettings(Options):
         if len(set(stated)) != len(stated):
             raise OptionError(("", f"{', '.join(ports[:-1])} and {ports[-1]} must differ"))
         self._check_choices()
-        if self.cpu_allocator not in get_args(CpuAllocatorName):
-            names = " or ".join(get_args(CpuAllocatorName))
-            raise OptionError(("cpu_allocator", f"expected {names}, got {self.cpu_allocator!r}"))
+        for name, choices in (("cpu_allocator", CpuAllocatorName), ("ready_when", ReadyWhen)):
+            if (given := getattr(self, name)) not in get_args(choices):
+                expected = " or ".join(get_args(choices))
+                raise OptionError((name, f"expected {expected}, got {given!r}"))
         if self.core_share < 1.0 and self.cpu_allocator != "cgroup":
             raise OptionError(("core_share", "needs cpu_allocator 'cgroup'"))
         if self.allow_control and self.token_file is None and self.control_port is None:

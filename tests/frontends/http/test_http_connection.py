@@ -38,7 +38,7 @@ def test_a_connection_serves_one_request_after_another(run, serve):
             for _ in range(3):
                 client.send(GET)
                 answer = await client.answer()
-                assert (answer.status, answer.body) == (200, b"")
+                assert (answer.status, answer.json) == (200, {"live": True})
                 assert not answer.closes
             client.close()
 
@@ -109,7 +109,7 @@ def test_pipelined_answers_keep_the_order_of_requests(run, serve, post, binary):
             got = [await client.answer() for _ in range(6)]
             client.close()
             assert [b'"id":"%d"' % n in got[n].body for n in range(5)] == [True] * 5
-            assert got[5].body == b""
+            assert got[5].json == {"live": True}
 
     run(body())
 

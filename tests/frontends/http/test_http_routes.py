@@ -38,12 +38,12 @@ def filled(pattern: str) -> str:
 
 
 ANSWERS = [
-    ("GET", "/v2/health/live", 200, None),
-    ("GET", "/v2/health/ready", 200, None),
-    ("GET", "/v2/models/m/ready", 200, None),
-    ("GET", "/v2/models/m/versions/1/ready", 200, None),
-    ("GET", "/v2/models/m/versions/2/ready", 400, None),
-    ("GET", "/v2/models/x/ready", 400, None),
+    ("GET", "/v2/health/live", 200, "live"),
+    ("GET", "/v2/health/ready", 200, "ready"),
+    ("GET", "/v2/models/m/ready", 200, "ready"),
+    ("GET", "/v2/models/m/versions/1/ready", 200, "ready"),
+    ("GET", "/v2/models/m/versions/2/ready", 400, "ready"),
+    ("GET", "/v2/models/x/ready", 400, "ready"),
     ("GET", "/v2?a=/b", 200, "extensions"),
     ("GET", "http://host/v2", 200, "extensions"),
     ("GET", "/v2/models/stats", 200, "model_stats"),
@@ -125,8 +125,27 @@ def test_readiness_fails_when_the_server_says_so(serve):
         async with serve() as here:
             here.control.is_ready = False
             answer = await here.ask(request("GET", "/v2/health/ready"))
-            assert (answer.status, answer.body) == (503, b"")
+            assert (answer.status, answer.json) == (503, {"ready": False})
             assert (await here.ask(request("GET", "/v2/health/live"))).status == 200
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(
+    ("path", "document"),
+    [
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/m/ready", {"name": "m", "ready": True}),
+        ("/v2/models/m/versions/2/ready", {"name": "m", "ready": False}),
+    ],
+)
+def test_health_has_the_bodies_of_the_protocol(serve, path, document):
+    """KServe's own client reads them; Triton's reads the status alone."""
+
+    async def body():
+        async with serve() as here:
+            assert (await here.ask(request("GET", path))).json == document
 
     asyncio.run(body())
 

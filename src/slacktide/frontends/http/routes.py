@@ -39,13 +39,17 @@ class ControlHandlers:
         self._control = control
 
     def live(self, request: ClientRequest) -> HttpResponse:
-        return _EMPTY if self._control.live() else HttpResponse(503)
+        live = self._control.live()
+        return json_response({"live": live}, 200 if live else 503)
 
     def ready(self, request: ClientRequest) -> HttpResponse:
-        return _EMPTY if self._control.ready() else HttpResponse(503)
+        ready = self._control.ready()
+        return json_response({"ready": ready}, 200 if ready else 503)
 
     def model_ready(self, request: ClientRequest) -> HttpResponse:
-        return _EMPTY if self._control.model_ready(*target_of(request)) else HttpResponse(400)
+        model, version = target_of(request)
+        ready = self._control.model_ready(model, version)
+        return json_response({"name": model, "ready": ready}, 200 if ready else 400)
 
     def server_metadata(self, request: ClientRequest) -> HttpResponse:
         return json_response(self._control.server_metadata())
