@@ -298,7 +298,8 @@ class Answer:
     def error(self) -> str:
         """The text of the protocol's own error form."""
         document = self.json
-        assert list(document) == ["error"], document
+        assert set(document) <= {"error", "reason", "budget_us", "needed_us", "queue_us"}, document
+        assert document.get("reason") == self.headers.get("slacktide-reason")
         assert isinstance(document["error"], str)
         return document["error"]
 

@@ -51,7 +51,8 @@ class Speaker:
             answer = house.infer(model, document, headers)
             if answer.status == 200:
                 return Said(200, "", answer.json.get("parameters", {}))
-            return Said(answer.status, answer.error, {})
+            text = answer.error
+            return Said(answer.status, text, {k: v for k, v in answer.json.items() if k != "error"})
         return self._over_grpc(model, turns, headers, parameters)
 
     def _over_grpc(self, model: str, turns: Any, headers: Any, parameters: dict[str, Any]) -> Said:
@@ -73,7 +74,13 @@ class Speaker:
                 )
             except grpc.RpcError as error:
                 http = {name: status for status, name in GRPC_OF.items()}
-                return Said(http[error.code().name], error.details() or "", {})
+                told = {
+                    key.removeprefix("slacktide-").replace("-", "_"): value
+                    for key, value in error.trailing_metadata() or ()
+                    if key.startswith("slacktide-")
+                }
+                numbers = {key: int(v) if key != "reason" else v for key, v in told.items()}
+                return Said(http[error.code().name], error.details() or "", numbers)
         answer = messages.ModelInferResponse.FromString(raw)
         told = {
             name: getattr(value, value.WhichOneof("parameter_choice"))
@@ -256,6 +263,30 @@ def test_what_cannot_be_met_behind_present_work_is_refused(
     assert 429 in statuses
     assert set(statuses) <= {200, 429, 504}
     assert risen(house, "slow", before, Reason.BEHIND_WORK) == statuses.count(429)
+
+
+def test_a_refusal_says_how_much_time_was_short(
+    speaker: Speaker, house: Any, busy: Callable[[], None]
+) -> None:
+    said = speaker.ask("slow", timeout=4_000)
+    assert said.parameters["reason"] == "shorter_than_alone"
+    assert 0 < said.parameters["budget_us"] <= 4_000 < said.parameters["needed_us"]
+    (stats,) = house.get("/v2/models/slow/stats").json["model_stats"]
+    assert stats["outcome_stats"]["shorter_than_alone"] >= 1
+    waiting = [house.later("slow", house.slow_call()) for _ in range(2)]
+    house.queued("slow", 2)
+    timeout = round(30e6 * house.alone("slow"))
+    first = [house.spawn(speaker.ask, "slow", timeout=timeout) for _ in range(60)]
+    refused = [said.parameters for one in first if (said := one.result()).status == 429]
+    assert refused
+    for numbers in refused:
+        assert numbers["reason"] == "behind_work"
+        assert 0 < numbers["budget_us"] <= timeout
+        assert numbers["needed_us"] > 0
+        # How long the lane stays taken was foreseen; that it is held on is not.
+        assert numbers["queue_us"] >= 0
+    busy()
+    assert {one.result().status for one in waiting} == {200}
 
 
 def test_triton_strict_answers_as_triton(zoo: Any, serve: Any) -> None:

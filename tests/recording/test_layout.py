@@ -151,7 +151,7 @@ def test_events_survive_to_the_bit(events: list[Event], now: float) -> None:
 
 REPLICA = Replica(3, PoolId("m", "1"), "lane", (0, 1), 8, "cuda:0")
 REQUEST = Request(5, "m", 1.0, 2.0)
-OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why")
+OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4)
 BATCH = Batch(7, REPLICA, (REQUEST, REQUEST), 2, 9.5, 12.5)
 COMMANDS: tuple[Command, ...] = (
     RunBatch(BATCH, 11, 0.004, 0.006),

@@ -71,6 +71,38 @@ def test_without_admission_only_the_limit_holds(lab) -> None:
     assert full.add(lab.request(0, 1.0), now=0.0) is Reason.QUEUE_FULL
 
 
+@pytest.mark.parametrize("policy", ["edf", "slack"])
+def test_a_refusal_can_be_told_in_numbers(lab, policy: str) -> None:
+    view = lab.LaneView(free_at=0.1, lanes=2)
+    times = lab.LogNormalTimes(lambda rows: 0.01 * rows, 0.001)
+    scheduler = make_scheduler(policy, {}, max_batch=8, times=times, view=view)
+    needed, wait = scheduler.outlook(lab.request(0, 0.5, rows=3), now=0.0)
+    assert (needed, wait) == (pytest.approx(0.03, rel=0.05), pytest.approx(0.1))
+    for id in range(20):
+        scheduler.admit_moved(lab.request(1 + id, 0.4), now=0.0)
+    # Behind twenty rows on two lanes, and before them only if that would make none of them late.
+    assert scheduler.outlook(lab.request(50, 0.5), now=0.0)[1] == pytest.approx(0.2, rel=0.05)
+    first = 0.1 if policy == "edf" else pytest.approx(0.2, rel=0.05)
+    assert scheduler.outlook(lab.request(51, 0.3), now=0.0)[1] == first
+    costly = lab.request(52, 0.5, penalty=2.0)
+    assert scheduler.outlook(costly, now=0.0)[1] == pytest.approx(0.1)
+    assert len(scheduler) == 20
+
+
+@pytest.mark.parametrize("policy", ["edf", "slack"])
+def test_what_is_refused_needs_and_waits_longer_than_it_has(lab, policy: str) -> None:
+    times = lab.LogNormalTimes(lambda rows: 0.01 * rows, 0.01)
+    scheduler = make_scheduler(policy, {}, max_batch=8, times=times, view=lab.LaneView())
+    refused = 0
+    for id in range(300):
+        request = lab.request(id, 1.0 if policy == "edf" else 1.0 - 0.001 * id)
+        if scheduler.add(request, now=0.0) is not None:
+            needed, wait = scheduler.outlook(request, now=0.0)
+            assert needed + wait > request.deadline
+            refused += 1
+    assert refused
+
+
 def test_at_tenfold_overload_the_queue_stays_short_and_goodput_is_kept(lab) -> None:
     for policy in ("edf", "slack"):
         runs = []

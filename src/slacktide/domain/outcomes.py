@@ -93,7 +93,9 @@ class Outcome:
 
     `queue_s` runs from arrival to the start of the batch that answered it, `compute_s` from
     there to the answer (both 0 if it never ran); `budget_s` is deadline − end, negative if
-    late, None for best effort.
+    late, None for best effort. Where a request ended for lack of time, `needed_s` is what it had to
+    have left even alone, and `wait_s` the time until a lane was expected to take it, as the policy
+    reckoned; None where it did not.
     """
 
     reason: Reason
@@ -103,6 +105,8 @@ class Outcome:
     batch_rows: int = 0
     budget_s: float | None = None
     detail: str = ""
+    needed_s: float | None = None
+    wait_s: float | None = None
 
     @property
     def kind(self) -> OutcomeKind:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from slacktide.domain import PoolId, Request
 from slacktide.engine.idle_work import SoloRuns
 from slacktide.engine.placement import Placement, ReplicaState
-from slacktide.engine.ports import Learner, PoolFactory
+from slacktide.engine.ports import Learner, Outlook, PoolFactory
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
 
@@ -38,6 +38,7 @@ class Pool:
         "lanes",
         "learner",
         "max_batch",
+        "outlook",
         "placements",
         "quarantine",
         "removed",
@@ -77,6 +78,7 @@ class Pool:
         """Seconds the last replica took to come up."""
         parts = factory(id, max_batch, self)
         self.scheduler = parts.scheduler
+        self.outlook: Outlook | None = getattr(parts.scheduler, "outlook", None)
         self.times = parts.times
         self.learner = parts.times if isinstance(parts.times, Learner) else None
         self.share = parts.share

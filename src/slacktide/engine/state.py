@@ -63,6 +63,19 @@ class RouteTable:
 
 WAITING = (State.ANNOUNCED, State.QUEUED, State.QUARANTINED)
 
+FOR_LACK_OF_TIME = frozenset(
+    (
+        Reason.SHORTER_THAN_ALONE,
+        Reason.EXPIRED,
+        Reason.HOPELESS,
+        Reason.CROWDED_OUT,
+        Reason.BEHIND_OVERRUN,
+        Reason.BEHIND_WORK,
+        Reason.QUEUE_FULL,
+    )
+)
+"""Ends that a client is told the predictions of."""
+
 
 class EngineState:
     """Mutable; owned by one `Engine`."""
@@ -131,12 +144,21 @@ class EngineState:
         self.ledger.end(request.model, reason)
         if entry.crash is not None:
             self._judge(entry.crash, convicted=False)
+        needed_s = wait_s = None
+        best_effort, outlook = request.best_effort, entry.pool.outlook
+        if outlook is not None and not best_effort and reason in FOR_LACK_OF_TIME:
+            needed_s, wait = outlook(request, now=now)
+            wait_s = wait if wait < math.inf else None
         outcome = Outcome(
             reason,
             now,
-            queue_s=max(0.0, now - request.arrival),
-            budget_s=None if request.best_effort else request.deadline - now,
-            detail=detail,
+            max(0.0, now - request.arrival),
+            0.0,
+            0,
+            None if best_effort else request.deadline - now,
+            detail,
+            needed_s,
+            wait_s,
         )
         self.commands.append(Answer(request.id, outcome, self.cause))
 

@@ -6,13 +6,16 @@ HTTP makes a response of it (http/messages.py), gRPC ends a call with it (grpc/r
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 from slacktide.domain import Reason
 from slacktide.wire.calls import InferReply
 from slacktide.wire.errors import ControlError, WireError
-from slacktide.wire.status import CONTROL_STATUS, WireStatus, status_of
+from slacktide.wire.status import CONTROL_STATUS, WireStatus, numbers_of, status_of
 
 log = logging.getLogger("slacktide.server")
+
+_NO_NUMBERS: Mapping[str, int] = {}
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
@@ -24,6 +27,7 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
         message: str,
         reason: Reason | None = None,
         retry_after_s: float | None = None,
+        numbers: Mapping[str, int] = _NO_NUMBERS,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -31,6 +35,8 @@ class Refusal(Exception):  # noqa: N818  # an answer, not an error of ours
         self.reason = reason
         """Of the outcome, where the call has one."""
         self.retry_after_s = retry_after_s
+        self.numbers = numbers
+        """Of `numbers_of`."""
 
 
 def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "") -> Refusal:
@@ -38,7 +44,8 @@ def refusal_of(error: Exception, *, triton_strict: bool = False, what: str = "")
     if isinstance(error, Refusal):
         return error
     if isinstance(error, WireError):
-        return Refusal(status_of(error.reason, triton_strict=triton_strict), error.message)
+        reason = error.reason
+        return Refusal(status_of(reason, triton_strict=triton_strict), error.message, reason)
     if isinstance(error, ControlError):
         return Refusal(CONTROL_STATUS[error.kind], str(error))
     log.error("%s failed", what or "a request handler", exc_info=error)
@@ -50,4 +57,4 @@ def refusal_in(reply: InferReply, *, triton_strict: bool = False) -> Refusal:
     reason = reply.outcome.reason
     status = status_of(reason, has_result=False, triton_strict=triton_strict)
     message = reply.message or reason.label.replace("_", " ")
-    return Refusal(status, message, reason, reply.retry_after_s)
+    return Refusal(status, message, reason, reply.retry_after_s, numbers_of(reply.outcome))

@@ -25,6 +25,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Notice, Reason, Request
@@ -163,6 +164,35 @@ class Admission:
         if excess <= 0 or excess + spares <= max(SPARE_ROWS, SPARE * room):
             return None
         return Reason.BEHIND_WORK
+
+    def outlook(
+        self,
+        asked: Request | Notice,
+        rows: int,
+        *,
+        times: RowTimes,
+        now: float,
+        ahead: AllWorkAhead | ClassWorkAhead,
+    ) -> tuple[float, float]:
+        """See `Outlook`: what tests 1 and 3 go by. What comes first is the work ahead at the best
+        rate, stretched as promises.py does; some of it may not be served in the end. One that has
+        time for both is refused for the sake of those due after it, so these come first as well.
+        """
+        view, lead = self._view, times.lead[rows]
+        wait = free = view.free_in(now=now)
+        if not self._queue.rows:
+            return lead, wait
+        left = asked.deadline - now - free
+        per_row = times.per_row / view.lanes
+        promises = self.promises
+        if promises is not None and left > 0.0:
+            leave = view.leave(now=now)(left)
+            per_row *= promises.slowdown * left / leave if leave > 0.0 else inf
+        if before := ahead.rows_due(asked.deadline, asked.penalty):
+            wait += before * per_row
+        if promises is not None and wait + lead <= free + left:
+            wait = free + ahead.rows_due(inf, asked.penalty) * per_row
+        return lead, wait
 
     def _project(
         self, penalty: float, free: float, per_row: float, ahead: AllWorkAhead, now: float

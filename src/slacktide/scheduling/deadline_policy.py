@@ -115,6 +115,12 @@ class DeadlinePolicy(ABC):
             return None
         return self._timed.next_expiry(self._lead_by_kind())
 
+    def outlook(self, asked: Request | Notice, *, now: float) -> tuple[float, float]:
+        """See `Outlook`."""
+        rows = asked.rows if isinstance(asked, Request) else 1
+        times, ahead = self._work_before(asked)
+        return self._admission.outlook(asked, rows, times=times, now=now, ahead=ahead)
+
     def pending(self) -> tuple[Request, ...]:
         """Every queued request, earliest deadline first."""
         if not self._best_effort.order:

@@ -96,6 +96,20 @@ _SENTENCES: Mapping[Reason, str] = {
 }
 
 
+def numbers_of(outcome: Outcome) -> dict[str, int]:
+    """What there is to say in numbers of a request without a result, in microseconds: `budget_us`
+    left until its deadline then, `needed_us` that it had to have left even alone, `queue_us` until
+    a lane was expected to take it. What is not known is left out."""
+    numbers = {}
+    if outcome.budget_s is not None:
+        numbers["budget_us"] = round(outcome.budget_s * 1e6)
+    if outcome.needed_s is not None:
+        numbers["needed_us"] = round(outcome.needed_s * 1e6)
+    if outcome.wait_s is not None:
+        numbers["queue_us"] = round(outcome.wait_s * 1e6)
+    return numbers
+
+
 def message_for(outcome: Outcome, model: str) -> str:
     """Why `model` gave no result."""
     sentence = _SENTENCES.get(outcome.reason)

@@ -170,6 +170,20 @@ def test_a_refusal_says_when_to_come_back(fakes):
     assert metadata["grpc-retry-pushback-ms"] == "250"
 
 
+def test_a_refusal_says_how_much_time_was_short(fakes):
+    refused = fakes.refusing(Reason.BEHIND_WORK, "busy")(call())
+    refused.outcome = Outcome(Reason.BEHIND_WORK, 0.0, budget_s=0.05, needed_s=0.01)
+
+    async def main():
+        data = fakes.FakeDataPlane(answer=lambda call: refused)
+        async with fakes.serving(data) as server, fakes.channel(server) as channel:
+            return trailing(await failure(fakes.infer_method(channel)(encode_call(call()))))
+
+    metadata = uvloop.run(main())
+    assert (metadata["slacktide-budget-us"], metadata["slacktide-needed-us"]) == ("50000", "10000")
+    assert "slacktide-queue-us" not in metadata
+
+
 def bad(**changes) -> bytes:
     request = ModelInferRequest(model_name="m")
     request.inputs.add(name="x", datatype="FP32", shape=[1, 4])

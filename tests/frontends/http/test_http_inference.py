@@ -176,7 +176,8 @@ def test_outcomes_become_statuses(serve, post, refuse_with, reason, strict):
             here.data.answer = refuse_with(reason, "because", 0.2)
             answer = await here.ask(post(json_body()))
             assert answer.status == STATUSES[reason][strict]
-            assert answer.json == {"error": "because"}
+            assert answer.json == {"error": "because", "reason": reason.label}
+            assert answer.headers["slacktide-reason"] == reason.label
             if answer.status == 429:
                 assert answer.headers["retry-after"] == "1"
 
@@ -203,7 +204,9 @@ def test_the_stock_client_reads_the_reason(serve, refuse_with):
 def test_an_announcement_refused_is_answered_before_the_body(serve, post):
     async def body():
         async with serve() as here:
-            outcome = Outcome(Reason.BEHIND_WORK, at=0.0)
+            outcome = Outcome(
+                Reason.BEHIND_WORK, at=0.0, budget_s=0.05, needed_s=0.0123456, wait_s=0.1
+            )
             here.data.refusal = InferReply(
                 outcome, "m", "1", "", None, "too much ahead", retry_after_s=2.5
             )
@@ -211,7 +214,9 @@ def test_an_announcement_refused_is_answered_before_the_body(serve, post):
             client.send(post(length=200_000))
             answer = await client.answer()
             assert (answer.status, answer.headers["retry-after"]) == (429, "3")
-            assert answer.json == {"error": "too much ahead"}
+            assert answer.headers["slacktide-reason"] == "behind_work"
+            numbers = {"budget_us": 50_000, "needed_us": 12_346, "queue_us": 100_000}
+            assert answer.json == {"error": "too much ahead", "reason": "behind_work", **numbers}
             here.data.refusal = None
             client.send(bytes(200_000) + post(json_body()))
             assert (await client.answer()).status == 200

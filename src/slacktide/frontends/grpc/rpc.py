@@ -37,7 +37,7 @@ Metadata: TypeAlias = Mapping[str, str]
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 REASON_KEY = "slacktide-reason"
-"""Trailing metadata of a refusal: the label of its reason."""
+"""Trailing metadata of a refusal: the label of its reason; its numbers are named alike."""
 _ASKED = {name: name.decode() for name in ASKED if name != b"content-type"}
 LEAST_PUSHBACK_MS = 100
 """Shortest wait asked of clients that retry by themselves, which all do so at once."""
@@ -168,11 +168,14 @@ class CallFrame:
 
 
 def _trailing(refusal: Refusal) -> tuple[tuple[str, str], ...]:
-    """Trailing metadata: the reason, and when to try again, for people's code and gRPC's retries.
+    """Trailing metadata: the reason with its numbers, and when to try again, for people's code and
+    gRPC's retries.
 
     A place may be free within a millisecond, but not for all that were refused: never at once.
     """
     trailing = [] if refusal.reason is None else [(REASON_KEY, refusal.reason.label)]
+    for name, number in refusal.numbers.items():
+        trailing.append((f"slacktide-{name.replace('_', '-')}", str(number)))
     seconds = refusal.retry_after_s
     if seconds is not None:
         trailing.append(("retry-after", str(max(1, ceil(seconds)))))

@@ -183,7 +183,7 @@ class _Session:
                 model=about.model,
                 version=about.version,
                 id=about.id,
-                parameters={REASON: reason.label},
+                parameters={REASON: reason.label, **refusal.numbers},
             )
         )
 

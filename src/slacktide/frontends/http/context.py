@@ -133,7 +133,7 @@ class HttpContext:
             message = f"body: expected at most {request.limit} bytes, got {request.length}"
             if receiver is not None:
                 receiver.refuse(request, Reason.TOO_LARGE, message)
-            request.response = error_response(413, message)
+            request.response = error_response(413, message, reason=Reason.TOO_LARGE)
             return
         if receiver is None:
             return

@@ -93,7 +93,7 @@ class InferEndpoint:
             if encoding is None:
                 message = "Content-Encoding: expected gzip or deflate"
                 self.refuse(request, Reason.BAD_INPUT, message)
-                return error_response(501, message, extra=SUPPORTED)
+                return error_response(501, message, reason=Reason.BAD_INPUT, extra=SUPPORTED)
             state.encoding = encoding
         return None
 

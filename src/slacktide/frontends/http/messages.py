@@ -102,9 +102,24 @@ def json_response(document: object, status: int = 200) -> HttpResponse:
     return HttpResponse(status, (orjson.dumps(document),))
 
 
-def error_response(status: int, message: str, *, extra: bytes = b"") -> HttpResponse:
-    """Every error has this one form; stock clients read `error`."""
-    return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
+_NO_NUMBERS: Mapping[str, int] = {}
+_REASON_LINES = {reason: b"slacktide-reason: %b\r\n" % reason.label.encode() for reason in Reason}
+
+
+def error_response(
+    status: int,
+    message: str,
+    *,
+    reason: Reason | None = None,
+    numbers: Mapping[str, int] = _NO_NUMBERS,
+    extra: bytes = b"",
+) -> HttpResponse:
+    """Every error has this one form; stock clients read `error`. A request that ended for a
+    `reason` is told it, with its `numbers`."""
+    if reason is None:
+        return HttpResponse(status, (orjson.dumps({"error": message}),), JSON, extra)
+    document = {"error": message, "reason": reason.label, **numbers}
+    return HttpResponse(status, (orjson.dumps(document),), JSON, _REASON_LINES[reason] + extra)
 
 
 def failure_response(error: Exception, *, triton_strict: bool = False) -> HttpResponse:
@@ -115,7 +130,9 @@ def failure_response(error: Exception, *, triton_strict: bool = False) -> HttpRe
 def refusal_response(refusal: Refusal) -> HttpResponse:
     status = refusal.status.http
     extra = retry_after(status, refusal.retry_after_s)
-    return error_response(status, refusal.message, extra=extra)
+    return error_response(
+        status, refusal.message, reason=refusal.reason, numbers=refusal.numbers, extra=extra
+    )
 
 
 def retry_after(status: int, seconds: float | None) -> bytes:

@@ -268,7 +268,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         current = self._reader.current or ClientRequest(self._now, self.client)
         if current.response is None:
             current.refused(reason, message)
-            current.response = error_response(status, message, extra=retry_after(status, None))
+            extra = retry_after(status, None)
+            current.response = error_response(status, message, reason=reason, extra=extra)
         current.keep_alive = False
         current.linger = True
         self._sink = None
