@@ -11,9 +11,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from slacktide.cli import output
+from slacktide.cli.demo.run import Demo, DemoResult, QueueLimit
 from slacktide.cli.demo.server_process import ProcessError, serving, slacktide, split_cores
+from slacktide.cli.demo.show import headline
 from slacktide.cli.demo.traffic import (
     LOADS,
     DemoTraffic,
@@ -23,8 +28,10 @@ from slacktide.cli.demo.traffic import (
     fifo_limited,
     waits,
 )
+from slacktide.cli.main import app
+from slacktide.load.results import ENDINGS
 from slacktide.load.spec import Target, Transport
-from slacktide.reports import Comparison
+from slacktide.reports import Comparison, Provenance, Report, StreamScore, Window
 
 Run = Any
 
@@ -88,6 +95,45 @@ def test_cores_are_split_and_never_empty():
     assert client == (tuple(allowed[1:]) or server)
 
 
+def result(*on_time: int) -> DemoResult:
+    """Of a demo whose policies answered so many requests on time, each under one load."""
+
+    def report(count: int) -> Report:
+        records = np.zeros(count), np.full(count, 0.01), np.ones(count), np.zeros(count, int)
+        score = StreamScore(ENDINGS, Window(0.0, 4.0))
+        score.add(*records)
+        streams = tuple(score.report(model.model, model.model) for model in BOTH.measured)
+        made, total = Provenance("2026-01-01T00:00:00+00:00", {}, "m"), score.report("total")
+        return Report("load", "t", 1, {}, made, 0.0, 4.0, total, streams, lateness=None)
+
+    policies = "fifo", "fifo + limit", "slack"
+    runs = [(name, "2 × peak", report(n)) for name, n in zip(policies, on_time, strict=True)]
+    limit = QueueLimit(0.03, fifo_limited(BOTH.measured, 0.03), 0.5)
+    return DemoResult(BOTH, (0,), (1,), (limit,), Comparison.of("t", runs), report(20))
+
+
+def test_the_headline_says_what_was_gained():
+    assert headline(result(20, 100, 150).comparison) == (
+        "slack answered on time 7.5 times as many requests as dynamic batching (fifo), "
+        "and 1.5 times as many requests as fifo with the best queue limit."
+    )
+    assert headline(result(0, 1, 2).comparison).startswith("Too few")
+
+
+def test_without_matplotlib_there_is_a_table_and_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(output, "find_spec", lambda name: None)
+    monkeypatch.setattr(Demo, "run", lambda self: result(20, 100, 150))
+    done = CliRunner().invoke(app, ["demo"])
+    assert done.exit_code == 0, done.output
+    assert "pip install 'slacktide[report]'" in done.stderr
+    assert "slack answered on time 7.5 times" in done.stdout
+    assert "written: demo-report.json" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["demo-report.json"]
+
+
 def test_a_child_that_fails_is_quoted(tmp_path: Path):
     cores, _ = split_cores(1)
     with pytest.raises(ProcessError, match="no such folder"):
@@ -121,6 +167,9 @@ def test_the_whole_of_it(run: Run, tmp_path: Path):
     assert sum(by_grpc["outcomes"].values()) == by_grpc["submitted"]
     assert by_grpc["outcomes"]["failed"] == 0
     page = (tmp_path / "demo-report.html").read_text()
+    assert document["headline"] == headline(comparison)
+    assert document["headline"] in page
+    assert document["headline"][:60] in done.stdout
     for note in document["notes"]:
         assert note.split(":")[0] in page
         assert note.split()[0] in done.stdout

@@ -112,6 +112,17 @@ def test_the_commands_of_the_readme_exist():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_users_are_not_given_what_developers_need(tmp_path: Path):
+    printed = {}
+    for target in ("demo", "serve", "test"):
+        words = ["make", "--dry-run", "--directory", str(ROOT), target, f"VENV={tmp_path}"]
+        printed[target] = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "[dev]" in printed["test"]
+    for target in ("demo", "serve"):
+        assert "pip install" in printed[target]
+        assert "[dev]" not in printed[target]
+
+
 def test_the_constraints_are_names_and_versions():
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         assert line.startswith("#") or re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)

@@ -76,6 +76,40 @@ def test_comparisons_come_back_whole(report: Build, records: Callable[..., Any])
     assert second.goodput("fifo", "3x") is None
 
 
+@pytest.mark.parametrize(
+    ("on_time", "said"),
+    [
+        ({"1x": (50, 20), "2x": (100, 10)}, "2.5 to 10 times as many"),
+        ({"1x": (20, 20), "2x": (200, 200)}, "1.0 times as many"),
+        ({"1x": (15, 30)}, "0.5 times as many"),
+        ({"1x": (12, 0)}, "at least 1.2 times as many"),  # not divided by nothing
+        ({"1x": (90, 30), "2x": (25, 1)}, "at least 2.5 times as many"),
+        ({"1x": (0, 40)}, "0.0 times as many"),
+        ({"1x": (90, 30), "2x": (9, 9)}, "3.0 times as many"),  # too few to tell anything
+        ({"1x": (9, 0)}, None),
+        ({"1x": (996, 100)}, "10 times as many"),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_how_many_times_as_many_were_on_time(
+    on_time: dict[str, tuple[int, int]],
+    said: str | None,
+    report: Build,
+    records: Callable[..., Any],
+) -> None:
+    def run(count: int) -> Report:
+        return report(records("a", [(0.0, 0.1, 0)] * count + [(0.0, 0.1, 2)]))
+
+    entries = [
+        (policy, load, run(count))
+        for load, counts in on_time.items()
+        for policy, count in zip(("slack", "fifo"), counts, strict=True)
+    ]
+    comparison = Comparison.of("c", [*entries, ("slack", "without fifo", run(50))])
+    assert comparison.times_as_many("slack", "fifo") == said
+
+
 def test_comparisons_refuse_two_runs_in_one_place(
     report: Build, records: Callable[..., Any]
 ) -> None:

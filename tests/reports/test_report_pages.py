@@ -118,9 +118,11 @@ def test_an_empty_run_still_has_a_page(report: Build, records: Rows) -> None:
 def test_comparison_page(hostile: Report, report: Build, records: Rows) -> None:
     better = report(records("a", [(0.0, 0.1, 0)]))
     text = comparison_page(
-        Comparison.of(HOSTILE, [("fifo", HOSTILE, hostile), (HOSTILE, HOSTILE, better)])
+        Comparison.of(HOSTILE, [("fifo", HOSTILE, hostile), (HOSTILE, HOSTILE, better)]),
+        headline=f"In a sentence: {HOSTILE}",
     )
     parsed = check(text)
+    assert f"In a sentence: {HOSTILE}" in parsed.text
     assert parsed.tags.count("svg") == 1 + 2 * 2
     assert text.count('class="best"') == 1
     assert "100.0 %" in parsed.text

@@ -58,10 +58,11 @@ def require_goodput(reached: float, wanted: float | None, of: str = "") -> None:
         fail(f"goodput {percent(reached)}{of} {short}", FELL_SHORT)
 
 
-def require_plots(what: str) -> None:
-    """Fail before any work is done if `what` (a page) could not be drawn after it."""
-    if find_spec("matplotlib") is None:
-        fail(f"{what} needs matplotlib; install it with: pip install 'slacktide[report]'")
+def plots_missing(what: str) -> str | None:
+    """Why `what` (a page) could not be drawn, with the remedy; None if it could."""
+    if find_spec("matplotlib") is not None:
+        return None
+    return f"{what} needs matplotlib; install it with: pip install 'slacktide[report]'"
 
 
 def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None:
@@ -69,8 +70,8 @@ def can_write(files: Mapping[str, Path | None], *, page: str = "--html") -> None
     for flag, path in files.items():
         if path is not None and not path.parent.is_dir():
             fail(f"{flag}: no such folder: {path.parent}")
-    if files.get(page) is not None:
-        require_plots(page)
+    if files.get(page) is not None and (missing := plots_missing(page)):
+        fail(missing)
 
 
 def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:

@@ -14,6 +14,9 @@ import orjson
 
 from slacktide.load.report.document import SCHEMA, Report, ReportError
 
+FEWEST = 10
+"""Requests: a smaller count is too much a matter of luck to divide by."""
+
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
@@ -67,6 +70,28 @@ class Comparison:
         if not found:
             raise ReportError(f"no report at load {load!r}")
         return max(found, key=lambda entry: entry.report.goodput).policy
+
+    def times_as_many(self, policy: str, other: str) -> str | None:
+        """How many times as many requests `policy` answered on time as `other`, over the loads:
+        `2.5 to 10 times as many`.
+
+        Where `other` answered fewer than `FEWEST`, it is taken to have answered that many, and the
+        text says `at least`. A load where neither answered that many, or that only one of them was
+        run under, does not count; None if no load does.
+        """
+        times, bounded = [], False
+        for load in self.loads:
+            reports = self.get(policy, load), self.get(other, load)
+            ours, theirs = (0 if one is None else one.total.on_time for one in reports)
+            if None not in reports and max(ours, theirs) >= FEWEST:
+                times.append(ours / max(theirs, FEWEST))
+                bounded |= theirs < FEWEST
+        if not times:
+            return None
+        least, most = (f"{one:.{0 if one >= 9.95 else 1}f}" for one in (min(times), max(times)))
+        if bounded:
+            return f"at least {least} times as many"
+        return f"{least} times as many" if least == most else f"{least} to {most} times as many"
 
     def __iter__(self) -> Iterator[ComparedRun]:
         return iter(self.entries)

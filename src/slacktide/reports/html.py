@@ -51,12 +51,16 @@ def page(report: Report) -> str:
     return html_document(report.title, origin(report), _body(report))
 
 
-def comparison_page(comparison: Comparison, notes: Sequence[str] = ()) -> str:
-    """The page of several reports side by side, with `notes` on what they rest on.
+def comparison_page(
+    comparison: Comparison, notes: Sequence[str] = (), *, headline: str = ""
+) -> str:
+    """The page of several reports side by side: what they say in a sentence, and with `notes` on
+    what they rest on.
 
     Raises ReportError if matplotlib is missing.
     """
     parts = [
+        f"<p><strong>{escape(headline)}</strong></p>" if headline else "",
         "<h2>Goodput: answered on time ÷ submitted</h2>",
         plots.goodput_bars(comparison),
         _comparison_table(comparison),

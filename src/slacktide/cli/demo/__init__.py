@@ -1,4 +1,4 @@
-"""`slacktide demo`: Slacktide on this machine in about a minute, ending in a report.
+"""`slacktide demo`: Slacktide on this machine in one to two minutes, ending in a report.
 
 Not a benchmark (those are in `bench/`): short runs, few seeds, one machine shared by server and
 client. Everything it uses a user has too: the example models, `slacktide profile`,

@@ -14,6 +14,7 @@ from slacktide.cli.demo.run import CALIBRATION_LOAD, DemoResult, QueueLimit
 from slacktide.cli.demo.traffic import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE, MeasuredModel
 from slacktide.domain import OutcomeKind
 from slacktide.reports import (
+    Comparison,
     StreamReport,
     TextTable,
     comparison_page,
@@ -24,6 +25,16 @@ from slacktide.reports.table import percent
 
 JSON_NAME = "demo-report.json"
 HTML_NAME = "demo-report.html"
+
+
+def headline(comparison: Comparison) -> str:
+    """What the demo found, in a sentence, from the figures of this run."""
+    others = {"fifo": "dynamic batching (fifo)", "fifo + limit": "fifo with the best queue limit"}
+    found = {words: comparison.times_as_many("slack", name) for name, words in others.items()}
+    parts = [f"{times} requests as {words}" for words, times in found.items() if times is not None]
+    if not parts:
+        return "Too few requests were answered on time to compare the policies."
+    return f"slack answered on time {', and '.join(parts)}."
 
 
 def notes(result: DemoResult) -> list[str]:
@@ -72,7 +83,9 @@ def _worst_lateness(result: DemoResult) -> float:
 
 
 def show(result: DemoResult, out: Console) -> None:
-    """The tables and the notes."""
+    """The headline, the tables and the notes."""
+    out.print()
+    out.print(Text(headline(result.comparison), style="bold"))
     out.print()
     out.print(render_comparison(result.comparison))
     out.print(rich_table(_outcomes(result)))
@@ -86,6 +99,7 @@ def write_json(result: DemoResult, folder: Path) -> Path:
     document = {
         **result.comparison.to_dict(),
         "kind": "demo",
+        "headline": headline(result.comparison),
         "notes": notes(result),
         "models": [asdict(model) for model in result.traffic.measured],
         "limits": [
@@ -102,7 +116,9 @@ def write_json(result: DemoResult, folder: Path) -> Path:
 def write_page(result: DemoResult, folder: Path) -> Path:
     """The same as a page. Raises OSError, ReportError."""
     path = folder / HTML_NAME
-    path.write_text(comparison_page(result.comparison, notes=notes(result)), encoding="utf-8")
+    found = result.comparison
+    text = comparison_page(found, notes(result), headline=headline(found))
+    path.write_text(text, encoding="utf-8")
     return path
 
 
