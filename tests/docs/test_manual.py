@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import re
-import shlex
 import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 
@@ -102,14 +103,33 @@ def test_every_core_dependency_earns_its_place():
 def test_the_commands_of_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     commands = [
-        *blocks(ROOT / "README.md", "sh")[0].splitlines(),
         *re.findall(r"`(make [a-z]+)`", (ROOT / "README.md").read_text()),
         *re.findall(r"`(make [a-z]+)`", (ROOT / "CONTRIBUTING.md").read_text()),
     ]
-    targets = {shlex.split(command, comments=True)[1] for command in commands}
+    text = "".join(blocks(ROOT / "README.md", "sh"))
+    assert set(re.findall(r"(?:^|&& )slacktide ([a-z]+)", text, re.MULTILINE)) <= set(NAMES)
+    targets = {command.split()[1] for command in commands}
     assert {"demo", "serve", "setup", "check", "test", "bench"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_live_resize_says_where_a_second_core_gains_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    spec = importlib.util.spec_from_file_location("live", ROOT / "examples" / "live_resize.py")
+    assert spec is not None
+    assert spec.loader is not None
+    live = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "live", live)  # its dataclasses look themselves up there
+    spec.loader.exec_module(live)
+    assert live.without_gain(live.Scene(0.6, 0.08, 5.0, one_core=0.1, two_cores=0.06)) == ""
+    alike = live.Scene(0.6, 0.1, 5.0, one_core=0.1, two_cores=0.098)
+    monkeypatch.setattr(live, "prepare", lambda folder: alike)
+    monkeypatch.setattr(live.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(sys, "argv", ["live_resize.py"])
+    assert live.main() == 2
+    assert "A second core makes the model hardly faster" in capsys.readouterr().err
 
 
 def test_users_are_not_given_what_developers_need(tmp_path: Path):

@@ -84,6 +84,9 @@ def test_comparisons_come_back_whole(report: Build, records: Callable[..., Any])
         ({"1x": (15, 30)}, "0.5 times as many"),
         ({"1x": (12, 0)}, "at least 1.2 times as many"),  # not divided by nothing
         ({"1x": (90, 30), "2x": (25, 1)}, "at least 2.5 times as many"),
+        ({"1x": (60, 30), "2x": (390, 3)}, "2.0 to 39 or more times as many"),
+        ({"1x": (60, 30), "2x": (300, 30), "3x": (50, 3)}, "2.0 to 10 or more times as many"),
+        ({"1x": (200, 100), "2x": (20, 9)}, "2.0 or more times as many"),
         ({"1x": (0, 40)}, "0.0 times as many"),
         ({"1x": (90, 30), "2x": (9, 9)}, "3.0 times as many"),  # too few to tell anything
         ({"1x": (9, 0)}, None),

@@ -76,22 +76,23 @@ class Comparison:
         `2.5 to 10 times as many`.
 
         Where `other` answered fewer than `FEWEST`, it is taken to have answered that many, and the
-        text says `at least`. A load where neither answered that many, or that only one of them was
-        run under, does not count; None if no load does.
+        text says `at least` or `or more`. A load where neither answered that many, or that only one
+        of them was run under, does not count; None if no load does.
         """
-        times, bounded = [], False
+        times: list[tuple[float, bool]] = []
         for load in self.loads:
             reports = self.get(policy, load), self.get(other, load)
             ours, theirs = (0 if one is None else one.total.on_time for one in reports)
             if None not in reports and max(ours, theirs) >= FEWEST:
-                times.append(ours / max(theirs, FEWEST))
-                bounded |= theirs < FEWEST
+                times.append((ours / max(theirs, FEWEST), theirs < FEWEST))
         if not times:
             return None
-        least, most = (f"{one:.{0 if one >= 9.95 else 1}f}" for one in (min(times), max(times)))
-        if bounded:
+        ends = min(times)[0], max(times)[0]
+        least, most = (f"{one:.{0 if one >= 9.95 else 1}f}" for one in ends)
+        if min(times)[1]:
             return f"at least {least} times as many"
-        return f"{least} times as many" if least == most else f"{least} to {most} times as many"
+        more = " or more" if any(bounded for _, bounded in times) else ""
+        return f"{least}{f' to {most}' if least != most else ''}{more} times as many"
 
     def __iter__(self) -> Iterator[ComparedRun]:
         return iter(self.entries)
