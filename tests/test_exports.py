@@ -48,8 +48,8 @@ EXPORTS = {
     "slacktide.profiles": """
         ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassedTimes
         CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
-        PointTime RunClasses SplitLogLogistic TimeDistribution batch_sizes
-        classes_of_samples covering fit_latency session_sizes
+        PointTime RunClasses ShapedTimes SizeLaw SizeTime SplitLogLogistic
+        TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError PoolOpened Record RecordedLine RecordedPools

@@ -191,7 +191,7 @@ def test_other_lengths_are_measured_beside_the_table() -> None:
     found = run(executor, PADDED, cores=[(0,), (1, 2)])
     assert found.record.shapes == {"x": (3, 8)}
     assert found.record.table.p50_s[0] == pytest.approx((0.008, 0.004))
-    times = {(one.rows, one.cores, one.length): one.seconds for one in found.record.lengths}
+    times = {(one.rows, one.cores, one.size): one.seconds for one in found.record.sizes}
     assert times == pytest.approx(
         {
             (rows, cores, length): 0.008 * rows * length / cores
@@ -200,19 +200,19 @@ def test_other_lengths_are_measured_beside_the_table() -> None:
             for length in (0.5, 4.0)
         }
     )
-    assert found.record.lengths == found.record.lengths
+    assert found.record.sizes == found.record.sizes
 
 
 def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
     executor = ScriptedExecutor(lambda rows, cores: 0.001 * rows, per_length=True)
     found = run(executor, PADDED, budget_s=1.1)
     # 8 rows of length 32 take 256 ms, four times: more than half the budget.
-    assert {(one.rows, one.length) for one in found.record.lengths} == {
+    assert {(one.rows, one.size) for one in found.record.sizes} == {
         (1, 0.5),
         (8, 0.5),
         (1, 4.0),
     }
-    assert len(run(executor, PADDED, budget_s=1.1, thorough=True).record.lengths) == 4
+    assert len(run(executor, PADDED, budget_s=1.1, thorough=True).record.sizes) == 4
 
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:

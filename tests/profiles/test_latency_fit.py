@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.profiles import LatencyTable, fit_latency
-from slacktide.profiles.latency_fit import LengthTime, latency_on
+from slacktide.profiles.latency_fit import SizeTime, latency_on
 
 
 def test_a_linear_profile_is_found_again(resnet: LatencyTable) -> None:
@@ -50,7 +50,7 @@ def test_more_cores_are_never_slower(table: LatencyTable) -> None:
 def test_times_at_other_lengths_are_fitted_too() -> None:
     """One batch size cannot tell c0 from c1; other lengths can."""
     table = LatencyTable.from_grid((1,), (1,), [[0.5]], [[0.6]])
-    others = [LengthTime(1, 1, 0.5, 0.35), LengthTime(1, 1, 4.0, 1.4), LengthTime(1, 2, 9.0, 0.1)]
+    others = [SizeTime(1, 1, 0.5, 0.35), SizeTime(1, 1, 4.0, 1.4), SizeTime(1, 2, 9.0, 0.1)]
     fit = fit_latency(table, 1, others)
     assert (fit.latency.c0, fit.latency.c1) == pytest.approx((0.2, 0.3))
     assert fit.error == pytest.approx(0.0, abs=1e-9)
@@ -69,7 +69,7 @@ def test_core_counts_that_were_not_measured_lie_between_their_neighbours() -> No
 
 
 def test_what_was_fitted_on_measured_cores_says_the_same_of_others(resnet: LatencyTable) -> None:
-    others = [LengthTime(1, 1, 4.0, 0.040), LengthTime(1, 2, 4.0, 0.018)]
+    others = [SizeTime(1, 1, 4.0, 0.040), SizeTime(1, 2, 4.0, 0.018)]
     measured = {count: fit_latency(resnet, count, others).latency for count in (1, 2)}
     for cores in (1, 2, 3, 4, 9):
         assert latency_on(measured, resnet, cores) == fit_latency(resnet, cores, others).latency

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from slacktide.profiles import LatencyTable, ProfileError, ProfileRecord
-from slacktide.profiles.latency_fit import LengthTime
+from slacktide.profiles.latency_fit import SizeTime
+
+SIZE = {"rows": 1, "cores": 1, "size": 2.0, "p50_s": 1.0, "signature": []}
 
 
 @pytest.fixture
@@ -24,11 +26,21 @@ def record(resnet: LatencyTable) -> ProfileRecord:
 
 @pytest.mark.parametrize("hardware", [None, {"cpu": "Some CPU"}])
 def test_survives_a_file(record: ProfileRecord, hardware: dict[str, str] | None) -> None:
-    lengths = (LengthTime(8, 2, 0.25, 1e-3), LengthTime(1, 1, 4.0, 0.5))
+    sizes = (SizeTime(8, 2, 0.25, 1e-3, ((3, 8), ())), SizeTime(1, 1, 4.0, 0.5))
     record = dataclasses.replace(
-        record, hardware=hardware, skipped=(64,), device="cuda:1", lengths=lengths, threads=(1, 2)
+        record, hardware=hardware, skipped=(64,), device="cuda:1", sizes=sizes, threads=(1, 2)
     )
     assert ProfileRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
+
+
+def test_lengths_of_the_schema_before_are_read(record: ProfileRecord) -> None:
+    data = record.to_dict() | {"schema": 3}
+    del data["sizes"]
+    data["lengths"] = [{"rows": 8, "cores": 2, "length": 0.25, "p50_s": 1e-3}]
+    assert ProfileRecord.from_dict(data).sizes == (SizeTime(8, 2, 0.25, 1e-3),)
+    data["lengths"] = [{"rows": 8, "cores": 2, "length": 0.25, "seconds": 1e-3}]
+    with pytest.raises(ProfileError, match=re.escape("lengths[0]: missing p50_s")):
+        ProfileRecord.from_dict(data)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +93,7 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": 9}, "schema: this version reads 3"),
+        ({"schema": 9}, "schema: this version reads 4"),
         ({"device": 3}, "device: expected a string"),
         ({"hardware": {"cpu": 1}}, "hardware.cpu: expected a string"),
         ({"hardware": []}, "hardware: expected an object"),
@@ -89,14 +101,16 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
         ({"shapes": {"x": [1.5]}}, "shapes.x[0]: expected a whole number"),
         ({"skipped": "no"}, "skipped: expected a list"),
         (
-            {"lengths": [{"rows": 1, "cores": 1, "length": 10**400, "p50_s": 1.0}]},
-            "lengths[0].length: expected a finite number",
+            {"sizes": [SIZE | {"size": 10**400}]},
+            "sizes[0].size: expected a finite number",
         ),
-        ({"lengths": [{"rows": 1}]}, "lengths[0]: missing cores, length, p50_s"),
+        ({"sizes": [{"rows": 1}]}, "sizes[0]: missing cores, size, p50_s, signature"),
         (
-            {"lengths": [{"rows": 1, "cores": 1, "length": 0.0, "p50_s": 1.0}]},
-            "lengths[0]: expected numbers above 0",
+            {"sizes": [SIZE | {"size": 0.0}]},
+            "sizes[0]: expected numbers above 0",
         ),
+        ({"sizes": [SIZE | {"signature": [[-1]]}]}, "sizes[0].signature: expected lists of whole"),
+        ({"sizes": [SIZE | {"signature": [[1] * 64]}]}, "sizes[0].signature: expected 64 axes"),
         ({"table": {}}, "table: missing schema"),
         ({"extra": 1}, "profile: unknown extra"),
     ],

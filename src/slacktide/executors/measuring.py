@@ -43,7 +43,7 @@ from slacktide.profiles import (
     batch_sizes,
     session_sizes,
 )
-from slacktide.profiles.latency_fit import LengthTime
+from slacktide.profiles.latency_fit import SizeTime
 
 FEWEST = 3
 """Samples of every point, even over the budget."""
@@ -101,7 +101,7 @@ async def measure(
     begin = clock()
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
-    lengths: list[LengthTime] = []
+    lengths: list[SizeTime] = []
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
@@ -258,7 +258,7 @@ async def measure_lengths(
     *,
     most_s: float,
     seed: int,
-) -> list[LengthTime]:
+) -> list[SizeTime]:
     """Times at the lengths that the model declares: what its padding costs.
 
     One row and the largest batch are timed at each, `FEWEST` times after a run that does not count:
@@ -288,6 +288,6 @@ async def measure_lengths(
                 raise MeasuringError(
                     f"a batch of {rows} of length {length} fails: {error}"
                 ) from None
-            point = LengthTime(rows, replica.cores, length / own, statistics.median(times))
+            point = SizeTime(rows, replica.cores, length / own, statistics.median(times))
             found.append(point)
     return found

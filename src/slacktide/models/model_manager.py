@@ -262,7 +262,7 @@ class ModelManager:
         record = known.record
         times = ClassedTimes(
             record.table,
-            latency=lambda cores: fit_latency(record.table, cores, record.lengths).latency,
+            latency=lambda cores: fit_latency(record.table, cores, record.sizes).latency,
         )
         version.add_pool(source, times, cores=len(core_sets[0]) or 1)
         return version

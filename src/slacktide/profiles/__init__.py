@@ -8,6 +8,7 @@ from slacktide.profiles.batch_times import CorrectedTimes as CorrectedTimes
 from slacktide.profiles.classed_times import ClassedTimes as ClassedTimes
 from slacktide.profiles.distribution import POINTS as POINTS
 from slacktide.profiles.fixed_times import FixedTimes as FixedTimes
+from slacktide.profiles.latency_fit import SizeTime as SizeTime
 from slacktide.profiles.latency_fit import fit_latency as fit_latency
 from slacktide.profiles.latency_table import ENOUGH_SAMPLES as ENOUGH_SAMPLES
 from slacktide.profiles.latency_table import LatencyTable as LatencyTable
@@ -21,6 +22,8 @@ from slacktide.profiles.record import session_sizes as session_sizes
 from slacktide.profiles.run_classes import NO_HINT as NO_HINT
 from slacktide.profiles.run_classes import BatchLatency as BatchLatency
 from slacktide.profiles.run_classes import RunClasses as RunClasses
+from slacktide.profiles.shaped_times import ShapedTimes as ShapedTimes
+from slacktide.profiles.size_law import SizeLaw as SizeLaw
 from slacktide.profiles.surface import batch_sizes as batch_sizes
 from slacktide.profiles.time_distribution import PointTime as PointTime
 from slacktide.profiles.time_distribution import SplitLogLogistic as SplitLogLogistic

@@ -51,6 +51,10 @@ _SETS = [list(some) for size in (1, 2, 3, 4) for some in itertools.combinations(
 """Sets of coefficients (by column: γ, ε, δ, η) that may be above zero, the first of equals wins:
 few before many; where points have one core count, cores do not help; where they have one batch
 size, each row costs as much as another."""
+_SETS_OF_THREE = [
+    list(some) for size in (1, 2, 3) for some in itertools.combinations((1, 2, 0), size)
+]
+"""The same of 1, s and s² (size_law.py): in proportion to the size where points do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,20 +244,21 @@ def _still(before: _Floats, now: _Floats) -> bool:
 
 
 def non_negative(rows: _Floats, target: _Floats) -> _Floats:
-    """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4), `target` (n,).
+    """x ≥ 0 with the least |rows @ x − target|², exactly. `rows` (n, 4) or (n, 3), `target` (n,).
 
     The best of the unbounded solutions for each set of coefficients, among those without a
     negative one: that of the true set is among them, and none can be better than the optimum.
     """
+    count = rows.shape[1]
     scale = np.linalg.norm(rows, axis=0)
     r = np.asarray(np.linalg.qr(np.column_stack([rows / scale, target]), mode="r"))
-    reduced, wanted = r[:, :4], r[:, 4]
+    reduced, wanted = r[:, :count], r[:, count]
     x, _, rank, _ = np.linalg.lstsq(reduced, wanted)
-    if rank == 4 and x.min() >= 0.0:
+    if rank == count and x.min() >= 0.0:
         return np.asarray(x / scale)
-    best, least = np.zeros(4), float(wanted @ wanted)
+    best, least = np.zeros(count), float(wanted @ wanted)
     tie = _TIE * least
-    for columns in _SETS:
+    for columns in _SETS if count == 4 else _SETS_OF_THREE:
         some = reduced[:, columns]
         x = np.linalg.lstsq(some, wanted)[0]
         if x.min() < 0.0:
@@ -261,6 +266,6 @@ def non_negative(rows: _Floats, target: _Floats) -> _Floats:
         gap = some @ x - wanted
         cost = float(gap @ gap)
         if cost < least - tie:
-            best, least = np.zeros(4), cost
+            best, least = np.zeros(count), cost
             best[columns] = x
     return np.asarray(best / scale)

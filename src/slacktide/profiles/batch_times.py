@@ -126,7 +126,18 @@ class CorrectedTimes:
         if abs(self._correction.overall - self._overall) > 2.0 * NOTICEABLE:
             self._publish()
 
+    def shift(self, by: float) -> None:
+        """Move all predictions by the log factor `by`, and publish that; 0 does nothing."""
+        if by != 0.0:
+            self._correction.discount(-by)
+            self._publish()
+
     # For people, logs and metrics
+
+    @property
+    def overall(self) -> float:
+        """Log of `drift`."""
+        return self._correction.overall
 
     @property
     def batches(self) -> int:

@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from slacktide.domain import Signature
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.run_classes import BatchLatency
 from slacktide.profiles.surface import between, core_share
@@ -23,14 +24,17 @@ LEAST_PART = 1e-3
 """c1 is at least this part of the time of one row: a length must cost something."""
 
 
-class LengthTime(NamedTuple):
-    """Median time of a batch whose members are of another length than those of the table."""
+class SizeTime(NamedTuple):
+    """Median time of a batch whose rows are of another size than those of the table."""
 
     rows: int
     cores: int
-    length: float
-    """As a multiple of the length in the table."""
+    size: float
+    """As a multiple of the size in the table: of its length where axes are padded, else of its
+    elements (size_law.py)."""
     seconds: float
+    signature: Signature = ()
+    """Shapes of the inputs; none where axes are padded."""
 
 
 class LatencyFit(NamedTuple):
@@ -41,7 +45,7 @@ class LatencyFit(NamedTuple):
     """Root mean square of (fitted − measured) / measured, over the measured batch sizes."""
 
 
-def fit_latency(table: LatencyTable, cores: int, others: Sequence[LengthTime] = ()) -> LatencyFit:
+def fit_latency(table: LatencyTable, cores: int, others: Sequence[SizeTime] = ()) -> LatencyFit:
     """c0 ≥ 0 and c1 > 0 of the table's medians on `cores` cores, both falling with the cores.
 
     `others` are times at other lengths. With one measured point all of its time is taken to grow
@@ -88,11 +92,11 @@ def latency_on(
     return BatchLatency(base.c0 * factor, base.c1 * factor, base.sizes)
 
 
-def _fit(table: LatencyTable, cores: int, others: Sequence[LengthTime]) -> tuple[float, float]:
+def _fit(table: LatencyTable, cores: int, others: Sequence[SizeTime]) -> tuple[float, float]:
     """(c0, c1) of one column: min Σ (c0 / t + c1 · x / t − 1)² over points (x = k · length, t),
     both within their bounds."""
     points = [(float(size), table.expected(size, cores)) for size in table.batches]
-    points += [(one.rows * one.length, one.seconds) for one in others if one.cores == cores]
+    points += [(one.rows * one.size, one.seconds) for one in others if one.cores == cores]
     x, t = points[0]
     least = LEAST_PART * t / x
     if len(points) == 1:

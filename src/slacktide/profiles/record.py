@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from slacktide.domain import Signature
 from slacktide.profiles import reading
-from slacktide.profiles.latency_fit import LengthTime
+from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
 
-SCHEMA = 3
-_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "lengths", "threads", "table")
+SCHEMA = 4
+LENGTHS_SCHEMA = 3
+"""Read as well: of other sizes it knows padded lengths only."""
+_KEYS = ("schema", "device", "hardware", "shapes", "skipped", "sizes", "threads", "table")
+_SIZE_KEYS = ("rows", "cores", "size", "p50_s", "signature")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
+MOST_AXES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,9 @@ class ProfileRecord:
     """What the machine's fingerprint was made of, for people; None for a stated table."""
     skipped: tuple[int, ...] = ()
     """Batch sizes that were too slow to measure or failed; the table extrapolates over them."""
-    lengths: tuple[LengthTime, ...] = ()
-    """Times at other lengths than that of `shapes`, where the model has padded axes."""
+    sizes: tuple[SizeTime, ...] = ()
+    """Times at other sizes than that of `shapes`: of other shapes, or of other lengths where the
+    model has padded axes."""
     threads: tuple[int, ...] = ()
     """Thread counts of the sessions that the replica was to have (`session_sizes`); none for a
     stated table, which is taken to hold for any."""
@@ -79,7 +86,7 @@ class ProfileRecord:
             "hardware": None if self.hardware is None else dict(self.hardware),
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "skipped": list(self.skipped),
-            "lengths": [dict(zip(_LENGTH_KEYS, one, strict=True)) for one in self.lengths],
+            "sizes": plain_sizes(self.sizes),
             "threads": list(self.threads),
             "table": self.table.to_dict(),
         }
@@ -87,8 +94,11 @@ class ProfileRecord:
     @classmethod
     def from_dict(cls, data: object) -> ProfileRecord:
         """Raises ProfileError, naming the field, for anything `to_dict` would not have made."""
-        fields = reading.mapping(data, "profile", _KEYS)
-        reading.schema(fields["schema"], SCHEMA, "schema")
+        old = isinstance(data, Mapping) and data.get("schema") == LENGTHS_SCHEMA
+        keys = tuple("lengths" if old and key == "sizes" else key for key in _KEYS)
+        fields = reading.mapping(data, "profile", keys)
+        reading.schema(fields["schema"], LENGTHS_SCHEMA if old else SCHEMA, "schema")
+        name, keys = ("lengths", _LENGTH_KEYS) if old else ("sizes", _SIZE_KEYS)
         hardware = fields["hardware"]
         return cls(
             table=LatencyTable.from_dict(fields["table"]),
@@ -98,18 +108,44 @@ class ProfileRecord:
             if hardware is None
             else reading.entries(hardware, "hardware", reading.text),
             skipped=reading.whole_numbers(fields["skipped"], "skipped"),
-            lengths=reading.items(fields["lengths"], "lengths", _length_time),
+            sizes=read_sizes(fields[name], name, keys),
             threads=reading.whole_numbers(fields["threads"], "threads"),
         )
 
 
-def _length_time(value: object, name: str) -> LengthTime:
-    fields = reading.mapping(value, name, _LENGTH_KEYS)
-    rows, cores = (reading.whole_number(fields[key], f"{name}.{key}") for key in _LENGTH_KEYS[:2])
-    length, seconds = (reading.number(fields[key], f"{name}.{key}") for key in _LENGTH_KEYS[2:])
-    if rows < 1 or cores < 1 or length <= 0.0 or seconds <= 0.0:
+def plain_sizes(sizes: Sequence[SizeTime]) -> list[dict[str, object]]:
+    """JSON-ready."""
+    return [
+        dict(zip(_SIZE_KEYS, (*one[:4], [list(shape) for shape in one[4]]), strict=True))
+        for one in sizes
+    ]
+
+
+def read_sizes(
+    value: object, name: str, keys: tuple[str, ...] = _SIZE_KEYS
+) -> tuple[SizeTime, ...]:
+    """What `plain_sizes` made. Raises ProfileError, naming the field."""
+    return reading.items(value, name, partial(_size_time, keys))
+
+
+def _size_time(keys: tuple[str, ...], value: object, name: str) -> SizeTime:
+    fields = reading.mapping(value, name, keys)
+    rows, cores = (reading.whole_number(fields[key], f"{name}.{key}") for key in keys[:2])
+    size, seconds = (reading.number(fields[key], f"{name}.{key}") for key in keys[2:4])
+    if rows < 1 or cores < 1 or size <= 0.0 or seconds <= 0.0:
         raise ProfileError(f"{name}: expected numbers above 0")
-    return LengthTime(rows, cores, length, seconds)
+    signature = read_signature(fields.get("signature", []), f"{name}.signature")
+    return SizeTime(rows, cores, size, seconds, signature)
+
+
+def read_signature(value: object, name: str) -> Signature:
+    """The shapes of a row's inputs, from lists of whole numbers. Raises ProfileError."""
+    shapes = reading.rows(value, name, reading.whole_number)
+    if sum(1 + len(shape) for shape in shapes) > MOST_AXES:
+        raise ProfileError(f"{name}: expected {MOST_AXES} axes at most")
+    if any(count < 0 for shape in shapes for count in shape):
+        raise ProfileError(f"{name}: expected lists of whole numbers from 0")
+    return shapes
 
 
 def session_sizes(least: int, most: int) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from slacktide.profiles.reading import ProfileError
 _LN_99 = math.log(99.0)
 _NEVER = -700.0
 """e^700 is near the largest float; a level this far down is 0."""
+_CLOSE = 1e-9
 
 
 def position(level: float) -> float:
@@ -123,3 +124,41 @@ class SplitLogLogistic:
             h = 1.0 + (distance - self._middle) / self.tail
         odds = h * _LN_99
         return 1.0 / (1.0 + math.exp(-odds)) if odds > _NEVER else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MixedTime:
+    """The time of a batch of one of several kinds; seconds."""
+
+    parts: tuple[TimeDistribution, ...]
+    """At least one."""
+    weights: tuple[float, ...]
+    """How often each kind comes, in any unit; above 0."""
+
+    @property
+    def expected(self) -> float:
+        """Mean of what is expected of the kinds."""
+        times = zip(self.weights, self.parts, strict=True)
+        return sum(weight * part.expected for weight, part in times) / sum(self.weights)
+
+    @property
+    def p99(self) -> float:
+        return max(self.quantile(0.99), self.expected)
+
+    def quantile(self, level: float) -> float:
+        """By bisection: between the least and the largest of the kinds."""
+        times = [part.quantile(level) for part in self.parts]
+        low, high = min(times), max(times)
+        while high < math.inf and high - low > _CLOSE * high:
+            middle = 0.5 * (low + high)
+            if self.on_time(middle) < level:
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def on_time(self, budget: float) -> float:
+        """P(time ≤ `budget`)."""
+        chances = zip(self.weights, self.parts, strict=True)
+        chance = sum(weight * part.on_time(budget) for weight, part in chances)
+        return chance / sum(self.weights)

@@ -24,21 +24,36 @@ from slacktide.profiles import (
     CorrectedTimes,
     LatencyTable,
     ProfileError,
+    ShapedTimes,
 )
 from slacktide.profiles.latency_fit import latency_on
+from slacktide.profiles.record import plain_sizes, read_signature, read_sizes
 from slacktide.recording.layout import LayoutError, RecordingError
 from slacktide.recording.reading import RecordedLine, Recording
 from slacktide.recording.records import Call, Plain, PoolOpened, plain_commands
 
-Predictions = CorrectedTimes | ClassedTimes
+Predictions = CorrectedTimes | ClassedTimes | ShapedTimes
 """What a pool that is recorded may predict with."""
 
 
 def export_times(times: Predictions) -> dict[str, Any]:
     """Ready for JSON: the profile, and what has been learnt since it was taken.
 
-    `latency` and `lengths` are null where requests are never distinguished.
+    `latency` and `lengths` are null where requests are never distinguished, `shapes` unless they
+    are by shape.
     """
+    if isinstance(times, ShapedTimes):
+        return {
+            "table": times.table.to_dict(),
+            "correction": None,
+            "latency": None,
+            "lengths": None,
+            "shapes": {
+                "reference": [list(shape) for shape in times.reference],
+                "sizes": plain_sizes(times.sizes),
+                "learnt": times.export(),
+            },
+        }
     if isinstance(times, CorrectedTimes):
         point, latency, lengths = times, None, None
     else:
@@ -58,6 +73,13 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
     try:
         table = LatencyTable.from_dict(data.get("table"))
         times: Predictions
+        shapes = data.get("shapes")
+        if shapes is not None:
+            reference = read_signature(shapes["reference"], "shapes.reference")
+            sizes = read_sizes(shapes["sizes"], "shapes.sizes")
+            shaped = ShapedTimes(table, reference, sizes)
+            shaped.load(shapes["learnt"])
+            return shaped
         if data.get("lengths") is None:
             times = point = CorrectedTimes(table)
         else:

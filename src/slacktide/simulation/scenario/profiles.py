@@ -75,7 +75,7 @@ class TableProfile:
         """What policies know."""
         record = self.record
         return ClassedTimes(
-            record.table, latency=lambda cores: fit_latency(record.table, cores, record.lengths)[0]
+            record.table, latency=lambda cores: fit_latency(record.table, cores, record.sizes)[0]
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
@@ -145,7 +145,7 @@ def by_length(
     """What a measured profile says of requests of other lengths than `profiled_length`, which it
     was measured with: c0 and c1 fitted to it."""
     record = measured.record
-    fitted = fit_latency(record.table, cores, record.lengths).latency
+    fitted = fit_latency(record.table, cores, record.sizes).latency
     latency = BatchLatency(fitted.c0, fitted.c1 / profiled_length)
     return PaddedProfile(latency, measured.largest, learned, record.table)
 

@@ -1,0 +1,130 @@
+"""`SizeLaw`: the work of a row by its size, where the inputs of a model are not all of one shape.
+
+*Size* is the number of elements of a row, over all inputs, relative to that of the row as profiled;
+*work* is what a row costs, in rows as profiled. Both are 1 there. The law is
+
+    L(s) = (a + b · s + d · s²) · left(s)          a, b, d ≥ 0
+
+a, b and d are the least squares of relative errors, solved exactly (amdahl.py); a covers what does
+not depend on the size, d what is quadratic in it (attention). `left` is what they leave: at a known
+size known ÷ fitted, straight between two neighbours in logarithms of both, beyond the ends as at
+the end. So what was measured stands as it is, and the fit says how work goes on from there. Between
+two known sizes no work is below the smaller or above the larger of theirs, and it rises or falls
+throughout as they do.
+
+Few known sizes close together say little of what is far away: two more points, `REACH` times beyond
+either end and in proportion to the size, take part in the fit with a small weight.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from slacktide.domain import Signature
+from slacktide.profiles.amdahl import non_negative
+from slacktide.profiles.reading import ProfileError
+
+ENOUGH_SIZES = 3
+"""Known sizes from which on there is a law."""
+REACH = 4.0
+"""Work is judged by the law up to so many times the largest known size, and down to the smallest
+divided by it."""
+_PRIOR = 0.03
+"""Weight of the points in proportion: a known size counts as much as a thousand of them."""
+_SAME = 1e-6
+
+
+def elements(signature: Signature) -> int:
+    """Elements of one row over all inputs, at least 1."""
+    return max(1, sum(math.prod(shape) for shape in signature))
+
+
+class SizeWork(NamedTuple):
+    """The work of a row of a known size."""
+
+    size: float
+    work: float
+    weight: float = 1.0
+    """How sure it is, against the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLaw:
+    """Work by size, both above 0. Made by `fit`."""
+
+    coefficients: tuple[float, float, float]
+    """a, b and d."""
+    sizes: tuple[float, ...]
+    """Known sizes, ascending."""
+    works: tuple[float, ...]
+    """Known work of each."""
+
+    @classmethod
+    def fit(cls, known: Sequence[SizeWork]) -> SizeLaw | None:
+        """The law of `known`; None with fewer than `ENOUGH_SIZES` different sizes.
+
+        Sizes that are equal count as one, of the mean logarithm of their work. Raises ProfileError
+        unless all numbers are above 0 and finite.
+        """
+        merged: list[list[SizeWork]] = []
+        for one in sorted(known):
+            if not all(0.0 < value < math.inf for value in one):
+                raise ProfileError(f"sizes: expected numbers above 0, got {one}")
+            if merged and one.size <= merged[-1][0].size * (1.0 + _SAME):
+                merged[-1].append(one)
+            else:
+                merged.append([one])
+        if len(merged) < ENOUGH_SIZES:
+            return None
+        weights = [sum(one.weight for one in same) for same in merged]
+        sizes = [same[0].size for same in merged]
+        works = [
+            math.exp(sum(one.weight * math.log(one.work) for one in same) / weight)
+            for same, weight in zip(merged, weights, strict=True)
+        ]
+        roots = [math.sqrt(weight / max(weights)) for weight in weights]
+        ends = (1.0 / REACH, sizes[0], works[0]), (REACH, sizes[-1], works[-1])
+        x = np.array([*sizes, *(beyond * size for beyond, size, _ in ends)])
+        y = np.array([*works, *(beyond * work for beyond, _, work in ends)])
+        root = np.array([*roots, _PRIOR, _PRIOR])
+        scale = float(np.exp(np.log(x).mean()))  # so that no power of a size is out of range
+        terms = np.stack([np.ones_like(x), x / scale, (x / scale) ** 2], axis=1)
+        a, b, d = non_negative(terms * (root / y)[:, None], root).tolist()
+        return cls((a, b / scale, d / scale**2), tuple(sizes), tuple(works))
+
+    def work(self, size: float) -> float:
+        """Work of a row of `size` > 0; above 0. Below the reach it is what it is at its end."""
+        sizes, works = self.sizes, self.works
+        size = max(size, sizes[0] / REACH)
+        after = bisect_left(sizes, size)
+        if after == len(sizes) or after == 0:
+            end = min(after, len(sizes) - 1)
+            return works[end] * self._fitted(size) / self._fitted(sizes[end])
+        if sizes[after] == size:
+            return works[after]
+        low, high = sizes[after - 1], sizes[after]
+        share = math.log(size / low) / math.log(high / low)
+        left = (1.0 - share) * math.log(works[after - 1] / self._fitted(low))
+        left += share * math.log(works[after] / self._fitted(high))
+        least, most = sorted((works[after - 1], works[after]))
+        return min(max(self._fitted(size) * math.exp(left), least), most)
+
+    def reaches(self, size: float) -> bool:
+        """Whether `size` is near enough to the known ones to be judged by them."""
+        return self.sizes[0] / REACH <= size <= self.sizes[-1] * REACH
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """(fitted − known) / known at each known size, without `left`."""
+        pairs = zip(self.sizes, self.works, strict=True)
+        return tuple(self._fitted(size) / work - 1.0 for size, work in pairs)
+
+    def _fitted(self, size: float) -> float:
+        a, b, d = self.coefficients
+        return a + (b + d * size) * size
