@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from slacktide.domain import (
     Request,
     Route,
     RunBatch,
+    Signature,
     StartReplica,
     StopReplica,
     Submitted,
@@ -43,6 +45,7 @@ from slacktide.engine import (
     WaitUntil,
     check_invariants,
 )
+from slacktide.engine.unmeasured import UnmeasuredRules
 from slacktide.profiles import PointTime
 
 
@@ -53,6 +56,8 @@ class FlatTimes:
         self.seconds = seconds
         self.divides = divides
         self.observed: list[tuple[float, int, int]] = []
+        self.measured: set[Signature] = set()
+        """Shapes that were observed."""
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
         return PointTime(self.seconds / cores if self.divides else self.seconds)
@@ -62,6 +67,7 @@ class FlatTimes:
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         self.observed.append((seconds, rows, cores))
+        self.measured |= {member.signature for member in members}
 
     def discount(self) -> None:
         """Certain of itself."""
@@ -165,6 +171,8 @@ class World:
         self.divides = False
         self.wait: float | None = None
         self.solo: SoloProfiling | None = None
+        self.unmeasured: dict[str, Any] | None = None
+        """What the rules for requests of unmeasured shapes state, by model; None: no rules."""
         self.engine = Engine(self._parts, settings)
         self.answers: dict[int, Outcome] = {}
         self.freed: list[int] = []
@@ -178,7 +186,12 @@ class World:
         self.schedulers[pool] = ListScheduler(max_batch, self.wait)
         self.views[pool] = view
         share = self.share.get(pool.model, 1.0)
-        return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo)
+        measured = self.times[pool].measured
+        stated = (self.unmeasured or {}).get(pool.model)
+        rules = None
+        if stated is not None:
+            rules = UnmeasuredRules(lambda request: request.signature in measured, **stated)
+        return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo, rules)
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:
         """Deliver events together, `after` seconds from now."""

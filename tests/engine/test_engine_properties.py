@@ -53,12 +53,15 @@ class EngineMachine(RuleBasedStateMachine):
     world_class: type  # set by the test from the fixture in conftest
     events = 0
     samples = False
+    unmeasured = None
+    shapes = 2
 
     def __init__(self):
         super().__init__()
         self.world = self.world_class()
         if self.samples:
             self.world.solo = SoloProfiling(lambda request: request.id % 3 > 0, 0.5)
+        self.world.unmeasured = self.unmeasured
         self.next_id = 0
         self.running = {}
         self.starting = {}
@@ -113,7 +116,8 @@ class EngineMachine(RuleBasedStateMachine):
             model=model,
             rows=rows,
             best_effort=best_effort,
-            signature=((signature,),),
+            signature=((1 + signature % self.shapes,),),
+            client=f"client {self.next_id % 2}",
         )
 
     @rule(
@@ -123,7 +127,7 @@ class EngineMachine(RuleBasedStateMachine):
                 st.sampled_from([*MODELS, "unknown"]),
                 st.integers(1, 5),
                 st.booleans(),
-                st.integers(1, 2),
+                st.integers(1, 12),
             ),
             min_size=1,
             max_size=4,
@@ -197,6 +201,14 @@ class EngineMachine(RuleBasedStateMachine):
             group.pop(id, None)
         self.send(ReplicaLost(id, "died", permanent))
 
+    @precondition(lambda self: self.unmeasured)
+    @rule(model=st.sampled_from(MODELS))
+    def shapes_are_forgotten(self, model):
+        """Those of the least use go; requests that wait for a batch were judged before."""
+        for pool, times in self.world.times.items():
+            if pool.model == model:
+                times.measured.clear()
+
     @rule()
     def memory_is_short(self):
         self.send(MemoryShort())
@@ -265,14 +277,28 @@ class EngineMachine(RuleBasedStateMachine):
         assert known == len(self.world.answers) == len(self.world.freed)
 
 
-@pytest.mark.parametrize("samples", [False, True])
-def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples):
-    machine = type(
-        "Machine", (EngineMachine,), {"world_class": make_world, "samples": samples, "events": 0}
-    )
+RULES = {"a": {"share": 0.2, "most": 4}, "b": {"refuse": True, "share": 0.0}}
+"""Of requests whose shape was never measured, by model."""
+
+
+@pytest.mark.parametrize(
+    ("samples", "unmeasured"),
+    [(False, None), (True, None), (False, RULES), (True, {"a": {"share": 1.0}})],
+    ids=["plain", "samples", "unmeasured", "unmeasured and samples"],
+)
+def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unmeasured):
+    given = {
+        "world_class": make_world,
+        "samples": samples,
+        "unmeasured": unmeasured,
+        "shapes": 2 if unmeasured is None else 6,
+        "events": 0,
+    }
+    machine = type("Machine", (EngineMachine,), given)
     case = machine.TestCase
+    plain = unmeasured is None and not samples
     case.settings = settings(
-        max_examples=60 if samples else 100, stateful_step_count=60, derandomize=True
+        max_examples=100 if plain else 60, stateful_step_count=60, derandomize=True
     )
     case().runTest()
     assert machine.events > 1000

@@ -63,6 +63,8 @@ class Reason(Enum):
     """The same input has crashed the model lately, twice."""
     CONNECTION_BLOCKED = ("connection_blocked", OutcomeKind.REJECTED)
     """Several inputs that came over this connection have."""
+    UNMEASURED = ("unmeasured", OutcomeKind.REJECTED)
+    """Its run time cannot be judged, and the model guarantees its p99."""
     UNAVAILABLE = ("unavailable", OutcomeKind.REJECTED)
     """The model is not loaded, still loading, or down."""
     BAD_INPUT = ("bad_input", OutcomeKind.REJECTED)

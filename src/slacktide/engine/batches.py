@@ -25,7 +25,8 @@ from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.recovery import Crash
 from slacktide.engine.requests import Requests
 from slacktide.engine.state import EngineState
-from slacktide.engine.worth import fair_shares, worth
+from slacktide.engine.unmeasured import UnmeasuredWork
+from slacktide.engine.worth import best_effort_value, fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
 """Seconds of lane time that do not count when models are compared."""
@@ -34,10 +35,13 @@ FAIRNESS_FLOOR = 0.01
 class Batches:
     """Handles RowsReleased, BatchFinished, BatchFailed and BatchAborted, and fills free lanes."""
 
-    def __init__(self, state: EngineState, requests: Requests, idle: IdleWork) -> None:
+    def __init__(
+        self, state: EngineState, requests: Requests, idle: IdleWork, unmeasured: UnmeasuredWork
+    ) -> None:
         self._state = state
         self._requests = requests
         self._idle = idle
+        self._unmeasured = unmeasured
         self._next_id = 0
 
     def dispatch(self, lane: Lane) -> None:
@@ -64,8 +68,11 @@ class Batches:
                 proposal = Proposal(members, members[0].rows)
             self._run(lane, placement, proposal)
         elif lane.wait_until == math.inf:
-            again = self._idle.next_on(lane)
-            if again is not None:
+            first = self._unmeasured.next_on(lane)
+            if first is not None:
+                placement, request = first
+                self._run(lane, placement, Proposal((request,), request.rows))
+            elif (again := self._idle.next_on(lane)) is not None:
                 placement, request = again
                 self._start(lane, placement, (request,), request.rows, solo=True)
 
@@ -87,6 +94,10 @@ class Batches:
         if pool.quarantine:  # alone, so that a poison request takes no other with it
             request = pool.quarantine[0]
             return Proposal((request,), request.rows)
+        if pool.unmeasured is not None:
+            first = self._unmeasured.offered_on(placement)
+            if first is not None:
+                return Proposal((first,), first.rows)
         if not len(pool.scheduler):
             return None
         replica = placement.replica
@@ -99,20 +110,29 @@ class Batches:
         return proposal if isinstance(proposal, Proposal | WaitUntil) else None
 
     def _worth(self, placement: Placement, proposal: Proposal) -> float:
-        pool = placement.pool
+        pool, now = placement.pool, self._state.now
+        if self._is_unmeasured(placement, proposal):
+            (request,) = proposal.members
+            if request.best_effort:
+                return best_effort_value(request, now=now)
+            return request.penalty
         return worth(
-            proposal.members,
-            proposal.rows,
-            pool.times,
-            cores=placement.lane.size,
-            now=self._state.now,
+            proposal.members, proposal.rows, pool.times, cores=placement.lane.size, now=now
         )
+
+    def _is_unmeasured(self, placement: Placement, proposal: Proposal) -> bool:
+        if placement.pool.unmeasured is None:
+            return False
+        first = self._state.ledger.entries[proposal.members[0].id]
+        return first.state is State.UNMEASURED
 
     def _run(self, lane: Lane, placement: Placement, proposal: Proposal) -> None:
         pool = placement.pool
         running = self._start(lane, placement, proposal.members, proposal.rows)
         if pool.quarantine:
             pool.quarantine.popleft()
+        elif self._is_unmeasured(placement, proposal):
+            self._unmeasured.started(running)
         else:
             pool.scheduler.take(running.batch)
         entries = self._state.ledger.entries
@@ -176,9 +196,12 @@ class Batches:
             if entry.state is State.RUNNING:
                 self._serve(entry, batch, Reason.ON_TIME)
         state.commands.append(FreeSlots(ids, state.cause))
+        if running.unmeasured:
+            self._unmeasured.release(placement.pool)
 
     def failed(self, event: BatchFailed) -> None:
-        batch = self.leave(event.batch).batch
+        running = self.leave(event.batch)
+        batch = running.batch
         # One bad member may have spoilt the batch for the others: it is judged only alone.
         retry = len(batch.members) > 1
         for entry in self._waiting(batch):
@@ -187,6 +210,8 @@ class Batches:
             else:
                 self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, event.detail)
         self._forget_all_but_quarantined(batch)
+        if running.unmeasured:
+            self._unmeasured.failed(running, event.detail)
 
     def aborted(self, event: BatchAborted) -> None:
         batch = self.leave(event.batch).batch
@@ -226,6 +251,8 @@ class Batches:
         else:
             placement.pool.see_cost(took, len(running.batch.members))
             placement.pool.scheduler.ended(running.batch, now=state.now)
+        if running.unmeasured:
+            self._unmeasured.left(running, took)
         state.mark(placement.lane)
         return running
 

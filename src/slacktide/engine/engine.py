@@ -12,7 +12,8 @@ one read of the sockets can share a batch.
 
 The parts, each with the events it handles: `requests`, `batches`, `replicas`, `resizing`,
 `deploying`; what they share is in `state`, which requests are known and how others ended in
-`ledger`. `idle_work` fills lanes that nothing else needs.
+`ledger`. `unmeasured` holds requests whose run time cannot be judged; `idle_work` fills lanes that
+nothing else needs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from slacktide.engine.resizing import LaneResizing
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.snapshot import Snapshot
 from slacktide.engine.state import EngineState
+from slacktide.engine.unmeasured import UnmeasuredWork
 
 
 class Engine:
@@ -63,9 +65,10 @@ class Engine:
         """The last that was put in force whole."""
         self.plan_done = True
         """False if an exception came in the middle of the last PlanChanged."""
-        self._requests = Requests(self.state)
+        unmeasured = UnmeasuredWork(self.state)
+        self._requests = Requests(self.state, unmeasured)
         self._idle = IdleWork(self.state)
-        self._batches = Batches(self.state, self._requests, self._idle)
+        self._batches = Batches(self.state, self._requests, self._idle, unmeasured)
         self._replicas = ReplicaLifecycle(self.state, self._batches, self._idle)
         self._resizing = LaneResizing(self.state)
         self._deploying = Deploying(
@@ -160,6 +163,8 @@ class Engine:
                 for request in pool.quarantine:
                     if not request.best_effort and request.deadline < at:
                         at = request.deadline
+            if pool.unmeasured is not None and pool.unmeasured.due < at:
+                at = pool.unmeasured.due
         for lane in self.state.lanes.values():
             running = lane.running
             if running is None:

@@ -79,22 +79,22 @@ class SoloProfiling:
             raise ValueError(f"share must be above 0 and at most 1, got {self.share}")
 
 
-class SoloRuns:
-    """What one pool holds, oldest first, and a token bucket of seconds for it."""
+class TimeShare:
+    """A token bucket of seconds: a share of the time of a pool's lanes, saved up for a while."""
 
-    __slots__ = ("_at", "_credit", "held", "isolated_at", "rules")
+    __slots__ = ("_at", "_credit", "_share")
 
-    def __init__(self, rules: SoloProfiling) -> None:
-        self.rules = rules
-        self.held: deque[Request] = deque()
-        self.isolated_at = -math.inf
-        """When a request was isolated last: what waited then has waited for it."""
-        self._credit = 0.0
+    def __init__(self, share: float, *, saved_s: float = 0.0) -> None:
+        """`saved_s`: seconds whose share is there from the start."""
+        self._share = share
+        self._credit = share * saved_s
         self._at = -math.inf
 
     def affordable_at(self, seconds: float, *, lanes: int, now: float) -> float:
-        """When a run of `seconds` will have been earned; `now` if it has."""
-        rate = self.rules.share * lanes
+        """When a run of `seconds` > 0 will have been earned; `now` if it has, inf if never."""
+        if not self._share:
+            return math.inf
+        rate = self._share * lanes
         if self._at > -math.inf:
             # One run must always be within reach, however long it is.
             most = max(rate * SAVED_S, seconds)
@@ -107,6 +107,19 @@ class SoloRuns:
     def pay(self, seconds: float) -> None:
         """A run has taken so long."""
         self._credit -= seconds
+
+
+class SoloRuns(TimeShare):
+    """What one pool holds, oldest first, and the time that it may take."""
+
+    __slots__ = ("held", "isolated_at", "rules")
+
+    def __init__(self, rules: SoloProfiling) -> None:
+        super().__init__(rules.share)
+        self.rules = rules
+        self.held: deque[Request] = deque()
+        self.isolated_at = -math.inf
+        """When a request was isolated last: what waited then has waited for it."""
 
 
 class IdleWork:
@@ -214,7 +227,12 @@ class IdleWork:
     def _fits(self, placement: Placement, request: Request) -> bool:
         """Whether every model of the lane can wait for this request to run alone."""
         lane = placement.lane
-        p99 = placement.pool.times.of(request.rows, lane.size, (request,)).p99
-        return p99 <= min(
-            p.pool.usual_budget - p.pool.times.of(1, lane.size).p99 for p in lane.placements
-        )
+        return can_wait(lane, placement.pool.times.of(request.rows, lane.size, (request,)).p99)
+
+
+def can_wait(lane: Lane, seconds: float) -> bool:
+    """Whether a run of `seconds` is within the usual slack of every model of the lane: a request
+    that comes meanwhile can still be on time."""
+    return seconds <= min(
+        p.pool.usual_budget - p.pool.times.of(1, lane.size).p99 for p in lane.placements
+    )

@@ -55,22 +55,27 @@ def _one_place_each(engine: Engine) -> None:
     quarantine = Counter(r.id for pool in state.pools.values() for r in pool.quarantine)
     running = Counter(m.id for run in state.running.values() for m in run.batch.members)
     held = Counter(r.id for pool in state.pools.values() if pool.solo for r in pool.solo.held)
+    unmeasured = Counter(
+        r.id for pool in state.pools.values() if pool.unmeasured for r in pool.unmeasured.requests()
+    )
     everywhere = (
         ("queues", queued),
         ("quarantine", quarantine),
         ("batches", running),
         ("held", held),
+        ("unmeasured queues", unmeasured),
     )
     for name, places in everywhere:
         twice = [id for id, count in places.items() if count > 1]
         _require(not twice, f"requests {twice} are in the {name} twice")
     expected = {
-        State.ANNOUNCED: (0, 0, 0, 0),
-        State.QUEUED: (1, 0, 0, 0),
-        State.QUARANTINED: (0, 1, 0, 0),
-        State.RUNNING: (0, 0, 1, 0),
-        State.HELD: (0, 0, 0, 1),
-        State.ENDED: (0, 0, 1, 0),
+        State.ANNOUNCED: (0, 0, 0, 0, 0),
+        State.QUEUED: (1, 0, 0, 0, 0),
+        State.UNMEASURED: (0, 0, 0, 0, 1),
+        State.QUARANTINED: (0, 1, 0, 0, 0),
+        State.RUNNING: (0, 0, 1, 0, 0),
+        State.HELD: (0, 0, 0, 1, 0),
+        State.ENDED: (0, 0, 1, 0, 0),
     }
     unjudged = Counter(
         entry.crash
@@ -80,12 +85,12 @@ def _one_place_each(engine: Engine) -> None:
     for crash, count in unjudged.items():
         _require(crash.unjudged == count, f"a crash of {crash.pool.id}: {count} to be judged")
     for id, entry in state.ledger.entries.items():
-        found = (queued[id], quarantine[id], running[id], held[id])
+        found = (queued[id], quarantine[id], running[id], held[id], unmeasured[id])
         _require(found == expected[entry.state], f"request {id} is {entry.state}, in {found}")
         announced = not isinstance(entry.request, Request)
         _require(announced == (entry.state is State.ANNOUNCED), f"request {id}: notice or not?")
     known = state.ledger.entries.keys()
-    strays = (queued.keys() | quarantine.keys() | running.keys() | held.keys()) - known
+    strays = set().union(*(places for _, places in everywhere)) - known
     _require(not strays, f"requests {sorted(strays)} are somewhere but not in the ledger")
     for pool in state.pools.values():
         pending = len(pool.scheduler.pending())
@@ -96,6 +101,9 @@ def _one_place_each(engine: Engine) -> None:
         )
         _require(pool.announced == coming, f"{pool.id}: {pool.announced} announced")
         _require(pool.solo is None or len(pool.solo.held) <= HELD, f"{pool.id} holds too much")
+        runs = sum(r.unmeasured and r.placement.pool is pool for r in state.running.values())
+        alone = pool.unmeasured is not None and pool.unmeasured.is_running
+        _require(runs == alone, f"{pool.id} runs {runs} unmeasured requests")
 
 
 def _lanes(engine: Engine) -> None:
@@ -165,6 +173,7 @@ def _placements(engine: Engine) -> None:
             _require(not live, f"{pool.id} is unavailable but keeps replicas")
         if down:
             _require(
-                not pool.quarantine and not len(pool.scheduler), f"{pool.id} is down but holds"
+                not (pool.quarantine or len(pool.scheduler) or pool.unmeasured),
+                f"{pool.id} is down but holds",
             )
             _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")

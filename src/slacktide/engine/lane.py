@@ -19,6 +19,7 @@ class Running:
         "hang_at",
         "placement",
         "steady",
+        "unmeasured",
         "waiting",
     )
 
@@ -33,6 +34,8 @@ class Running:
         """How many it is expected to run on from now on."""
         self.steady = True
         """Whether it has been expected to run on the same number all along."""
+        self.unmeasured = False
+        """Whether it is a request whose run time could not be judged (engine/unmeasured.py)."""
 
     def moved(self, cores: int, *, now: float, settings: EngineSettings) -> None:
         """It goes on with so many cores: what is left of it takes as much more or less time as it

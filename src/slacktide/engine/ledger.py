@@ -29,6 +29,8 @@ class State(Enum):
     """Its headers are here; the scheduler holds its notice."""
     QUEUED = "queued"
     """The scheduler holds it."""
+    UNMEASURED = "unmeasured"
+    """Its run time cannot be judged; the pool holds it, to be run alone."""
     QUARANTINED = "quarantined"
     """It was in a batch that died; the pool holds it, to be run again alone."""
     RUNNING = "running"

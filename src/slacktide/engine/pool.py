@@ -12,6 +12,7 @@ from slacktide.engine.placement import Placement, ReplicaState
 from slacktide.engine.ports import Learner, Outlook, PoolFactory
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
+from slacktide.engine.unmeasured import UnmeasuredQueue
 
 FALL, RISE = 0.2, 0.01
 """Gains of the usual budget: an expectile that one request in twenty is enough to hold down."""
@@ -48,6 +49,7 @@ class Pool:
         "solo",
         "start_time",
         "times",
+        "unmeasured",
         "usual_budget",
         "widest",
     )
@@ -84,6 +86,8 @@ class Pool:
         self.share = parts.share
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """What is held to be run again alone; None: nothing ever is."""
+        self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)
+        """What waits because it cannot be judged; None: nothing ever does."""
         self.cost = 0.0
         """Seconds of lane time that a request takes, usually."""
         self.widest = 1

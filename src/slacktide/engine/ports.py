@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.idle_work import SoloProfiling
+from slacktide.engine.unmeasured import UnmeasuredRules
 from slacktide.profiles import RunClasses, TimeDistribution
 
 
@@ -168,6 +169,9 @@ class PoolParts:
     """Weight of this pool where several share a lane."""
     solo: SoloProfiling | None = None
     """Which of its requests are run again alone, to learn from; None: none."""
+    unmeasured: UnmeasuredRules | None = None
+    """Which of its requests its times cannot judge, and what becomes of them; None: they can judge
+    all."""
 
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from dataclasses import replace
 
 from slacktide.domain import (
     AbortBatch,
@@ -18,6 +19,7 @@ from slacktide.domain import (
 from slacktide.engine.ledger import Entry, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.state import EngineState
+from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
 """Notices below which it is not worth looking for those that have moved on."""
@@ -26,8 +28,9 @@ SWEEP_FLOOR = 64
 class Requests:
     """Handles Announced, Submitted, Refused and Cancelled."""
 
-    def __init__(self, state: EngineState) -> None:
+    def __init__(self, state: EngineState, unmeasured: UnmeasuredWork) -> None:
         self._state = state
+        self._unmeasured = unmeasured
         self._notices: list[tuple[float, int]] = []
         """Heap of (deadline, id) of notices; ids that have moved on stay until they surface, or
         until there are as many as those that wait."""
@@ -43,7 +46,7 @@ class Requests:
         if notice.deadline <= state.now and not notice.best_effort:
             reason: Reason | None = Reason.EXPIRED
         else:
-            reason = pool.scheduler.announce(notice, now=state.now)
+            reason = self._announce(notice, pool)
         if reason is not None:
             state.end(entry, reason)
             state.forget(notice.id)
@@ -53,6 +56,13 @@ class Requests:
             heapq.heappush(self._notices, (notice.deadline, notice.id))
             if len(self._notices) > self._sweep_at:
                 self._sweep()
+
+    def _announce(self, notice: Notice, pool: Pool) -> Reason | None:
+        """Tell the scheduler what comes. Its shape is not known: where run times depend on that,
+        its deadline is there to plan with, but it is not refused for the time of any shape."""
+        if pool.unmeasured is not None and not notice.best_effort:
+            notice = replace(notice, best_effort=True, likely_due=notice.deadline)
+        return pool.scheduler.announce(notice, now=self._state.now)
 
     def _sweep(self) -> None:
         """Drop notices that have moved on: a deadline may be years away, memory is not."""
@@ -95,7 +105,15 @@ class Requests:
         else:
             if request.rows > pool.widest:
                 pool.widest = request.rows
-            reason = pool.scheduler.add(request, now=now)
+            queue = pool.unmeasured
+            if queue is None or queue.rules.measured(request):
+                reason = pool.scheduler.add(request, now=now)
+            else:
+                pool.scheduler.remove(request.id)
+                reason, detail = self._unmeasured.refusal(queue, request)
+                if reason is None:
+                    entry.state = State.UNMEASURED
+                    queue.add(request)
         if reason is not None:
             state.end(entry, reason, detail)
             state.forget(request.id)
@@ -146,7 +164,7 @@ class Requests:
         entry.pool = target
         reason = None
         if isinstance(request, Notice):
-            reason = target.scheduler.announce(request, now=state.now)
+            reason = self._announce(request, target)
             target.announced += reason is None
         elif request.rows > target.max_batch:
             reason = Reason.BAD_INPUT
@@ -154,7 +172,15 @@ class Requests:
             target.quarantine.append(request)
         else:
             target.widest = max(target.widest, request.rows)
-            target.scheduler.admit_moved(request, now=state.now)
+            queue = target.unmeasured
+            if queue is None or queue.rules.measured(request):
+                entry.state = State.QUEUED
+                target.scheduler.admit_moved(request, now=state.now)
+            elif queue.rules.refuse and not request.best_effort:
+                reason = Reason.UNMEASURED
+            else:
+                entry.state = State.UNMEASURED
+                queue.add(request)
         if reason is not None:
             state.end(entry, reason)
             state.forget(request.id)
@@ -169,6 +195,8 @@ class Requests:
             for id, reason in pool.scheduler.expire(now=now):
                 state.end(state.ledger.entries[id], reason)
                 state.forget(id)
+        if pool.unmeasured is not None:
+            self._unmeasured.expire(pool.unmeasured)
         if pool.quarantine:
             for request in [r for r in pool.quarantine if not r.best_effort and r.deadline <= now]:
                 pool.quarantine.remove(request)

@@ -40,6 +40,8 @@ class RunningBatch:
     """Whether that has been so since it began."""
     expected_end: float
     """Absolute seconds."""
+    unmeasured: bool = False
+    """Whether it is a request whose run time could not be judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class PoolSnapshot:
     times: BatchTimes
     """Its predictions. They go on learning, but for those of a frozen snapshot."""
     replicas: tuple[ReplicaSnapshot, ...]
+    unmeasured: int = 0
+    """Requests that wait because their run time cannot be judged."""
 
 
 class Snapshot:
@@ -158,8 +162,8 @@ class Snapshot:
         return any(p.id.model == model and _in_service(p) for p in pools)
 
     def waiting(self, pool: PoolId) -> Sequence[Request | Notice]:
-        """What waits in one pool: what its scheduler has queued, in its order, then what is to be
-        run again alone, then the notices of what is announced."""
+        """What waits in one pool: what its scheduler has queued, in its order, then what it cannot
+        judge, what is to be run again alone, and the notices of what is announced."""
         if self._waiting is None:
             self._waiting = {}
         found = self._waiting.get(pool)
@@ -167,10 +171,12 @@ class Snapshot:
             state = self._live()
             live = state.pools[pool]
             found = live.scheduler.pending()
-            if live.quarantine or live.announced:
+            unmeasured = () if live.unmeasured is None else live.unmeasured.requests()
+            if unmeasured or live.quarantine or live.announced:
                 entries = state.ledger.entries.values() if live.announced else ()
                 found = (
                     *found,
+                    *unmeasured,
                     *live.quarantine,
                     *(e.request for e in entries if e.state is State.ANNOUNCED and e.pool is live),
                 )
@@ -247,6 +253,7 @@ class Snapshot:
                 pool.free_in(now=self.now),
                 pool.times,
                 tuple([self._replica(placement) for placement in pool.placements]),
+                0 if pool.unmeasured is None else len(pool.unmeasured),
             )
         return found
 
@@ -264,7 +271,9 @@ def _in_service(pool: Pool) -> bool:
 
 
 def _running(running: Running) -> RunningBatch:
-    return RunningBatch(running.batch, running.cores, running.steady, running.expected_end)
+    return RunningBatch(
+        running.batch, running.cores, running.steady, running.expected_end, running.unmeasured
+    )
 
 
 def _lane(lane: Lane, now: float) -> LaneSnapshot:

@@ -61,7 +61,7 @@ class RouteTable:
         return self._plain.get((model, version))
 
 
-WAITING = (State.ANNOUNCED, State.QUEUED, State.QUARANTINED)
+WAITING = (State.ANNOUNCED, State.QUEUED, State.UNMEASURED, State.QUARANTINED)
 
 FOR_LACK_OF_TIME = frozenset(
     (
@@ -205,6 +205,10 @@ class EngineState:
         if entry.state is State.QUARANTINED:
             assert isinstance(request, Request)
             pool.quarantine.remove(request)
+        elif entry.state is State.UNMEASURED:
+            assert isinstance(request, Request)
+            assert pool.unmeasured is not None
+            pool.unmeasured.remove(request)
         else:
             pool.scheduler.remove(request.id)
 

@@ -85,11 +85,13 @@ class Ran:
     now: float
     batch: Batch
     asked: ProposalRecord | None
-    """None: one in quarantine, or a solo run, whatever the policy."""
+    """None: one in quarantine, one that could not be judged, or a solo run, whatever the policy."""
     rivals: tuple[ProposalRecord, ...]
     """What other pools proposed for the lane."""
     because: tuple[str, ...]
     """Events of this moment, counted by type."""
+    unmeasured: bool = False
+    """Whether it is a request whose run time could not be judged."""
 
     @property
     def isolated(self) -> bool:
@@ -261,7 +263,9 @@ class Notes(Watcher):
         for command in commands:
             if isinstance(command, RunBatch):
                 self._running[command.batch.id] = command
-                self._tell(self._ran(command, because))
+                running = engine.snapshot(now=call.now).running(command.batch.id)
+                first = running is not None and running.unmeasured
+                self._tell(self._ran(command, because, first))
             elif isinstance(command, Answer):
                 request = self._known.pop(command.id, None)
                 kind = command.outcome.kind
@@ -271,7 +275,7 @@ class Notes(Watcher):
             if asked.wait_until is not None:
                 self._tell(Waited(call.now, asked))
 
-    def _ran(self, command: RunBatch, because: tuple[str, ...]) -> Ran:
+    def _ran(self, command: RunBatch, because: tuple[str, ...], unmeasured: bool) -> Ran:
         batch = command.batch
         mine, rivals = None, []
         for asked in self._asked:
@@ -281,7 +285,7 @@ class Notes(Watcher):
                 mine = asked
             else:
                 rivals.append(asked)
-        return Ran(batch.started, batch, mine, tuple(rivals), because)
+        return Ran(batch.started, batch, mine, tuple(rivals), because, unmeasured)
 
     def _ended(self, request: Request | Notice, outcome: Outcome, engine: Engine) -> Ended:
         pool = engine.snapshot(now=outcome.at).pool_for(request)

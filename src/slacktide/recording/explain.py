@@ -19,6 +19,7 @@ _WHY = {
     Reason.QUEUE_FULL: "the queue was full",
     Reason.CRASHED_BEFORE: "the same input had just crashed its worker twice",
     Reason.CONNECTION_BLOCKED: "its connection had sent several inputs that crash its worker",
+    Reason.UNMEASURED: "no time of its shape was known, and its model guarantees the p99",
     Reason.UNAVAILABLE: "its model was not there",
     Reason.DRAINING: "its model was being unloaded",
     Reason.CLIENT_CANCELLED: "its client withdrew it",
@@ -65,6 +66,8 @@ def _ran(ran: Ran) -> str:
     first = f"request {batch.members[0].id} alone"
     if asked is None or asked.chosen is None:
         why = "again, to learn how long it is" if batch.solo else "after a crash"
+        if ran.unmeasured:
+            why = "to learn how long requests of its shape take"
         return f"batch {batch.id} on {lane}: {first}, {why}"
     chosen, what = asked.chosen, f"batch {batch.id} of {asked.pool} on {lane}"
     if ran.isolated:

@@ -41,6 +41,7 @@ STATUS: Mapping[Reason, WireStatus] = {
     Reason.CLIENT_LIMIT: _BUSY,
     Reason.CRASHED_BEFORE: WireStatus(422, "INVALID_ARGUMENT"),
     Reason.CONNECTION_BLOCKED: _BUSY,
+    Reason.UNMEASURED: WireStatus(422, "FAILED_PRECONDITION"),
     Reason.DRAINING: _AWAY,
     Reason.UNAVAILABLE: _AWAY,
     Reason.BAD_INPUT: WireStatus(400, "INVALID_ARGUMENT"),
@@ -89,6 +90,8 @@ _SENTENCES: Mapping[Reason, str] = {
     Reason.CLIENT_LIMIT: "this client has too much in flight",
     Reason.CRASHED_BEFORE: "the same input has just crashed the model, twice",
     Reason.CONNECTION_BLOCKED: "several inputs from this connection have crashed the model",
+    Reason.UNMEASURED: "no request of this shape has been timed yet, and the model guarantees its "
+    "p99; without a deadline it is served",
     Reason.DRAINING: "the model is being unloaded",
     Reason.UNAVAILABLE: "the model is unavailable",
     Reason.CRASHED: "the model crashed on this request, twice",

@@ -111,6 +111,7 @@ payload_in_use_bytes             gauge    Shared memory of payloads of all model
 payload_limit_bytes              gauge    Limit on slacktide_payload_in_use_bytes
 announced_requests               gauge    Requests whose body is still arriving
 queue_requests                   gauge    Requests waiting to run
+unmeasured_requests              gauge    Those whose run time cannot be judged yet
 running_requests                 gauge    Requests in a running batch
 in_flight_requests               gauge    Calls without an answer yet
 profiling_backlog                gauge    Answered requests kept for a profiling run
@@ -200,7 +201,7 @@ def per_version(
     return made
 
 
-WAITING = (State.QUEUED, State.QUARANTINED)
+WAITING = (State.QUEUED, State.UNMEASURED, State.QUARANTINED)
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ _COUNTS: Mapping[str, Callable[[VersionView], float | None]] = {
     "payload_bytes": lambda view: view.payload_bytes,
     "announced_requests": lambda view: view.states[State.ANNOUNCED],
     "queue_requests": lambda view: view.waiting,
+    "unmeasured_requests": lambda view: view.states[State.UNMEASURED],
     "running_requests": lambda view: view.states[State.RUNNING],
     "in_flight_requests": lambda view: view.in_flight,
     "profiling_backlog": lambda view: view.states[State.HELD],
