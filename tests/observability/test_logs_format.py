@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.domain import Outcome, Reason
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.http import HttpResponse, HttpRoute, HttpServer
 from slacktide.frontends.ports import AccessRecord, EndpointGroup
 from slacktide.observability.logs import (
     AccessLogger,
     JsonFormatter,
+    OverloadLog,
     TextFormatter,
     configure,
     printable,
@@ -28,11 +30,31 @@ from slacktide.observability.logs import (
 
 MANUAL = Path(__file__).parents[2] / "docs" / "logs.md"
 HOSTILE = "r\n12:00:00.000 info    server: forged\r\x1b[31m\x9b\u2028\u202e\x00\x7f"
+SERVED = Outcome(Reason.ON_TIME, 1.0, 0.00025149, 0.00079, 8, 0.01)
 HTTP = AccessRecord(
-    "http", "127.0.0.1", "POST", "/v2/models/mlp/infer", 200, 0.0012041, "r-17", 312
+    "http",
+    "127.0.0.1",
+    "POST",
+    "/v2/models/mlp/infer",
+    200,
+    0.0012041,
+    "r-17",
+    312,
+    "mlp",
+    SERVED,
 )
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
-GRPC = AccessRecord("grpc", "127.0.0.1", METHOD, "mlp", "OK", 0.002, "r-18")
+REFUSED = Outcome(Reason.BEHIND_WORK, 1.0, budget_s=0.01)
+GRPC = AccessRecord(
+    "grpc",
+    "127.0.0.1",
+    METHOD,
+    "mlp",
+    "RESOURCE_EXHAUSTED",
+    0.002,
+    "r-18",
+    outcome=REFUSED,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -193,11 +215,18 @@ def test_an_access_line_over_http() -> None:
     assert entry == {
         "level": "info",
         "logger": "slacktide.access",
-        "message": '127.0.0.1 "POST /v2/models/mlp/infer" 200 312 B 1.204 ms',
+        "message": '127.0.0.1 "POST /v2/models/mlp/infer" 200 312 B 1.204 ms, on_time, 8 rows, '
+        "queue 0.251 ms, compute 0.790 ms",
         "transport": "http",
         "client": "127.0.0.1",
         "method": "POST",
         "path": "/v2/models/mlp/infer",
+        "model": "mlp",
+        "outcome": "served",
+        "reason": "on_time",
+        "batch_rows": 8,
+        "queue_seconds": 0.000251,
+        "compute_seconds": 0.00079,
         "status": 200,
         "bytes_sent": 312,
         "seconds": 0.001204,
@@ -213,15 +242,56 @@ def test_an_access_line_over_grpc() -> None:
     assert entry == {
         "level": "info",
         "logger": "slacktide.access",
-        "message": '127.0.0.1 "/inference.GRPCInferenceService/ModelInfer" mlp OK 2.000 ms',
+        "message": f'127.0.0.1 "{METHOD}" mlp RESOURCE_EXHAUSTED 2.000 ms, behind_work',
         "transport": "grpc",
         "client": "127.0.0.1",
         "method": "/inference.GRPCInferenceService/ModelInfer",
         "model": "mlp",
-        "status": "OK",
+        "status": "RESOURCE_EXHAUSTED",
+        "outcome": "rejected",
+        "reason": "behind_work",
         "seconds": 0.002,
         "request_id": "r-18",
     }
+
+
+class Alarm:
+    """A clock that is moved by hand, and what is to be called at its times."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.due: list[tuple[float, Callable[[], None]]] = []
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.due.append((self.now + seconds, call))
+
+    def pass_to(self, now: float) -> None:
+        while self.due and self.due[0][0] <= now:
+            self.now, call = self.due.pop(0)
+            call()
+        self.now = now
+
+
+def test_overload_is_one_line_in_ten_seconds() -> None:
+    stream, alarm = configured(), Alarm()
+    overload = OverloadLog(lambda: alarm.now, alarm.later)
+    for _ in range(3_100):
+        overload.count(Reason.BEHIND_WORK)
+    alarm.pass_to(104.0)
+    for reason in [Reason.EXPIRED] * 104 + [Reason.BAD_INPUT, Reason.NOT_FOUND]:
+        overload.count(reason)
+    assert entries(stream) == []
+    alarm.pass_to(130.0)
+    overload.count(Reason.QUEUE_FULL)
+    assert len(alarm.due) == 1
+    alarm.pass_to(132.0)
+    overload.report()  # The server ends.
+    alarm.pass_to(500.0)
+    first, last = entries(stream)
+    assert first["message"] == "3,204 refused in the last 10 s: 3,100 behind_work, 104 expired"
+    assert (first["level"], first["logger"]) == ("warning", "slacktide.requests")
+    assert (first["refused"], first["behind_work"], first["expired"]) == (3204, 3100, 104)
+    assert last["message"] == "1 refused in the last 2 s: 1 queue_full"
 
 
 def test_every_field_is_in_the_manual() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from slacktide.domain import Reason
+from slacktide.domain import Outcome, Reason
 
 if TYPE_CHECKING:  # numpy is not loaded to complete a command line
     from slacktide.domain.tensors import ModelInterface
@@ -69,6 +69,10 @@ class AccessRecord(NamedTuple):
     request_id: str
     bytes_sent: int | None = None
     """Length of the answer's body, over HTTP."""
+    model: str = ""
+    """The model that the path of an HTTP request names."""
+    outcome: Outcome | None = None
+    """Of an inference request, as far as it is known; of a stream None."""
 
 
 AccessLog = Callable[[AccessRecord], None]

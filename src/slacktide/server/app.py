@@ -229,6 +229,7 @@ class App:
             self._watching.cancel()
         await self.front_ends.close()
         self.driver.close()
+        self.data.overload.report()
         if self.recorder is not None:
             await asyncio.to_thread(self.recorder.close)
         for executor in self._executors.values():

@@ -277,6 +277,7 @@ class ServerCall:
             plane.driver.refuse(refused, self)
             return
         # No version can be blamed for it.
+        plane.overload.count(reason)
         outcome = Outcome(reason, plane.driver.clock(), detail=message)
         named = self._version_name or ""
         self._answer = InferReply(outcome, self.model, named, self._call_id, None, message)
@@ -345,6 +346,7 @@ class ServerCall:
         if outputs is None or (
             outcome.kind is OutcomeKind.LATE and options is not None and options.discard_late
         ):
+            self._plane.overload.count(outcome.reason)
             reply.message = message_for(outcome, version.name)
             if outcome.reason in _HAS_A_WAIT:
                 reply.retry_after_s = version.expected_alone

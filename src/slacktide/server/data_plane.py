@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryLimitExceeded, Slot
 from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.observability.logs import OverloadLog
 from slacktide.observability.observers import Observers
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.call import ServerCall
@@ -105,6 +106,7 @@ class ServerDataPlane:
         self.observers = observers
         self.bandwidth = Bandwidth()
         self.loop = asyncio.get_running_loop()
+        self.overload = OverloadLog(driver.clock, self.loop.call_later)
 
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         return ServerCall(self, self.driver.new_id(), model, version, context)

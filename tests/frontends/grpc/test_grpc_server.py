@@ -126,6 +126,8 @@ def test_the_access_log_has_a_line_for_every_call(fakes):
         ("busy", "RESOURCE_EXHAUSTED"),
         ("gone", "CANCELLED"),
     ]
+    reasons = [line.outcome and line.outcome.reason for line in lines]
+    assert reasons == [Reason.ON_TIME, Reason.QUEUE_FULL, None]
     for line in lines:
         assert line.method == f"/{INFERENCE_SERVICE}/ModelInfer"
         assert (line.client, line.target) == ("127.0.0.1", "m")

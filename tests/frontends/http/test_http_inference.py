@@ -58,6 +58,7 @@ def test_the_stock_client_gets_its_tensors_back(serve, binary_in, binary_out, co
         async with serve(HttpSettings(compress_min_bytes=1)) as here:
             await asyncio.to_thread(ask, here.server.port)
             assert here.log[-1].request_id == "seven"
+            assert (here.log[-1].model, here.log[-1].outcome.reason) == ("m", Reason.ON_TIME)
 
     asyncio.run(body())
 
@@ -177,6 +178,7 @@ def test_outcomes_become_statuses(serve, post, refuse_with, reason, strict):
             answer = await here.ask(post(json_body()))
             assert answer.status == STATUSES[reason][strict]
             assert answer.json == {"error": "because", "reason": reason.label}
+            assert here.log[-1].outcome.reason is reason
             assert answer.headers["slacktide-reason"] == reason.label
             if answer.status == 429:
                 assert answer.headers["retry-after"] == "1"

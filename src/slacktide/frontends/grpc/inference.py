@@ -98,6 +98,7 @@ class ModelInfer:
             call.submit(infer, _settle(answered))
             del message, form, request, infer  # the data plane has copied the tensors
             reply = await answered
+            rpc.outcome = reply.outcome
         except WireError as error:
             if call is not None:
                 call.refuse(error.reason, error.message)

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 import grpc
 import grpc.aio
 
-from slacktide.domain import Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.frontends.ports import AccessLog, AccessRecord, EndpointGroup
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.frontends.security import ASKED, Authorize, Verdict
@@ -49,7 +49,7 @@ which grpc-core shortens to three years on the way."""
 
 @dataclass(slots=True)
 class GrpcCall:
-    """A call in progress. Handlers fill in `model` and `request_id` for the log."""
+    """A call in progress. Handlers fill in `model`, `request_id` and `outcome` for the log."""
 
     context: Context
     first_byte: float
@@ -60,6 +60,8 @@ class GrpcCall:
     connection: str = ""
     model: str = ""
     request_id: str = ""
+    outcome: Outcome | None = None
+    """Of a call that is one request."""
 
     async def message(self) -> bytes:
         """The one message of a unary call. Raises Refusal if it does not come."""
@@ -137,6 +139,8 @@ class CallFrame:
             except Exception as error:
                 refusal = refusal_of(error, triton_strict=self.triton_strict, what=name)
                 status = refusal.status.grpc
+                if rpc.outcome is None and refusal.reason is not None:
+                    rpc.outcome = Outcome(refusal.reason, rpc.first_byte)
                 return await context.abort(
                     grpc.StatusCode[status], refusal.message, _trailing(refusal)
                 )
@@ -145,7 +149,14 @@ class CallFrame:
                     seconds = self.clock() - rpc.first_byte
                     self.access_log(
                         AccessRecord(
-                            "grpc", client, name, rpc.model, status, seconds, rpc.request_id
+                            "grpc",
+                            client,
+                            name,
+                            rpc.model,
+                            status,
+                            seconds,
+                            rpc.request_id,
+                            outcome=rpc.outcome,
                         )
                     )
 

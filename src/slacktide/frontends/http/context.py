@@ -194,6 +194,8 @@ class HttpContext:
             self.clock() - request.first_byte,
             request_id if request_id.isprintable() else ascii(request_id),
             bytes_sent,
+            "" if request.route is None else request.params.get("model", ""),
+            request.outcome,
         )
         try:
             self.access_log(access)

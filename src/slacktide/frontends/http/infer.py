@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from slacktide.domain import OutcomeKind, Reason
+from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.frontends.http.messages import (
     OCTETS,
     SUPPORTED,
@@ -114,6 +114,7 @@ class InferEndpoint:
         place = state.call.announce(length, state.parameters)
         if isinstance(place, InferReply):
             state.call = None
+            request.outcome = place.outcome
             return self._response(place, AnswerFormat())
         request.body = place
         return place
@@ -175,6 +176,7 @@ class InferEndpoint:
 
         def reply(result: InferReply) -> None:
             state.call = None
+            request.outcome = result.outcome
             if long_outputs(result, answer):
                 state.unpacking = asyncio.ensure_future(self._write(result, answer, state, respond))
                 return
@@ -216,6 +218,7 @@ class InferEndpoint:
     def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
         """The connection has refused the request itself; it is only to be counted."""
         state: _State | None = request.state
+        request.outcome = Outcome(reason, request.first_byte)
         if state is None:
             call: InferenceCall | None = self._data.call(*target_of(request), _context(request))
         else:
@@ -226,6 +229,7 @@ class InferEndpoint:
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
         """The client has gone: the answer is not wanted any more."""
         state: _State = request.state
+        request.outcome = Outcome(reason, request.first_byte)
         if state.unpacking is not None:
             state.unpacking.cancel()
         call, state.call = state.call, None

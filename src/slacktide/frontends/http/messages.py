@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 
-from slacktide.domain import Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.frontends.refusals import Refusal, refusal_of
 from slacktide.wire.calls import Buffer
 
@@ -45,6 +45,8 @@ class ClientRequest:
     body: Buffer = b""
     request_id: str = ""
     """For the access log, where the body holds one; else `X-Request-Id` is logged."""
+    outcome: Outcome | None = None
+    """Of an inference request, for the access log."""
     state: Any = None
     """Belongs to the route's handler."""
 
