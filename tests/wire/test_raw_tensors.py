@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain.tensors import Datatype
-from slacktide.wire.errors import BadField
+from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import (
     MAX_STRINGS,
     check_raw,
@@ -111,7 +111,8 @@ def test_values_of_another_type_are_refused(datatype: Datatype, value: object, w
 
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
 def test_half_floats_do_not_come_as_json(datatype: Datatype):
-    with pytest.raises(BadField, match="binary"):
+    told = f"^d: {datatype.wire_name} cannot be sent as JSON; send it as binary data"
+    with pytest.raises(WireError, match=told):
         from_json([1.0], datatype, (1,), "d")
 
 

@@ -127,7 +127,8 @@ def load_object(data: Buffer, what: str = "body") -> dict[str, Any]:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         # The message of orjson ends in a position and quotes nothing of the document.
-        raise BadField(what, "valid JSON", f"{str(error).split(': line', 1)[0]}") from None
+        told = f"invalid JSON at position {error.pos}: {str(error).split(': line', 1)[0]}"
+        raise WireError(Reason.BAD_INPUT, f"{what}: {told}") from None
     if type(document) is not dict:
         raise BadField(what, "a JSON object", document)
     return document

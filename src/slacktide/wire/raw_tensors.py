@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import Buffer
-from slacktide.wire.errors import BadField
+from slacktide.wire.errors import BadField, WireError
 
 MAX_RANK = 32
 MAX_STRINGS = 1 << 17
@@ -116,9 +117,10 @@ def split_strings(data: bytes, count: int) -> list[bytes]:
 
 
 def from_json(data: object, datatype: Datatype, shape: tuple[int, ...], field: str) -> bytes:
-    """Raw bytes of the JSON value of `data`, flat or nested. Raises BadField naming `field`."""
+    """Raw bytes of the JSON value of `data`, flat or nested. Raises WireError naming `field`."""
     if datatype in (Datatype.FP16, Datatype.BF16):
-        raise BadField(field, f"binary data, which {datatype.wire_name} needs", "JSON")
+        told = "cannot be sent as JSON; send it as binary data, with binary_data_size"
+        raise WireError(Reason.BAD_INPUT, f"{field}: {datatype.wire_name} {told}")
     flat = _flatten(data, field)
     count = math.prod(shape)
     if len(flat) != count:

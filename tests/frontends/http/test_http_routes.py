@@ -98,6 +98,31 @@ def test_what_each_route_answers(serve, method, path, status, key):
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        ("GET", "/", "inference is POST /v2/models/NAME/infer"),
+        ("GET", "/metrics", "--metrics-port"),
+        ("POST", "/v1/models/m:predict", "version 2 of the protocol"),
+        ("GET", "/v2/models/m/infer", "use POST here, with the inputs in the body"),
+        ("POST", "/v2/models/m", "use GET here"),
+    ],
+)
+def test_a_path_that_is_not_there_says_where_things_are(serve, method, path, words):
+    async def body():
+        async with serve() as here:
+            assert words in (await here.ask(request(method, path))).json["error"]
+
+    asyncio.run(body())
+
+
+def test_ports_of_one_purpose_say_what_they_are_for():
+    metrics = Router(metrics_routes(lambda: (200, "text/plain", b"")))
+    assert metrics.hint(b"/") == "not found; only GET /metrics is on this port"
+    control = Router([route for route in ROUTES if route.group is not EndpointGroup.INFERENCE])
+    assert "inference is on the HTTP port" in control.hint(b"/v2/models/m/infer")
+
+
 def test_shapes_of_the_longer_answers(serve):
     async def body():
         async with serve() as here:

@@ -106,13 +106,16 @@ class HttpContext:
             return
         found = self.router.match(request.target)
         if found is None:
-            request.response = error_response(404, "Not Found")
+            request.response = error_response(404, self.router.hint(request.target))
             return
         route = found.routes.get(request.method)
         if route is None:
             allow = ", ".join(sorted(found.routes))
             line = b"Allow: %b\r\n" % allow.encode()
-            request.response = error_response(405, f"use {allow} here", extra=line)
+            hint = f"use {allow} here"
+            if any(route.receiver is not None for route in found.routes.values()):
+                hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
+            request.response = error_response(405, hint, extra=line)
             return
         if self.authorize is not None:
             verdict = self.authorize(route.group, request.headers)

@@ -98,6 +98,22 @@ class Router:
                 self._cache[target] = found
         return found
 
+    def hint(self, target: bytes) -> str:
+        """Where to find what is not at an unknown target."""
+        path = _path_of(target)
+        if self.match(b"/v2") is None:
+            return "not found; only GET /metrics is on this port"
+        if path.startswith(b"/metrics"):
+            return "not found; metrics are on a port of their own (--metrics-port, default 8002)"
+        if self.match(b"/v2/models/NAME/infer") is None:
+            told = "this one loads models: POST /v2/repository/models/NAME/load"
+            return f"not found; inference is on the HTTP port, {told}"
+        if path.startswith(b"/v1"):
+            told = "this server speaks version 2 of the protocol, with another body"
+            return f"not found; {told}: POST /v2/models/NAME/infer"
+        told = "inference is POST /v2/models/NAME/infer, a model GET /v2/models/NAME"
+        return f"not found; {told}, the server GET /v2, health GET /v2/health/ready"
+
     def _search(self, path: bytes) -> Match | None:
         segments = path[1:].split(b"/")
         if len(segments) > _MAX_SEGMENTS:
