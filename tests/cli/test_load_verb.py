@@ -53,7 +53,7 @@ def test_several_streams_over_grpc_as_a_table_and_a_page(
 def test_falling_short_exits_1_after_the_report(run: Run, server: slacktide.Server):
     done = run(
         *("load", f"127.0.0.1:{server.http_port}", "--model", "mlp", "--arrivals", "constant:20"),
-        *("--deadline", "1us", "--duration", "300ms", "--json", "--min-goodput", "0.5"),
+        *("--deadline", "1us", "--duration", "300ms", "--json", "--min-goodput", "50%"),
     )
     assert done.returncode == 1
     assert json.loads(done.stdout)["total"]["goodput"] == 0.0
@@ -64,6 +64,14 @@ def test_a_server_that_is_not_there_is_bad_usage(run: Run, server: slacktide.Ser
     done = run("load", f"127.0.0.1:{server.http_port}", "--model", "nothing")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing" in done.stderr
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_the_models_are_named_where_none_is(run: Run, server: slacktide.Server, scheme: str):
+    port = server.http_port if scheme == "http" else server.grpc_port
+    done = run("load", f"{scheme}://127.0.0.1:{port}", "--stream", "rows=2")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: --stream 1, model: which model? name one of: mlp\n"
 
 
 def test_ctrl_c_reports_what_was_done(server: slacktide.Server):

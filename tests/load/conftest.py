@@ -198,7 +198,7 @@ class FakeServer:
             return (200, self.config) if self.config else (404, {"error": "no configuration"})
         if path == "/v2":
             return 200, {"name": "fake", "version": "1", "extensions": []}
-        if path.startswith("/v2/models/m"):
+        if path.startswith(("/v2/models/m", "/v2/models/stats")):
             return 200, self.metadata
         return 404, {"error": f"unknown model in {path}"}
 

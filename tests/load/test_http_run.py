@@ -14,6 +14,7 @@ import pytest
 import trustme
 import uvloop
 
+from slacktide.load.discover import model_names
 from slacktide.load.generate import run_load as run_whole
 from slacktide.load.run import Progress, StartClock
 from slacktide.load.spec import LoadError, RawPayload, Stream, Target, TargetError, Transport
@@ -492,3 +493,15 @@ def test_metadata_that_cannot_be_used_is_refused(
     with pytest.raises(TargetError) as caught:
         asyncio.run(main())
     assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "statistics", [{}, [], {"model_stats": [7]}, {"model_stats": None}], ids=str
+)
+def test_statistics_that_name_no_models_are_refused(kit: Kit, statistics: Any) -> None:
+    async def main() -> None:
+        async with kit.server(metadata=statistics) as server:
+            await model_names(server.target)
+
+    with pytest.raises(TargetError, match="statistics cannot be used"):
+        asyncio.run(main())

@@ -94,6 +94,9 @@ def test_seconds(text: str, seconds: float) -> None:
     ("text", "complaint"),
     [
         ("", "unknown process ''"),
+        ("100", "did you mean 'poisson:100'"),
+        ("12.5 req/s", "did you mean 'poisson:12.5'"),
+        ("100:cv=3", "unknown process '100'"),
         ("poison:100", "did you mean 'poisson'"),
         ("poisson", "poisson rate: missing; expected poisson:RATE"),
         ("poisson:fast", "poisson rate: expected a number, got 'fast'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from slacktide.cli.output import (
     print_json,
     progress_bar,
     require_goodput,
+    share_of,
     write_page,
 )
 from slacktide.load.flags import LoadFlags
@@ -40,10 +42,9 @@ def load(
         float | None,
         option(
             _REPORT,
-            "Exit 1 if a smaller share is answered on time.",
+            "Exit 1 if a smaller share (0.95, 95%) is answered on time.",
             metavar="SHARE",
-            min=0.0,
-            max=1.0,
+            parser=share_of,
         ),
     ] = None,
     html: Annotated[
@@ -79,13 +80,30 @@ def load(
         with progress_bar(shown=not json) as move:
             report = run_load_sync(spec, lambda at: move(at.elapsed_s / at.length_s, _standing(at)))
     except LoadError as error:
-        fail(str(error))
+        asks = str(error).endswith("which model? name one")
+        fail(f"{error}{_models_of(target, flags) if asks else ''}")
     write_page("--html", html, lambda: page(report))
     if json:
         print_json(report.to_dict())
     else:
         console().print(render(report))
     require_goodput(report.goodput, min_goodput)
+
+
+def _models_of(target: str, flags: Mapping[str, Any]) -> str:
+    """Behind "name one": the models that the server has, or why they are not known."""
+    import uvloop
+
+    from slacktide.load.build import parse_target
+    from slacktide.load.discover import model_names
+    from slacktide.load.spec import LoadError
+
+    files = {name: flags[name] for name in ("token_file", "ca_file")}
+    try:
+        names = uvloop.run(model_names(parse_target(target, **files)))
+    except LoadError as error:
+        return f" ({error})"
+    return f" of: {', '.join(names)}" if names else " (none serves there)"
 
 
 def _standing(at: Progress) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -47,6 +47,19 @@ def seconds_of(flag: str, text: str) -> float:
         return parse_seconds(text)
     except ValueError as error:
         fail(f"{flag}: {error}")
+
+
+def share_of(text: str) -> float:
+    """The share that `0.95` or `95%` says, 0 to 1; reads `--min-goodput`."""
+    from slacktide.domain.units import parse_percent
+
+    hint = ""
+    with suppress(ValueError):
+        share = parse_percent(text) if "%" in text else float(text)
+        if 0.0 <= share <= 1.0:
+            return share
+        hint = f"; did you mean {text}%?" if 1.0 < share <= 100.0 else ""
+    raise typer.BadParameter(f"expected a share such as 95%, got {text!r}{hint}")
 
 
 def require_goodput(reached: float, wanted: float | None, of: str = "") -> None:

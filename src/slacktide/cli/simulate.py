@@ -20,6 +20,7 @@ from slacktide.cli.output import (
     progress_bar,
     require_goodput,
     seconds_of,
+    share_of,
     write_page,
 )
 
@@ -105,10 +106,9 @@ def simulate(
         float | None,
         option(
             _REPORT,
-            "Exit 1 if any cell's mean goodput is smaller.",
+            "Exit 1 if any cell's mean goodput is smaller (0.95, 95%).",
             metavar="SHARE",
-            min=0.0,
-            max=1.0,
+            parser=share_of,
         ),
     ] = None,
     replay: Annotated[

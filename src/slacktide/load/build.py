@@ -278,7 +278,10 @@ def _renamed(flag: str) -> Iterator[None]:
     try:
         yield
     except WorkloadError as error:
-        raise LoadSpecError(flag, str(error)) from None
+        said = str(error)
+        if error.field in (flag, f"{flag}s"):
+            said = said.removeprefix(f"{error.field}: ")
+        raise LoadSpecError(flag, said) from None
 
 
 @contextmanager

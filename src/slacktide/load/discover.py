@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from slacktide.load.tensors import RemoteModel
 from slacktide.wire.raw_tensors import BY_NAME
 
 if TYPE_CHECKING:
-    from slacktide.wire.proto.messages import ModelMetadataResponse
+    from slacktide.wire.proto import messages as m
 
 _TIMEOUT = 10.0
 
@@ -33,6 +34,25 @@ async def discover(target: Target, model: str, version: str | None) -> RemoteMod
             return await ask(target, model, version)
     except TimeoutError:
         raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
+
+
+async def model_names(target: Target) -> list[str]:
+    """The models that the server has statistics of: those that serve. Raises TargetError."""
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            if target.transport is Transport.HTTP:
+                found = await _get(target, "/v2/models/stats", "statistics")
+                return sorted({str(each["name"]) for each in found["model_stats"]})
+            from slacktide.wire.proto import messages as m
+
+            async with _grpc(target) as call:
+                read = m.ModelStatisticsResponse.FromString
+                answer = await call("ModelStatistics", m.ModelStatisticsRequest(), read)
+                return sorted({each.name for each in answer.model_stats})
+    except TimeoutError:
+        raise TargetError(f"{target.url} did not answer within {_TIMEOUT:g} s") from None
+    except (KeyError, TypeError) as error:
+        raise TargetError(f"{target.url}: statistics cannot be used: {error!r}") from None
 
 
 async def _ask_http(target: Target, model: str, version: str | None) -> RemoteModel:
@@ -54,16 +74,29 @@ async def _ask_http(target: Target, model: str, version: str | None) -> RemoteMo
 
 
 async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteModel:
-    import grpc
+    from slacktide.wire.proto import messages as m
+
+    wanted = {"name": model, "version": version or ""}
+    async with _grpc(target) as call:
+        described: m.ModelMetadataResponse = await call(
+            "ModelMetadata", m.ModelMetadataRequest(**wanted), m.ModelMetadataResponse.FromString
+        )
+        max_batch: int | None = None
+        with contextlib.suppress(TargetError):  # an extension; not every server has it
+            answer = await call(
+                "ModelConfig", m.ModelConfigRequest(**wanted), m.ModelConfigResponse.FromString
+            )
+            max_batch = int(answer.config.max_batch_size)
+    inputs = [(one.name, one.datatype, list(one.shape)) for one in described.inputs]
+    return _served(model, inputs, max_batch)
+
+
+@contextlib.asynccontextmanager
+async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
+    """A function (method, request, reader of its answer) → answer. It raises TargetError."""
     import grpc.aio
 
     from slacktide.load.grpc_sender import SERVICE, open_channel
-    from slacktide.wire.proto.messages import (
-        ModelConfigRequest,
-        ModelConfigResponse,
-        ModelMetadataRequest,
-        ModelMetadataResponse,
-    )
 
     metadata = (("authorization", f"Bearer {target.token}"),) if target.token else ()
     async with open_channel(target) as channel:
@@ -72,25 +105,13 @@ async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteMo
             invoke: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
                 f"/{SERVICE}/{method}"
             )
-            return read(await invoke(request.SerializeToString(), metadata=metadata))
+            try:
+                return read(await invoke(request.SerializeToString(), metadata=metadata))
+            except grpc.aio.AioRpcError as error:
+                said = f"{error.code().name}: {error.details()}"
+                raise TargetError(f"{target.url}: {said}") from None
 
-        wanted = {"name": model, "version": version or ""}
-        try:
-            described: ModelMetadataResponse = await call(
-                "ModelMetadata", ModelMetadataRequest(**wanted), ModelMetadataResponse.FromString
-            )
-        except grpc.aio.AioRpcError as error:
-            raise TargetError(f"{target.url}: {error.code().name}: {error.details()}") from None
-        max_batch: int | None = None
-        try:
-            answer = await call(
-                "ModelConfig", ModelConfigRequest(**wanted), ModelConfigResponse.FromString
-            )
-            max_batch = int(answer.config.max_batch_size)
-        except grpc.aio.AioRpcError:
-            pass  # the configuration is an extension; not every server has it
-    inputs = [(one.name, one.datatype, list(one.shape)) for one in described.inputs]
-    return _served(model, inputs, max_batch)
+        yield call
 
 
 def _served(

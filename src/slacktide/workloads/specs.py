@@ -56,6 +56,7 @@ _PROCESSES: Mapping[str, tuple[Callable[..., Arrivals], Mapping[str, _Reader]]] 
         {"rate": parse_number, "window": parse_seconds, "cv": parse_number},
     ),
 }
+_BARE_RATE = re.compile(r"(?P<rate>[0-9]+(\.[0-9]+)?) *((req(uests)?)?/s|[rq]ps)?")
 _ARRIVALS = (*_PROCESSES, "trace")
 _DEADLINES = ("fixed", "mix", "uniform", "none")
 _LENGTHS = ("constant", "modes", "exponential", "trace", "sample")
@@ -71,6 +72,9 @@ def parse_arrivals(text: str, read_trace: Callable[[str], Arrivals] | None = Non
     kind, _, rest = text.strip().partition(":")
     if kind == "trace":
         return _from_file(kind, rest, read_trace)
+    if bare := _BARE_RATE.fullmatch(text.strip()):
+        hint = f"did you mean 'poisson:{bare['rate']}'?"
+        raise WorkloadError("arrivals", f"expected a process, got {text!r}; {hint}")
     if kind not in _PROCESSES:
         raise WorkloadError("arrivals", _unknown("process", kind, _ARRIVALS))
     make, readers = _PROCESSES[kind]
