@@ -139,7 +139,7 @@ def read_answer(connection: socket.socket, name: str) -> None:
             raise RuntimeError(f"{name} closed the connection")
         received += part
     head, _, rest = received.partition(b"\r\n\r\n")
-    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    length = re.search(rb"\r\ncontent-length: *(\d+)", head, re.IGNORECASE)
     if not head.startswith(b"HTTP/1.1 200") or length is None:
         raise RuntimeError(f"{name} answered {head[:80]!r} {rest[:200]!r}")
     left = int(length[1]) - len(rest)

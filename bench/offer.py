@@ -17,8 +17,9 @@ from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
 from slacktide.load.generate import carry_out, prepare
+from slacktide.load.request_log import RequestLog
 from slacktide.load.results import ENDING_OF, ENDINGS, Result
-from slacktide.load.schedule import Purpose, generator
+from slacktide.load.schedule import Purpose, Schedule, generator
 from slacktide.load.spec import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
 from slacktide.workloads import Arrivals, Deadlines
 
@@ -143,11 +144,17 @@ def planned(load: Offered, *, length: float, seed: int, number: int = 0) -> Yard
     return YardstickArrivals(due, allowance)
 
 
-async def _carry_out(spec: LoadSpec) -> Run:
+async def sent(spec: LoadSpec) -> tuple[Schedule, RequestLog]:
+    """Send it all and wait for every answer: what was due when, and what became of it. Raises
+    LoadError."""
     prepared = await prepare(spec)
-    _, ledger = await carry_out(prepared)
-    schedule = prepared.schedule
-    endings, latency = ledger.endings(), ledger.latency()
+    _, log = await carry_out(prepared)
+    return prepared.schedule, log
+
+
+async def _carry_out(spec: LoadSpec) -> Run:
+    schedule, log = await sent(spec)
+    endings, latency = log.endings(), log.latency()
     scored = schedule.due >= spec.warmup
     found = {}
     for number, stream in enumerate(spec.streams):
@@ -164,8 +171,8 @@ async def _carry_out(spec: LoadSpec) -> Run:
             refusals=refusals.size,
             refusal_p99_ms=_percentile_ms(refusals, 99),
         )
-    lateness = _percentile_ms(ledger.lateness()[scored], 99)
-    return Run(found, lateness, ledger.complaints())
+    lateness = _percentile_ms(log.lateness()[scored], 99)
+    return Run(found, lateness, log.errors())
 
 
 def _percentile_ms(seconds: np.ndarray[tuple[int], np.dtype[np.float64]], level: float) -> float:
