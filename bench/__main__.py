@@ -42,6 +42,7 @@ BENCHMARKS = {
     "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
+    "real_models": "six models of others, three sizes mixed: in time, and predicted how well",
     "shaped_link": "cores that follow a network: violations beside one core, cost beside two",
     "goodput": "answers in time under load and overload, beside yardsticks and other servers",
 }

@@ -63,9 +63,11 @@ class PinnedModel:
     key: str
     """The key that a bare folder is told to state; empty: none is missing."""
     sizes: tuple[Size, ...]
-    """Three usual sizes; one where nothing is free."""
+    """Three usual sizes, the middle one as in the settings; one where nothing is free."""
     later: tuple[Size, ...] = ()
     """Two more: one between those, one beyond or near the longest."""
+    batches: bool = True
+    """Whether it has a batch axis."""
 
     def file(self) -> Path:
         """The ONNX file; fetched the first time. Raises FetchError."""
@@ -82,8 +84,13 @@ class PinnedModel:
         """A size as text, such as 48×320."""
         return "×".join(map(str, size)) or "only"
 
+    @property
+    def profiled(self) -> Size:
+        """The size that the settings state, or the only one."""
+        return self.sizes[len(self.sizes) // 2]
+
     def inputs(self, size: Size, generator: np.random.Generator) -> Tensors:
-        """A request of one row of that size, of noise."""
+        """A request of one row of that size, of noise; inputs in the model's order."""
         match self.name:
             case "magika":
                 return {"bytes": generator.integers(0, 256, (1, 2048), dtype=np.int32)}
@@ -158,6 +165,7 @@ PINNED: Mapping[str, PinnedModel] = {
             key="inputs.input.shape",
             sizes=((256,), (512,), (640,)),  # at 16 kHz 192 to 703 samples
             later=((320,), (576,)),
+            batches=False,
         ),
     )
 }

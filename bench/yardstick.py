@@ -7,6 +7,8 @@ run; there is no network, no copying, no other process. Two policies:
             be on time any more is given up. Knows the median time of each batch size.
     slack   our own scheduler with its admission, by the same medians, learning as in the server.
 
+Where requests are of several sizes (`slack_by_size`), `slack` knows what each of them takes.
+
 A live server pays for what the yardstick leaves out, so a ratio of 1 is out of reach in principle;
 a better policy than both may still pass it.
 """
@@ -14,7 +16,7 @@ a better policy than both may still pass it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
@@ -22,10 +24,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.models import BareTimes
-from slacktide.domain import Batch, PoolId, Replica, Request
+from slacktide.domain import (
+    Batch,
+    Deployment,
+    LaneSpec,
+    Notice,
+    Outcome,
+    OutcomeKind,
+    Plan,
+    PoolId,
+    Replica,
+    Request,
+    Route,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.engine.ports import Proposal
-from slacktide.profiles import CorrectedTimes
+from slacktide.profiles import BatchLatency, CorrectedTimes, FixedTimes, classes_of_samples
 from slacktide.scheduling import make_scheduler
+from slacktide.simulation import Simulation
 
 Seconds = NDArray[np.float64]
 
@@ -175,3 +191,63 @@ def goodput(
     }
     scored = arrivals.due >= scored_from
     return {name: float(policy()[scored].mean()) for name, policy in policies.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sized:
+    """Requests of several sizes, in the order they come. Arrays have shape (n,)."""
+
+    arrivals: Arrivals
+    size: NDArray[np.int64]
+    """Which size each request is of, counted from 0."""
+
+
+class TimesBySize:
+    """Batches of one size take `fixed` + k · (seconds alone − `fixed`), k being their rows."""
+
+    def __init__(self, alone: Sequence[Seconds], fixed: float, rng: np.random.Generator) -> None:
+        """`alone[s]`: seconds that single rows of size s took, shape (n_s,)."""
+        self._alone = alone
+        self._fixed = fixed
+        self._rng = rng
+
+    def believed(self) -> FixedTimes:
+        """As predictions: every size a class of its own, named by its number."""
+        lengths = {str(size): each - self._fixed for size, each in enumerate(self._alone)}
+        latency = BatchLatency(self._fixed, 1.0)
+        return FixedTimes(classes_of_samples(lengths, latency, most=len(lengths)))
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        """As the simulation's `Execution`."""
+        samples = self._alone[int(batch.members[0].application)]
+        return self._fixed + batch.rows * (float(self._rng.choice(samples)) - self._fixed)
+
+
+def slack_by_size(
+    sized: Sized, alone: Sequence[Seconds], fixed: float, max_batch: int, *, seed: int
+) -> NDArray[np.bool_]:
+    """Which requests are on time, shape (n,), under `slack` that knows from the start how long
+    each size takes: the server's engine on one lane, in virtual time. As `TimesBySize`."""
+    times = TimesBySize(alone, fixed, np.random.default_rng([seed, 0x512E]))
+    believed, pool = times.believed(), PoolId("m", "1")
+
+    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=believed, view=view)
+        return PoolParts(scheduler, believed)
+
+    lanes = (LaneSpec("lane", (0,)),)
+    plan = Plan(lanes, (Deployment(pool, "lane", max_batch),), (Route("m", pool),))
+    due, deadline = sized.arrivals.due, sized.arrivals.due + sized.arrivals.allowance
+    requests = (
+        Request(i, "m", at, until, signature=((size,),), application=str(size))
+        for i, (at, until, size) in enumerate(
+            zip(due.tolist(), deadline.tolist(), sized.size.tolist(), strict=True)
+        )
+    )
+    on_time = np.zeros(len(due), dtype=np.bool_)
+
+    def answered(request: Request | Notice, outcome: Outcome) -> None:
+        on_time[request.id] = outcome.kind is OutcomeKind.SERVED
+
+    Simulation(Engine(parts), plan, times, answered=answered).run(requests)
+    return on_time

@@ -1,0 +1,428 @@
+"""Six models of others, requests of three sizes mixed: answered in time, and predicted how well?
+
+For each model of pinned_models.py, from a folder that states the one key it needs, all processes of
+a server on one core and the client on another:
+
+    measured    on a server of its own, each size alone: the *true time* of a request, its median as
+                the client sees it, and how often a second the size is answered in a closed loop,
+                which gives the time in the lane; and onnxruntime alone, for comparison
+    10x, 3x     Poisson arrivals of the three sizes in equal parts, 0.7 of capacity (of that mix, by
+                the closed loops); deadlines of so many times the true time of the request's size.
+                The server is new: it knows the profile of the one size that its settings state
+    later       as 10x, and two further sizes come in, of which the server has seen nothing
+
+`magika` has one size, so it has no third run. Beside each run stands `slack` in virtual time on the
+same arrivals, to which the times of all sizes are known (yardstick.py); the part of the true time
+that is not spent in the lane is taken off its deadlines. What the server predicted, and what its
+batches took, is read from its recording, replayed.
+
+Full: at least 8 s a run, and up to 20 s for 400 requests. `--quick`: 3 s. `--rows` picks models.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import uvloop
+from numpy.typing import NDArray
+
+from bench import servers
+from bench.clients import h2load, latencies, settle
+from bench.machine import ROOT, cores, pin, pinned
+from bench.measurement import Figure, Options, Result, Table, at_least, at_most
+from bench.models import npz_files, oip_body
+from bench.offer import CONNECTIONS, PATIENCE, sent
+from bench.pinned_models import PINNED, PinnedModel, Size, Tensors, lay_out
+from bench.servers import Serving
+from bench.yardstick import Arrivals, Sized, slack_by_size
+from slacktide.domain import Batch, BatchFinished, Command, Request, RunBatch, Submitted
+from slacktide.domain.request import Signature
+from slacktide.engine import Engine
+from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
+from slacktide.load.results import ENDING_OF, ENDINGS
+from slacktide.load.results import Result as Ended
+from slacktide.load.spec import FilePayload, LoadSpec, Stream, Target, Transport
+from slacktide.recording import Call, Recording, Watcher, replay
+from slacktide.workloads import Fixed, Poisson
+
+LOAD = 0.7
+"""Of capacity."""
+REQUESTS, SHORTEST, LONGEST, QUICK = 400, 8.0, 20.0, 3.0
+"""Requests that a run should have, and seconds that it may take."""
+WARMUP = 2.0
+"""Seconds of a run that are not scored."""
+BODIES = 8
+"""Different requests of each size."""
+IN_LOOP = 3
+"""Requests under way in a closed loop."""
+FIRST = 20
+"""Requests of a new size that nothing is known of."""
+LEARNT = 30
+"""Requests of a size after which it is predicted."""
+INPUTS_SEED = 23
+REFUSED = tuple(ENDING_OF[one] for one in (Ended.OVERLOADED, Ended.TIMED_OUT, Ended.UNAVAILABLE))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One size, alone; seconds."""
+
+    true: float
+    """Median of a request alone, as its client sees it."""
+    lane: float
+    """Between two answers in a closed loop: what a request takes of the lane."""
+    bare: tuple[float, ...]
+    """Runs of onnxruntime alone."""
+    two_rows: float
+    """Median of such a run of two rows; of one where the model has no batch axis."""
+
+    @property
+    def on_the_way(self) -> float:
+        """What of the true time passes outside of the lane."""
+        return max(self.true - self.lane, 0.0)
+
+    @property
+    def in_lane(self) -> NDArray[np.float64]:
+        """Seconds of the lane: as scattered as onnxruntime alone, around `lane`."""
+        bare = np.asarray(self.bare)
+        return np.maximum(self.lane + bare - bare.mean(), 0.5 * self.lane)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phase:
+    """One run against the server, and its yardstick. Arrays have shape (n,)."""
+
+    name: str
+    due: NDArray[np.float64]
+    size: NDArray[np.int64]
+    ended: NDArray[np.int64]
+    """Index into the load generator's endings."""
+    possible: NDArray[np.bool_]
+    """On time under the yardstick."""
+    lateness_p99_ms: float
+
+    @property
+    def in_time(self) -> float:
+        """Share of the scored requests."""
+        return float((self.ended[self._scored] == 0).mean())
+
+    @property
+    def yardstick(self) -> float:
+        return float(self.possible[self._scored].mean())
+
+    @property
+    def _scored(self) -> NDArray[np.bool_]:
+        return self.due >= WARMUP
+
+    def wrongly_refused(self, new: Sequence[int]) -> int:
+        """Of the first requests of each of these sizes: refused, and in time by the yardstick."""
+        found = 0
+        for size in new:
+            first = np.flatnonzero(self.size == size)[:FIRST]
+            found += int((np.isin(self.ended[first], REFUSED) & self.possible[first]).sum())
+        return found
+
+
+def run(options: Options) -> Result:
+    """Every model in turn."""
+    result = Result("real_models", seeds=(1,))
+    pin(cores().client)
+    records = []
+    for model in PINNED.values():
+        if options.wants(model.name):
+            records.append(_measure(model, options.quick))
+            print(_line(records[-1]), file=sys.stderr, flush=True)
+    _summarise(records, result)
+    return result
+
+
+def _measure(model: PinnedModel, quick: bool) -> dict[str, Any]:
+    """Everything of one model."""
+    sizes = (*model.sizes, *model.later)
+    inputs = [_inputs(model, size) for size in sizes]
+    known = len(model.sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        measured = _alone(model, inputs, Path(folder) / "alone", 0.4 if quick else 1.0)
+        root = lay_out([model], Path(folder) / "new", stated=True)
+        path = Path(folder) / "server.rec"
+        with servers.slacktide(root, "--record", str(path), "--record-limit", "4GiB") as serving:
+            mixes = [("10x", 10.0, known), ("3x", 3.0, known)]
+            mixes += [("later", 10.0, len(sizes))] if model.later else []
+            phases = [
+                _phase(serving, model, name, factor, inputs[:count], measured[:count], quick)
+                for name, factor, count in mixes
+            ]
+        predictions = Predictions()
+        replayed = replay(Recording(path), predictions)
+    new = [number for number in range(known) if sizes[number] != model.profiled]
+    refused = phases[0].wrongly_refused(new)
+    refused += sum(phase.wrongly_refused(range(known, len(sizes))) for phase in phases[2:])
+    signatures = [_signature(model, each[0]) for each in inputs]
+    return {
+        "model": model.name,
+        "measured": [asdict(one) for one in measured],
+        "phases": {
+            one.name: {
+                "requests": len(one.due),
+                "in_time": one.in_time,
+                "yardstick": one.yardstick,
+                "lateness_p99_ms": one.lateness_p99_ms,
+                "endings": {ENDINGS[i].label: int((one.ended == i).sum()) for i in set(one.ended)},
+            }
+            for one in phases
+        },
+        "wrongly_refused": refused,
+        "predicted": [
+            {"size": model.label(size), "later": number >= known, **predictions.of(signature)}
+            for number, (size, signature) in enumerate(zip(sizes, signatures, strict=True))
+        ],
+        "replay_differs": replayed.difference is not None,
+    }
+
+
+def _inputs(model: PinnedModel, size: Size) -> tuple[Tensors, ...]:
+    rng = np.random.default_rng([INPUTS_SEED, *size])
+    return tuple(model.inputs(size, rng) for _ in range(BODIES))
+
+
+def _signature(model: PinnedModel, inputs: Tensors) -> Signature:
+    """As the server tells requests apart by shape."""
+    return tuple(tensor.shape[1 if model.batches else 0 :] for tensor in inputs.values())
+
+
+# ── each size alone ──────────────────────────────────────────────────────────────────────────
+
+
+def _alone(
+    model: PinnedModel, inputs: Sequence[Sequence[Tensors]], root: Path, seconds: float
+) -> list[Measured]:
+    """Spend about so many seconds on each size in each of three ways."""
+    arguments = ["-m", "bench.real_models", model.name, str(seconds)]
+    command = pinned(cores().server, [sys.executable, *arguments])
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found = []
+    with servers.slacktide(lay_out([model], root, stated=True)) as serving:
+        for each, (bare, two_rows) in zip(inputs, json.loads(done.stdout), strict=True):
+            body, path = oip_body(each[0]), serving.path_of(model.name)
+            latencies(serving, path, body, count=FIRST)  # until its size is known
+            count = max(FIRST, min(1000, round(seconds / float(np.median(bare)))))
+            true = float(np.median(latencies(serving, path, body, count=count)))
+            loop = h2load(serving, model.name, body, count=count, outstanding=IN_LOOP)
+            found.append(Measured(true, 1.0 / loop.per_second, tuple(bare), two_rows))
+    return found
+
+
+def _bare_loop(model: PinnedModel, seconds: float) -> list[tuple[list[float], float]]:
+    """For each size: runs of one row in onnxruntime alone, and the median of two rows."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(
+        model.file(), options, providers=["CPUExecutionProvider"]
+    )
+    found = []
+    for size in (*model.sizes, *model.later):
+        single = list(_inputs(model, size))
+        double = [
+            {key: np.concatenate([tensor] * 2) for key, tensor in each.items()}
+            for each in (single if model.batches else [])
+        ]
+        times: list[list[float]] = []
+        for feeds in (single, double):
+            begin = time.perf_counter()
+            taken: list[float] = []
+            while feeds and (len(taken) < 4 or time.perf_counter() - begin < seconds / 2):
+                start = time.perf_counter()
+                session.run(None, feeds[len(taken) % len(feeds)])
+                taken.append(time.perf_counter() - start)
+            times.append(taken[1:])  # the first is a warm-up
+        found.append((times[0], float(np.median(times[1] or times[0]))))
+    return found
+
+
+# ── the mix ──────────────────────────────────────────────────────────────────────────────────
+
+
+def _phase(
+    serving: Serving,
+    model: PinnedModel,
+    name: str,
+    factor: float,
+    inputs: Sequence[Sequence[Tensors]],
+    measured: Sequence[Measured],
+    quick: bool,
+) -> Phase:
+    """The mix of these sizes, with deadlines of `factor` × their true times."""
+    rate = LOAD / float(np.mean([one.lane for one in measured]))
+    duration = QUICK if quick else min(max(REQUESTS / rate, SHORTEST), LONGEST)
+    streams = tuple(
+        Stream(
+            model.name,
+            Poisson(rate / len(inputs)),
+            Fixed(factor * one.true),
+            payload=FilePayload(npz_files(f"{model.name}-{number}", each)),
+            name=str(number),
+        )
+        for number, (each, one) in enumerate(zip(inputs, measured, strict=True))
+    )
+    spec = LoadSpec(
+        target=Target(Transport.HTTP, "127.0.0.1", serving.port),
+        streams=streams,
+        duration=duration,
+        warmup=WARMUP,
+        seed=sum(map(ord, name)),
+        connections=CONNECTIONS,
+        patience=PATIENCE,
+    )
+    schedule, log = uvloop.run(sent(spec))
+    on_the_way = np.array([one.on_the_way for one in measured])
+    sized = Sized(
+        Arrivals(schedule.due, schedule.allowance - on_the_way[schedule.stream]), schedule.stream
+    )
+    # What a batch saves over its rows by themselves.
+    saved = float(np.median([2.0 * np.median(one.bare) - one.two_rows for one in measured]))
+    fixed = min(max(saved, 0.0), 0.5 * min(one.lane for one in measured)) if model.batches else 0.0
+    possible = slack_by_size(
+        sized,
+        [one.in_lane for one in measured],
+        fixed,
+        DEFAULT_MAX_BATCH if model.batches else 1,
+        seed=spec.seed,
+    )
+    body = oip_body(inputs[0][0])
+    settle(
+        serving, serving.path_of(model.name), body, within=3.0 * measured[0].true + 0.02
+    )  # nothing is left of this run when the next begins
+    late = float(np.percentile(log.lateness(), 99)) * 1e3
+    return Phase(name, schedule.due, schedule.stream, log.endings(), possible, late)
+
+
+# ── what was predicted ───────────────────────────────────────────────────────────────────────
+
+
+class Predictions(Watcher):
+    """Reads from a recording what each size was predicted to take, and what it took."""
+
+    def __init__(self) -> None:
+        self._before: dict[Signature, float] = {}
+        """Median predicted before the first request."""
+        self._learnt: dict[Signature, float] = {}
+        """After `LEARNT` requests."""
+        self._took: defaultdict[Signature, list[float]] = defaultdict(list)
+        """Seconds of batches of one row."""
+        self._running: dict[int, Batch] = {}
+
+    def of(self, signature: Signature) -> dict[str, float]:
+        """Medians in seconds, NaN where there is none. What was taken is that of the batches
+        after the first `LEARNT`, or of all if these are few."""
+        took = self._took[signature]
+        rest = took[LEARNT:] if len(took) >= 2 * LEARNT else took
+        return {
+            "before": self._before.get(signature, float("nan")),
+            "learnt": self._learnt.get(signature, float("nan")),
+            "took": float(np.median(rest)) if rest else float("nan"),
+            "batches": len(took),
+        }
+
+    def before(self, call: Call, engine: Engine) -> None:
+        for event in call.events:
+            if isinstance(event, Submitted):
+                request = event.request
+                if request.signature not in self._before:
+                    self._before[request.signature] = _median(engine, request)
+
+    def after(self, call: Call, engine: Engine, commands: list[Command]) -> None:
+        for event in call.events:
+            batch = (
+                self._running.pop(event.batch, None) if isinstance(event, BatchFinished) else None
+            )
+            if batch is not None:
+                request = batch.members[0]
+                took = self._took[request.signature]
+                took.append(call.now - batch.started)
+                if len(took) == LEARNT:
+                    self._learnt[request.signature] = _median(engine, request)
+        for command in commands:
+            if isinstance(command, RunBatch) and command.batch.rows == 1:
+                self._running[command.batch.id] = command.batch
+
+
+def _median(engine: Engine, request: Request) -> float:
+    """Seconds that the request, alone, is predicted to take at the median."""
+    pool = engine.snapshot().serving(request.model)[-1]
+    return pool.times.of(1, 1, (request,)).quantile(0.5)
+
+
+# ── what it says ─────────────────────────────────────────────────────────────────────────────
+
+
+def _line(record: dict[str, Any]) -> str:
+    """One model in short, for whoever watches."""
+    runs = "  ".join(
+        f"{name} {one['in_time']:.3f} ({one['yardstick']:.3f})"
+        for name, one in record["phases"].items()
+    )
+    return f"{record['model']}: {runs}, yardstick in brackets"
+
+
+def _off(one: dict[str, Any], which: str) -> float:
+    """How far a prediction is from what was measured, percent."""
+    return 100.0 * abs(one[which] / one["took"] - 1.0)
+
+
+def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
+    """The goals of each model, worst sizes; then every run and every size."""
+    result.details["records"] = list(records)
+    runs, sizes = [], []
+    for record in records:
+        model, phases, predicted = record["model"], record["phases"], record["predicted"]
+        behind = 100.0 * (phases["3x"]["yardstick"] - phases["3x"]["in_time"])
+        figures = [
+            Figure(f"{model}, 10x: in time", phases["10x"]["in_time"], "", at_least(0.97)),
+            Figure(f"{model}, 3x: behind the yardstick", behind, "points", at_most(2.0)),
+        ]
+        if later := [one for one in predicted if one["later"]]:
+            name = f"{model}: refused of the first {FIRST} of a size, in time by the yardstick"
+            figures.append(Figure(name, record["wrongly_refused"], "", at_most(0.0)))
+            off = tuple(_off(one, "before") for one in later)
+            name = f"{model}: p50 before a size's first request, off by"
+            figures.append(Figure(name, max(off), "%", at_most(30.0), samples=off))
+        learnt = tuple(_off(one, "learnt") for one in predicted if one["learnt"] == one["learnt"])
+        if learnt:
+            name = f"{model}: p50 after {LEARNT} requests of a size, off by"
+            figures.append(Figure(name, max(learnt), "%", at_most(15.0), samples=learnt))
+        result.figures += figures
+        if record["replay_differs"]:
+            result.remarks.append(f"{model}: the replay differs; predictions are of its beginning")
+        for name, one in phases.items():
+            shares = (f"{one[key]:.3f}" for key in ("in_time", "yardstick"))
+            late = f"{one['lateness_p99_ms']:.1f}"
+            runs.append((f"{model} {name}", str(one["requests"]), *shares, late))
+        for one, alone in zip(predicted, record["measured"], strict=True):
+            seconds = [float(np.median(alone["bare"])), alone["true"], alone["lane"]]
+            seconds += [one["took"], one["before"], one["learnt"]]
+            cells = ("-" if each != each else f"{1e3 * each:.2f}" for each in seconds)
+            sizes.append((f"{model} {one['size']}", str(one["batches"]), *cells))
+    of_runs = ("run", "requests", "in time", "yardstick", "client late, p99 ms")
+    result.tables.append(Table("Answered in time", of_runs, tuple(runs)))
+    of_sizes = ("size", "batches", "ORT alone", "true", "lane", "p50", "before", "learnt")
+    title = f"ms: onnxruntime alone; a request alone; in a closed loop; batches of one: their p50, \
+as predicted before the first and after {LEARNT}"
+    result.tables.append(Table(title, of_sizes, tuple(sizes)))
+
+
+if __name__ == "__main__":
+    print(json.dumps(_bare_loop(PINNED[sys.argv[1]], float(sys.argv[2]))))
