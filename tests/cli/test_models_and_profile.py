@@ -25,7 +25,13 @@ def test_make_says_what_it_made(run: Run, tmp_path: Path):
 
 def test_check_finds_nothing_wrong_with_the_examples(run: Run, example_models: Path):
     done = run("models", "check", example_models)
-    assert (done.returncode, done.stdout) == (0, "no findings\n")
+    assert (done.returncode, done.stdout) == (0, "1 model checked, no problems\n")
+
+
+def test_check_names_the_folder_where_no_model_is_to_blame(run: Run, example_models: Path):
+    done = run("models", "check", example_models / "mlp")
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"error: {example_models / 'mlp'}: this is a model's folder")
 
 
 def test_check_exits_1_and_names_the_key(run: Run, example_models: Path, tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -34,6 +35,7 @@ from slacktide.frontends import security
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import OPEN_GROUPS, SecurityError, TlsFiles
 from slacktide.models.replica_launcher import ModelPoolFactory
+from slacktide.server.front_ends import bind_error
 from slacktide.wire.errors import ControlError
 from slacktide.wire.proto import messages
 
@@ -109,7 +111,10 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
     ("words", "message"),
     [
         (("{missing}",), "expected a repository folder"),
-        (("{repo}", "--state-dir", "{file}"), "state-dir: cannot be written"),
+        (
+            ("{repo}", "--state-dir", "{file}"),
+            "--state-dir .*/file: cannot be written",
+        ),
         (("{repo}", "--token-file", "{missing}"), "token-file"),
         (("{repo}", "--tls-cert", "{missing}", "--tls-key", "{missing}"), "tls-cert"),
         (("{repo}", "--allow-uploads"), "--allow-uploads: needs --control-port"),
@@ -122,7 +127,7 @@ def test_a_signal_while_models_load(program: Any, zoo: Any) -> None:
             "--scheduler-option: .* did you mean 'kappa'",
         ),
         (("{repo}", "--header-timeout", "0s"), "--header-timeout: expected more than 0"),
-        (("{repo}", "--host", "256.0.0.1"), "host: "),
+        (("{repo}", "--host", "256.0.0.1"), r"--host 256\.0\.0\.1: "),
         (("{repo}", "--drain-delay", "soon"), "drain-delay"),
     ],
 )
@@ -243,7 +248,8 @@ def test_a_port_in_use_is_named(program: Any, zoo: Any) -> None:
         port = str(taken.getsockname()[1])
         refused = program(zoo.root, *FREE, "--grpc-port", port)
         assert refused.end() == 2
-    assert "grpc-port: Address already in use" in "".join(refused.said)
+    said = "".join(refused.said)
+    assert f"--grpc-port {port}: Address already in use; name another port" in said
 
 
 @pytest.mark.parametrize("name", ["http_port", "grpc_port", "metrics_port"])
@@ -251,9 +257,27 @@ def test_every_port_that_is_in_use_is_named(zoo: Any, name: str) -> None:
     zoo.matmul()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         server = slacktide.Server(zoo.root, **{name: taken.getsockname()[1]})
-        with pytest.raises(OSError, match=name.replace("_", "-")):
+        with pytest.raises(OSError, match=f"^.Errno 98. --{name.replace('_', '-')} [0-9]+: Add"):
             server.start()
     server.stop()
+
+
+@pytest.mark.parametrize("port", ["http", "grpc", "control"])
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_a_host_that_cannot_be_had_is_named(zoo: Any, port: str, host: str) -> None:
+    """Over gRPC too, whose library reports the cause on standard error only."""
+    flag = "control_host" if port == "control" else "host"
+    settings = {"http_port": None, "grpc_port": None, "metrics_port": None, f"{port}_port": 0}
+    server = slacktide.Server(zoo.root, **{**settings, flag: host})
+    with pytest.raises(OSError, match=rf"--{flag.replace('_', '-')} {host}: [A-Z]"):
+        server.start()
+    server.stop()
+
+
+def test_a_port_that_only_root_may_bind_is_named() -> None:
+    refused = bind_error(PermissionError(errno.EACCES, "error while binding"), "http", "::", 80)
+    assert refused.errno == errno.EACCES
+    assert str(refused.strerror).startswith("--http-port 80: Permission denied; ports below 1024")
 
 
 def test_a_server_whose_repository_is_missing_leaves_nothing_behind(tmp_path: Path) -> None:

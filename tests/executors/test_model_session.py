@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.executors.arena import Slot
+from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.session import ModelSession
@@ -150,6 +151,31 @@ def test_types_that_cannot_be_served_are_named(models, kit) -> None:
     assert "output 'y' is a seq(tensor(float)), which cannot be served" in refusal(kit.source(path))
 
 
+def zip_map(path: Path) -> Path:
+    """What skl2onnx makes of a classifier: probabilities as a list of maps, one for each row."""
+    float_map = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    graph = helper.make_graph(
+        [helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_value_info("y", helper.make_sequence_type_proto(float_map))],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+    return path
+
+
+def test_a_classifier_of_scikit_learn_is_told_how_to_export(tmp_path: Path, kit) -> None:
+    path = zip_map(tmp_path / "m" / "1" / "model.onnx")
+    advice = "cannot be served: export with zipmap off (skl2onnx: options={'zipmap': False})"
+    assert refusal(kit.source(path)).endswith(advice)
+    with pytest.raises(ModelError, match="export with zipmap off"):
+        OnnxFile(path, path.parent).interface(None)
+
+
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x08\x09"])
 def test_broken_files(content: bytes, tmp_path: Path, kit) -> None:
     path = tmp_path / "1" / "model.onnx"
@@ -222,6 +248,15 @@ def test_external_data_may_not_leave_the_folder(
     (path.parent / "w.bin").symlink_to(secret)
     (path.parent / "weights").symlink_to(tmp_path)
     assert refusal(kit.source(path)) == "the external data of tensor 'w' leads out of the folder"
+
+
+@pytest.mark.parametrize("place", [".ssh/key", ".w.bin", "sub/.w.bin"])
+def test_external_data_may_not_be_hidden(place: str, tmp_path: Path, kit) -> None:
+    """A model that is one file may lie in a home folder, among its owner's secrets."""
+    path = external(tmp_path / "m" / "1" / "model.onnx", place)
+    (path.parent / place).parent.mkdir(exist_ok=True)
+    (path.parent / place).write_bytes(kit.WEIGHT.tobytes())
+    assert refusal(kit.source(path)) == "the external data of tensor 'w' is a hidden file"
 
 
 def test_external_data_that_is_missing_and_model_files_that_lead_out(tmp_path: Path, kit) -> None:

@@ -68,6 +68,7 @@ def check(
     from slacktide.executors.cores import available_cores
     from slacktide.models.check import Severity, check_repository, try_loading
     from slacktide.models.repository.errors import RepositoryError
+    from slacktide.models.repository.repository import Repository
 
     if not repository.is_dir():
         fail(f"{repository}: no such folder")
@@ -83,8 +84,10 @@ def check(
         print_json(findings)
     else:
         for finding in findings:
-            typer.echo(f"{finding.severity.value}: {finding.model}: {finding.message}")
+            where = finding.model or repository
+            typer.echo(f"{finding.severity.value}: {where}: {finding.message}")
         if not findings:
-            typer.echo("no findings")
+            count = len(Repository(repository).names())
+            typer.echo(f"{count} model{'s' * (count != 1)} checked, no problems")
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise typer.Exit(FELL_SHORT)

@@ -154,6 +154,9 @@ def _check_location(tensor: Any, folder: Path, home: Path) -> None:
         place, there = home, False
     if not place.is_relative_to(home):
         raise ModelError(f"the external data of tensor {tensor.name!r} leads out of the folder")
+    if any(part.startswith(".") for part in place.relative_to(home).parts):
+        # A home folder's secrets, where a model that is one file lies in it.
+        raise ModelError(f"the external data of tensor {tensor.name!r} is a hidden file")
     if not there:
         raise ModelError(f"the external data of tensor {tensor.name!r} is missing")
     try:
@@ -183,13 +186,18 @@ def _spec(value: Any, role: str) -> TensorSpec:
         element = value.type.tensor_type.elem_type
         known = onnx.TensorProto.DataType.DESCRIPTOR.values_by_number.get(element)
         kind = f"tensor({element if known is None else known.name.lower()})"
+    elif value.type.sequence_type.elem_type.HasField("map_type"):
+        kind = "seq(map)"
     return _tensor_spec(value.name, role, kind, _shape(value) or ())
 
 
 def _tensor_spec(name: str, role: str, kind: str, shape: tuple[int, ...]) -> TensorSpec:
     datatype = _DATATYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
     if datatype is None:
-        raise ModelError(f"{role} {name!r} is a {kind}, which cannot be served")
+        advice = ""
+        if "map" in kind:  # what skl2onnx gives a classifier unless it is told otherwise
+            advice = ": export with zipmap off (skl2onnx: options={'zipmap': False})"
+        raise ModelError(f"{role} {name!r} is a {kind}, which cannot be served{advice}")
     return TensorSpec(name, datatype, shape)
 
 

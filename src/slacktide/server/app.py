@@ -248,7 +248,7 @@ def _require_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(error.errno, f"state-dir: cannot be written: {error.strerror}") from None
+        raise OSError(error.errno, f"--state-dir {folder}: cannot be written: {error.strerror}") from None
 
 
 def profiled_executor(catalog: Catalog) -> ProfiledExecutor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -78,7 +79,7 @@ class FrontEnds:
             self._servers["control"] = http(others, for_control, access)
 
     async def start(self) -> None:
-        """Bind every port. Raises OSError naming the port that cannot be had."""
+        """Bind every port. Raises OSError naming the flag of one that cannot be had."""
         settings, held = self._settings, self._credentials
 
         def pem() -> TlsPem:
@@ -90,7 +91,10 @@ class FrontEnds:
                 starting = server.start(host, port, None if held.pem is None else pem)
             else:
                 starting = server.start(host, port, held.context)
-            await _named(f"{name}-port", starting)
+            try:
+                await starting
+            except OSError as error:
+                raise bind_error(error, name, host, port) from None
 
     def port(self, name: str) -> int | None:
         """What `http`, `grpc`, `metrics` or `control` listens on; None if it does not."""
@@ -113,13 +117,21 @@ class FrontEnds:
             await server.close()
 
 
-async def _named(setting: str, start: Awaitable[None]) -> None:
-    try:
-        await start
-    except OSError as error:
-        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            setting = "control-host" if setting == "control-port" else "host"
-        raise OSError(error.errno, f"{setting}: {error.strerror or error}") from None
+_ADVICE = {
+    errno.EADDRINUSE: "name another port, or 0 for a free one",
+    errno.EACCES: "ports below 1024 are for processes with the right to bind them",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+}
+
+
+def bind_error(error: OSError, name: str, host: str, port: int) -> OSError:
+    """What to say of a port that cannot be had: the flag that is to blame, and its value."""
+    number, flag = error.errno, f"--{name}-port {port}"
+    if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        flag = f"--{'control-' if name == 'control' else ''}host {host}"
+    why = os.strerror(number) if number and number > 0 else error.strerror or str(error)
+    advice = f"; {_ADVICE[number]}" if number in _ADVICE else ""
+    return OSError(number, f"{flag}: {why}{advice}")
 
 
 def http_settings_of(settings: ServerSettings, rules: PortRules) -> HttpSettings:

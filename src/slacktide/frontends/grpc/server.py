@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
 from collections.abc import Callable
 
@@ -85,11 +86,8 @@ class GrpcServer:
             else:
                 self._port = server.add_secure_port(address, _credentials(tls))
         except RuntimeError:
-            # grpc-core reports the cause on stderr only; nearly always it is this one.
             await server.stop(None)
-            raise OSError(
-                errno.EADDRINUSE, f"{os.strerror(errno.EADDRINUSE)}: gRPC cannot bind {address}"
-            ) from None
+            raise _bind_error(host, port) from None
         await server.start()
         self._server = server
 
@@ -118,6 +116,18 @@ class _Handlers(grpc.GenericRpcHandler):
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
         return self._table.get(handler_call_details.method)
+
+
+def _bind_error(host: str, port: int) -> OSError:
+    """Why an address cannot be had, as a plain socket is told: grpc-core says so on stderr only."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in found:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.bind(address)
+    except OSError as error:
+        return error
+    return OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
 
 
 def _credentials(tls: Callable[[], TlsPem]) -> grpc.ServerCredentials:
