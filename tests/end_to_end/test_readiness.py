@@ -91,10 +91,14 @@ def test_a_broken_model_is_named_at_the_start_and_fails_readiness_only_if_all_mu
 
 
 @pytest.mark.parametrize("when", ["loaded", "all", "any"])
-def test_an_empty_repository_is_ready(tmp_path: Path, serve: Any, zoo_at: Any, when: str) -> None:
+def test_an_empty_repository_is_ready_and_the_log_says_what_was_expected(
+    tmp_path: Path, serve: Any, zoo_at: Any, when: str, caplog: Any
+) -> None:
     zoo = zoo_at(tmp_path / "empty")
     with serve(zoo, ready_when=when) as house:
         assert house.get("/v2/health/ready").status == 200
+    expected = f"{zoo.root}: no models: expected folders such as NAME/1/model.onnx"
+    assert expected in caplog.messages
 
 
 def test_a_choice_that_there_is_not_is_refused() -> None:

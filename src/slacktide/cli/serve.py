@@ -71,7 +71,10 @@ def _file(text: str, name: str) -> Any:
 def serve(
     repository: Annotated[
         Path,
-        typer.Argument(help="Folder of models, in Triton's layout.", envvar=f"{ENV}REPOSITORY"),
+        typer.Argument(
+            help="Folder of models, in Triton's layout, or one ONNX file.",
+            envvar=f"{ENV}REPOSITORY",
+        ),
     ],
     config: Annotated[
         Path | None,
@@ -107,6 +110,8 @@ def serve(
     """Serve the models of a repository over HTTP and gRPC, on time.
 
     Example: slacktide serve models/ --http-port 8000 --log-format json
+
+    Example: slacktide serve model.onnx
 
     Example: slacktide serve models/ --cores 4 --allow-fewer-cores --cpu-allocator cgroup
     """
@@ -228,7 +233,7 @@ def run(repository: Path, settings: ServerSettings) -> int:
             log.warning(shortage)
         return uvloop.run(main())
     except RepositoryError as error:
-        fail(f"{repository}: {error}")
+        fail(str(error) if error.where else f"{repository}: {error}")
     except (
         OSError,
         PodError,

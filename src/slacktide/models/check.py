@@ -59,8 +59,7 @@ def check_repository(root: Path) -> list[Finding]:
     except RepositoryError as error:
         return [Finding("", Severity.ERROR, str(error))]
     if not listed:
-        message = "no models: expected folders such as NAME/1/model.onnx"
-        return [Finding("", Severity.WARNING, message)]
+        return [Finding("", Severity.WARNING, Repository(root).without_models())]
     findings = [finding for model in listed for finding in _model(model)]
     settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
     for name, conflict in lane_conflicts(settings).items():

@@ -30,7 +30,7 @@ from slacktide.models.model_manager import ModelManager, ModelManagerSettings
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import ModelPoolFactory, ReplicaLauncher
 from slacktide.models.repository.profile_store import ProfileStore
-from slacktide.models.repository.repository import Repository
+from slacktide.models.repository.single_model import SingleModel, open_repository
 from slacktide.models.repository.staging import Staging
 from slacktide.models.versions import Catalog
 from slacktide.observability.logs import AccessLogger
@@ -60,8 +60,8 @@ class App:
         """Raises ValueError, SecurityError or TracingUnavailable for settings that cannot be used,
         and RepositoryError if there is no such repository."""
         self.settings = settings
-        self.repository = Repository(repository)
-        self._names = self.repository.names()  # before anything listens
+        # Before anything listens.
+        self.repository = open_repository(repository, _state_folder(settings))
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
         self._watching: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class App:
         limit = settings.memory_limit
         per_client = settings.client_memory_limit or limit // 2
         budget = MemoryBudget(limit, per_client)
-        self.catalog = Catalog(self._names)
+        self.catalog = Catalog(self.repository.names())
         found = await asyncio.to_thread(open_cores, settings)
         self._pod = found.pod
         process = ProcessExecutor(found.allocator)
@@ -181,6 +181,11 @@ class App:
                 "models",
                 settings.control_host,
             )
+        if isinstance(self.repository, SingleModel):
+            log.info(
+                "%s is served as model %s, with default settings; its profile is kept in %s",
+                *(self.repository.file, self.repository.model, self.repository.profile_folder),
+            )
         try:
             await self.front_ends.start()
             await self.models.load_all(self.repository)
@@ -199,6 +204,9 @@ class App:
             for name in expected
             if not catalog.serving(name)
         ]
+        if not expected:
+            log.warning("%s: %s", self.repository.root, self.repository.without_models())
+            return
         text = f"serving {len(expected) - len(failed)} of {len(expected)} models"
         if failed:
             more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
@@ -241,6 +249,15 @@ class App:
         self._folder.close()
 
 
+def _state_folder(settings: ServerSettings) -> Path:
+    """Where the profile of a model goes that is one file: unless it is stated, the user's folder
+    for such things (XDG Base Directory Specification)."""
+    if settings.state_dir is not None:
+        return settings.state_dir
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return Path("/", home, "slacktide")  # a user without a home folder has none
+
+
 def _require_writable(folder: Path) -> None:
     """Make the state folder if it is not there. Raises OSError naming the setting."""
     try:
@@ -248,7 +265,9 @@ def _require_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise OSError(error.errno, f"--state-dir {folder}: cannot be written: {error.strerror}") from None
+        raise OSError(
+            error.errno, f"--state-dir {folder}: cannot be written: {error.strerror}"
+        ) from None
 
 
 def profiled_executor(catalog: Catalog) -> ProfiledExecutor:

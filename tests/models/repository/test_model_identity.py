@@ -11,6 +11,7 @@ import pytest
 from slacktide.models.repository.errors import OutsideRepositoryError
 from slacktide.models.repository.profile_store import model_hash
 from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.single_model import SingleModel
 
 Define = Callable[..., ModelDefinition]
 
@@ -40,6 +41,26 @@ def test_profiles_and_hidden_files_do_not_count(define: Define) -> None:
     (definition.folder / "profile.0123.json").write_text("{}")
     (definition.folder / ".profile.tmp").write_text("{}")
     assert model_hash(definition) == before
+
+
+def test_of_a_model_that_is_one_file_only_what_is_named_like_it_counts(tmp_path: Path) -> None:
+    file = tmp_path / "net.onnx"
+    file.write_bytes(b"abc")
+
+    def hashed() -> str:
+        return model_hash(SingleModel(file, tmp_path / "state").read("net")[0])
+
+    assert hashed() == hashlib.sha256(b"abc").hexdigest()
+    (tmp_path / "network.onnx").write_bytes(b"another model")
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "net.data").write_bytes(b"elsewhere")
+    (tmp_path / "net.link").symlink_to("/etc/hostname")
+    assert hashed() == hashlib.sha256(b"abc").hexdigest()
+    seen = {hashed()}
+    for name in ("net.onnx.data", "net.onnx_data", "net.weights"):
+        (tmp_path / name).write_bytes(b"1")
+        seen.add(hashed())
+    assert len(seen) == 4
 
 
 def test_a_link_out_of_the_folder_is_refused(define: Define, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_the_file_may_have_another_name(root: Path, add_model: Builder) -> None:
     add_model("c", file="net.onnx")
     a, b, c = Repository(root).scan()
     assert a.definitions[0].model_path.name == b.definitions[0].model_path.name == "net.onnx"
-    assert str(c.problem) == "c/1/model.onnx: expected a regular file, there is none"
+    assert "c/1/model.onnx: there is no such file; rename 'net.onnx'" in str(c.problem)
 
 
 def test_a_broken_model_does_not_stop_the_others(root: Path, add_model: Builder) -> None:
@@ -112,13 +112,46 @@ def test_a_name_cannot_be_a_path(root: Path, name: str) -> None:
 
 
 def test_an_empty_repository_is_fine(root: Path) -> None:
-    assert Repository(root).scan() == ()
+    repository = Repository(root)
+    assert repository.scan() == ()
+    expected = "no models: expected folders such as NAME/1/model.onnx"
+    assert repository.without_models() == expected
+    (root / "net.onnx").write_bytes(b"x")
+    advice = "; move 'net.onnx' there, or serve that file alone"
+    assert repository.without_models() == expected + advice
+
+
+@pytest.mark.parametrize(
+    ("file", "advice"),
+    [
+        (
+            "m/1/net.onnx",
+            "m/1/model.onnx: there is no such file; rename 'net.onnx' to model.onnx, "
+            "or state 'file: net.onnx' in m/slacktide.yaml",
+        ),
+        ("m/1/my net.onnx", "…such file; rename 'my net.onnx' to model.onnx"),
+        ("m/1/net.pt", "m/1/model.onnx: expected a regular file, there is none"),
+        ("m/model.onnx", "…there is none; move 'model.onnx' to m/1/model.onnx"),
+        ("m/net.onnx", "…there is none; move 'net.onnx' to m/1/model.onnx"),
+        ("m/net.pt", "m: expected a version folder such as '1', there is none"),
+    ],
+)
+def test_a_file_in_the_wrong_place_gets_advice(root: Path, file: str, advice: str) -> None:
+    (root / file).parent.mkdir(parents=True)
+    (root / file).write_bytes(b"x")
+    with pytest.raises(NotFoundError) as refused:
+        Repository(root).read("m")
+    said = str(refused.value)
+    assert said.endswith(advice[1:]) if advice[0] == "…" else said == advice
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        ("model.onnx", "it holds model.onnx): a repository holds NAME/1/model.onnx"),
+        (
+            "model.onnx",
+            "it holds model.onnx): move it to NAME/1/model.onnx, or name the file itself",
+        ),
         ("1/model.onnx", "it holds 1): serve the folder that holds it"),
         ("slacktide.yaml", "it holds slacktide.yaml): serve the folder that holds it"),
         ("config.pbtxt", "it holds config.pbtxt): serve the folder that holds it"),

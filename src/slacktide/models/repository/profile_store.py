@@ -2,6 +2,8 @@
 
     REPOSITORY/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
+    STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
+    STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
 
 The store knows nothing of what a profile says. It wraps a JSON object with what it was measured
 for, and gives it back only to the same model on the same hardware; anything else is missing, with
@@ -40,12 +42,14 @@ def model_hash(definition: ModelDefinition) -> str:
     Which files hold a model's external data is known only by parsing it, which the server leaves to
     its workers. So every other file beside the model counts as part of it (profiles and hidden
     files aside): a changed label file costs a profile, a missed weight file would cost the truth.
-    Files are streamed. Raises RepositoryError.
+    Beside a model that is one file, `net.onnx`, only those count whose names begin like its own
+    (`net.onnx.data`, `net.data`). Files are streamed. Raises RepositoryError.
     """
     model = definition.model_path
     home = definition.data_root
     try:
-        others = sorted(path for path in _files(home) if path != model)
+        beside = _namesakes(model) if definition.alone else _files(home)
+        others = sorted(path for path in beside if path != model)
         own = _digest(model)
         if not others:
             return own
@@ -69,6 +73,14 @@ def _files(folder: Path) -> Iterator[Path]:
         if path.is_dir() and not path.is_symlink():
             yield from _files(path)
         elif not path.is_dir():
+            yield path
+
+
+def _namesakes(model: Path) -> Iterator[Path]:
+    """Files beside a model whose names say that they are its data; no links."""
+    for path in model.parent.iterdir():
+        named = path.name.startswith((model.name, f"{model.stem}."))
+        if named and path.is_file() and not path.is_symlink():
             yield path
 
 
@@ -144,8 +156,7 @@ class ProfileStore:
         reason = ""
         for path in self._places(definition, key.hardware):
             try:
-                if path.parent != definition.folder:
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno is not None else str(error)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slacktide.domain.suggestions import suggestion
+from slacktide.domain.suggestions import shown, suggestion
 from slacktide.models.repository.errors import (
     FolderError,
     NotFoundError,
@@ -59,19 +59,24 @@ class ModelDefinition:
     name: str
     version: str
     folder: Path
-    """The version's folder, links followed."""
+    """Where its profile lies, if that can be written: the version's folder, links followed; of a
+    model that is one file, a folder below the state folder."""
     model_path: Path
-    """The model file, links followed; inside the repository."""
+    """The model file, links followed; inside the repository, if that is a folder."""
     settings: ModelSettings
     """In effect: slacktide.yaml over config.pbtxt over the defaults."""
     config: Mapping[str, Any]
     """config.pbtxt (or the load call's `config`) as stated, plain; empty if there is none."""
     warnings: tuple[str, ...] = ()
     """Sentences for the log, once per model."""
+    alone: bool = False
+    """One file by itself: most of what lies beside it is no part of the model."""
 
     @property
     def where(self) -> str:
         """The model file relative to the repository, for messages."""
+        if self.alone:
+            return self.model_path.name
         return f"{self.name}/{self.version}/{self.settings.file}"
 
     @property
@@ -98,6 +103,8 @@ class ListedModel:
 
 class Repository:
     """The models under one folder. Holds no state: every call reads the files anew."""
+
+    _alone = False
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -137,19 +144,36 @@ class Repository:
         available = tuple(self._versions(model, folder))
         chosen = settings.versions.choose(available)
         if not chosen:
-            raise NotFoundError(model, "expected a version folder such as '1', there is none")
+            found = [shown(name) for name in _onnx(folder)[:1]]
+            advice = "".join(f"; move {one} to {model}/1/model.onnx" for one in found)
+            expected = "expected a version folder such as '1', there is none"
+            raise NotFoundError(model, expected + advice)
         return tuple(
             ModelDefinition(
-                name=model,
-                version=version,
-                folder=resolve(self.root, model, version, kind=PathKind.FOLDER),
-                model_path=resolve(self.root, model, version, settings.file, kind=PathKind.FILE),
+                model,
+                version,
+                *self._place(model, version, settings.file),
                 settings=settings,
                 config=config,
                 warnings=translation.warnings + unused,
+                alone=self._alone,
             )
             for version in chosen
         )
+
+    def _place(self, model: str, version: str, file: str) -> tuple[Path, Path]:
+        """The folder of a version and its model file."""
+        folder = resolve(self.root, model, version, kind=PathKind.FOLDER)
+        try:
+            return folder, resolve(self.root, model, version, file, kind=PathKind.FILE)
+        except NotFoundError as error:
+            found = _onnx(folder)
+            if not found or os.path.lexists(folder / file):
+                raise
+            advice = f"rename {shown(found[0])} to {file}"
+            if is_name(found[0]):
+                advice += f", or state 'file: {found[0]}' in {model}/{SETTINGS_FILE}"
+            raise NotFoundError(error.where, f"there is no such file; {advice}") from None
 
     def _list(self, name: str) -> ListedModel:
         try:
@@ -180,7 +204,7 @@ class Repository:
         if not signs:
             return
         if "model.onnx" in signs:
-            advice = "a repository holds NAME/1/model.onnx"
+            advice = "move it to NAME/1/model.onnx, or name the file itself to serve it alone"
         else:
             advice = "serve the folder that holds it"
         raise FolderError("", f"this is a model's folder (it holds {signs[0]}): {advice}")
@@ -192,9 +216,11 @@ class Repository:
         except NotFoundError:
             if os.path.lexists(self.root / model):  # a link to nowhere
                 raise
-            known = (name for name in self.names() if is_name(name))
-            hint = suggestion(model, known, noun="known")
-            raise NotFoundError("", f"no model {model!r}; {hint}") from None
+            raise self._unknown(model) from None
+
+    def _unknown(self, model: str) -> NotFoundError:
+        known = (name for name in self.names() if is_name(name))
+        return NotFoundError("", f"no model {model!r}; {suggestion(model, known, noun='known')}")
 
     def _optional(
         self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
@@ -216,3 +242,17 @@ class Repository:
             yield from (e.name for e in folder.iterdir() if is_version(e.name) and not e.is_file())
         except OSError as error:
             raise unreadable(model, error) from None
+
+    def without_models(self) -> str:
+        """What to say where `names` has none."""
+        found = [shown(name) for name in _onnx(self.root)[:1]]
+        advice = "".join(f"; move {one} there, or serve that file alone" for one in found)
+        return f"no models: expected folders such as NAME/1/model.onnx{advice}"
+
+
+def _onnx(folder: Path) -> list[str]:
+    """Names of the ONNX files in a folder, for advice: what may have been meant."""
+    try:
+        return sorted(e.name for e in folder.iterdir() if e.suffix == ".onnx" and e.is_file())
+    except OSError:
+        return []

@@ -1,0 +1,93 @@
+"""`SingleModel`: one ONNX file in place of a repository; `open_repository` takes either."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from slacktide.domain.suggestions import shown
+from slacktide.models.repository.errors import (
+    FolderError,
+    InvalidNameError,
+    NotFoundError,
+    RepositoryError,
+)
+from slacktide.models.repository.paths import (
+    NAME_RULE,
+    PathKind,
+    check_name,
+    is_name,
+    resolve_inside,
+)
+from slacktide.models.repository.repository import Repository
+
+
+class SingleModel(Repository):
+    """One ONNX file as a repository of one model, version 1, with default settings.
+
+    The model is called like the file without its ending; what a model's name may not hold becomes
+    `_`. External data may lie beside the file.
+    """
+
+    _alone = True
+
+    def __init__(self, file: Path, state_dir: Path) -> None:
+        """`state_dir`: below it lies the profile, by the file's name and path. Raises
+        InvalidNameError if there is no letter or digit in the file's name."""
+        super().__init__(file.parent)
+        self.file = file.absolute()
+        self.model = file.stem
+        if not is_name(file.stem):
+            self.model = re.sub(r"[^A-Za-z0-9._-]+", "_", file.stem).strip("._-")[:128]
+        if not is_name(self.model):
+            expected = f"expected a file's name that can be a model's: {NAME_RULE}"
+            raise InvalidNameError("", f"{expected}; got {shown(file.stem)}")
+        path = hashlib.sha256(os.fsencode(self.file)).hexdigest()[:16]
+        self.profile_folder = state_dir / "profiles" / f"{self.model}-{path}" / "1"
+
+    def names(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    def _model_folder(self, model: str) -> Path:
+        if check_name(model) != self.model:
+            raise self._unknown(model)
+        return self.root
+
+    def _optional(
+        self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        return {}
+
+    def _versions(self, model: str, folder: Path) -> Iterator[str]:
+        yield "1"
+
+    def _place(self, model: str, version: str, file: str) -> tuple[Path, Path]:
+        if version != "1":
+            raise NotFoundError(model, f"expected version 1, got {version}")
+        home = self.file.resolve().parent
+        return self.profile_folder, resolve_inside(
+            home, self.file, where=self.file.name, kind=PathKind.FILE
+        )
+
+
+def open_repository(path: Path, state_dir: Path) -> Repository:
+    """The models at `path`: a folder of them, or one ONNX file. `state_dir` as in `SingleModel`.
+
+    Raises RepositoryError, which names `path`: it is for those who start a server, not for clients.
+    """
+    try:
+        if path.suffix.lower() == ".onnx" and not path.exists():
+            raise NotFoundError("", "there is no such file")
+        if not path.is_file():
+            repository = Repository(path)
+            repository.names()
+            return repository
+        if path.suffix.lower() != ".onnx":
+            raise FolderError("", "expected a folder of models, or one file that ends in .onnx")
+        return SingleModel(path, state_dir)
+    except RepositoryError as error:
+        raise type(error)(str(path), *error.problems) from None
