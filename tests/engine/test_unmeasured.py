@@ -309,3 +309,12 @@ def test_a_crash_under_it_has_it_run_again_like_any_other(shaped):
     assert members(world)[-1] == [2], "that run has measured the shape"
     world.finish()
     assert set(world.reasons().values()) == {Reason.ON_TIME}
+
+
+def test_a_refusal_has_no_numbers_of_a_shape_that_cannot_be_judged(shaped):
+    world = shaped(most=0)
+    world.engine.state.pools[PoolId("m", "1")].outlook = lambda asked, *, now: (0.3, 0.2)
+    world.submit(1, signature=NEW)
+    assert (world.answers[1].reason, world.answers[1].needed_s) == (Reason.QUEUE_FULL, None)
+    world.submit(2, slo=-1.0, signature=KNOWN)
+    assert (world.answers[2].reason, world.answers[2].needed_s) == (Reason.EXPIRED, 0.3)

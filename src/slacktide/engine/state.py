@@ -144,11 +144,10 @@ class EngineState:
         self.ledger.end(request.model, reason)
         if entry.crash is not None:
             self._judge(entry.crash, convicted=False)
+        best_effort = request.best_effort
         needed_s = wait_s = None
-        best_effort, outlook = request.best_effort, entry.pool.outlook
-        if outlook is not None and not best_effort and reason in FOR_LACK_OF_TIME:
-            needed_s, wait = outlook(request, now=now)
-            wait_s = wait if wait < math.inf else None
+        if not best_effort and reason in FOR_LACK_OF_TIME:
+            needed_s, wait_s = self._outlook(request, entry.pool)
         outcome = Outcome(
             reason,
             now,
@@ -161,6 +160,17 @@ class EngineState:
             wait_s,
         )
         self.commands.append(Answer(request.id, outcome, self.cause))
+
+    def _outlook(self, request: Request | Notice, pool: Pool) -> tuple[float | None, float | None]:
+        """What the policy reckons of a request, if it does; of an unknown shape it cannot."""
+        outlook, unmeasured = pool.outlook, pool.unmeasured
+        if outlook is None or (
+            unmeasured is not None
+            and (isinstance(request, Notice) or not unmeasured.rules.measured(request))
+        ):
+            return None, None
+        needed_s, wait_s = outlook(request, now=self.now)
+        return needed_s, wait_s if wait_s < math.inf else None
 
     def end_running(self, entry: Entry, batch: Batch, reason: Reason, detail: str = "") -> None:
         """A member of `batch` gets its outcome."""
