@@ -13,6 +13,7 @@ from slacktide.models.repository.errors import (
     InvalidNameError,
     NotFoundError,
     RepositoryError,
+    UnreadableError,
 )
 from slacktide.models.repository.paths import is_name
 from slacktide.models.repository.repository import Repository
@@ -109,6 +110,7 @@ def test_every_file_with_a_letter_or_digit_has_a_valid_name(stem: str) -> None:
     [
         ("nothing", NotFoundError, "expected a repository folder, there is none"),
         ("net.onnx", NotFoundError, "there is no such file"),
+        ("n" * 300, UnreadableError, "cannot be read: File name too long"),
         ("notes.txt", FolderError, "expected a folder of models, or one file that ends in .onnx"),
         ("–.onnx", InvalidNameError, "expected a file's name that can be a model's: letters"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,8 @@ class SingleModel(Repository):
             raise self._unknown(model)
         return self.root
 
-    def _optional(
-        self, model: str, file: str, limit: int, parse: Callable[..., Mapping[str, Any]]
-    ) -> Mapping[str, Any]:
-        return {}
+    def _optional(self, *file: Any) -> Mapping[str, Any]:
+        return {}  # what lies beside it belongs to others
 
     def _versions(self, model: str, folder: Path) -> Iterator[str]:
         yield "1"
@@ -68,10 +66,9 @@ class SingleModel(Repository):
     def _place(self, model: str, version: str, file: str) -> tuple[Path, Path]:
         if version != "1":
             raise NotFoundError(model, f"expected version 1, got {version}")
-        home = self.file.resolve().parent
-        return self.profile_folder, resolve_inside(
-            home, self.file, where=self.file.name, kind=PathKind.FILE
-        )
+        home, where = self.file.resolve().parent, self.file.name
+        real = resolve_inside(home, self.file, where=where, kind=PathKind.FILE)
+        return self.profile_folder, real
 
 
 def open_repository(path: Path, state_dir: Path) -> Repository:
@@ -80,9 +77,9 @@ def open_repository(path: Path, state_dir: Path) -> Repository:
     Raises RepositoryError, which names `path`: it is for those who start a server, not for clients.
     """
     try:
-        if path.suffix.lower() == ".onnx" and not path.exists():
+        if path.suffix.lower() == ".onnx" and not os.path.lexists(path):
             raise NotFoundError("", "there is no such file")
-        if not path.is_file():
+        if not os.path.isfile(path):
             repository = Repository(path)
             repository.names()
             return repository
