@@ -54,7 +54,7 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.synthetic_inputs import batch_of, payloads, row_shapes
+from slacktide.executors.synthetic_inputs import SyntheticRows, batch_of
 from slacktide.load.results import ENDINGS
 from slacktide.workloads import Fixed, Poisson
 
@@ -136,9 +136,9 @@ class Worker:
         opened = await self._ready
         interface = opened.interface
         generator = np.random.default_rng(SEED)
-        shapes = row_shapes(interface, self._source)
-        self.singles: Sequence[Payload] = payloads(
-            interface, shapes, self._arena, generator=generator
+        rows = SyntheticRows(interface, self._source)
+        self.singles: Sequence[Payload] = rows.payloads(
+            rows.shapes(), self._arena, generator=generator
         )
         return opened
 

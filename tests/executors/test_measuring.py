@@ -31,7 +31,7 @@ from slacktide.executors.ports import (
     Resized,
 )
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.synthetic_inputs import payloads, row_shapes
+from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.tensor_io import decode_strings
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.profiles import ENOUGH_SAMPLES
@@ -416,24 +416,25 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
 @pytest.mark.parametrize(
     ("shape", "why"),
     [
-        ((4, 128), r"has shape \[3, -1\], not \[4, 128\]"),
+        ((4, 128), r"expected a shape that fits \[3, -1\], got \[4, 128\]"),
         ((3, 0), "is empty"),
         ((3, 2**31), "takes 25769803776 bytes, above 1073741824"),
     ],
 )
 def test_no_inputs_are_made_that_the_model_cannot_have(shape: tuple[int, ...], why: str) -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": shape})
-    with pytest.raises(ValueError, match=f"input 'x'.*{why}"):
-        row_shapes(IMAGES, source)
+    with pytest.raises(ValueError, match=rf"inputs\.x\.shape: .*{why}"):
+        SyntheticRows(IMAGES, source).shapes()
 
 
 def test_free_axes_come_from_the_warm_up_shapes() -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (3, 128)})
-    assert row_shapes(IMAGES, source) == {"x": (3, 128)}
+    assert SyntheticRows(IMAGES, source).shapes() == {"x": (3, 128)}
     wrong = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": (128,)})
-    with pytest.raises(ValueError, match="'x' has 1 axes, the model has 2"):
-        row_shapes(IMAGES, wrong)
-    with pytest.raises(MeasuringError, match="'x' has 1 axes"):
+    message = r"inputs\.x\.shape: expected a shape that fits \[3, -1\], got \[128\]"
+    with pytest.raises(ValueError, match=message):
+        SyntheticRows(IMAGES, wrong)
+    with pytest.raises(MeasuringError, match=message):
         run(ScriptedExecutor(lambda rows, cores: 0.01), wrong)
 
 
@@ -441,8 +442,9 @@ def test_free_axes_come_from_the_warm_up_shapes() -> None:
 def test_every_datatype_has_inputs_that_decode(datatype: Datatype) -> None:
     interface = ModelInterface((TensorSpec("x", datatype, (-1, 40)),), (), 4)
     arena = Arena(1 << 20)
-    made = payloads(interface, {"x": (40,)}, arena, generator=np.random.default_rng(1))
-    again = payloads(interface, {"x": (40,)}, arena, generator=np.random.default_rng(1))
+    rows = SyntheticRows(interface, SOURCE)
+    made = rows.payloads({"x": (40,)}, arena, generator=np.random.default_rng(1))
+    again = rows.payloads({"x": (40,)}, arena, generator=np.random.default_rng(1))
     assert len(made) == 16
     for payload, same in zip(made, again, strict=True):
         (ref,), (twin,) = payload.tensors, same.tensors
@@ -464,7 +466,8 @@ def test_every_datatype_has_inputs_that_decode(datatype: Datatype) -> None:
 def test_large_inputs_are_few() -> None:
     interface = ModelInterface((TensorSpec("x", Datatype.UINT8, (-1, 30 << 20)),), (), 4)
     arena = Arena(1 << 30)
-    made = payloads(interface, {"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
+    rows = SyntheticRows(interface, SOURCE)
+    made = rows.payloads({"x": (30 << 20,)}, arena, generator=np.random.default_rng(1))
     assert len(made) == 2
     arena.close()
 

@@ -124,6 +124,10 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
         providers=("cuda",),
         warmup_shapes={"x": (3, 4), "y": ()},
         padding=Padding({"x": PaddedInput(1, -2, mask=True)}, {"z": 2}, (4, 8)),
+        more_shapes=({"x": (3, 8)}, {"x": (3, 16), "y": ()}),
+        values={"y": 16000, "z": "é", "m": True},
+        samples=tmp_path / "rows.npz",
+        sample_rows={"x": tmp_path / "x.raw"},
     )
     request = SpawnRequest(7, source, (0, 3), "cuda:1")
     assert SpawnRequest.decode(request.encode()) == request

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,12 @@ from slacktide.domain import (
     Route,
     Submitted,
 )
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.engine import EngineSettings
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import ModelSource
+from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
 from slacktide.models.repository.interface import check_interface
@@ -168,6 +172,7 @@ def run_onnx(data: bytes) -> None:
         file = OnnxFile(definition.model_path, definition.data_root)
         file.check_rules()
         file.custom_domains()
+        file.image_sizes()
         interface = file.interface(None)
         if interface is not None:
             check_interface(definition, interface)
@@ -185,6 +190,41 @@ def _model(data: bytes) -> ModelDefinition:
     (version / "model.onnx").write_bytes(data)
     (definition,) = Repository(version.parents[1]).read("m")
     return definition
+
+
+def samples_examples() -> list[bytes]:
+    arrays = {"x": np.ones((2, 3), "f4"), "t": np.array([["a"], ["bé"]]), "n": np.zeros(2, ">i8")}
+    files = []
+    for save in (np.savez, np.savez_compressed):
+        stream = io.BytesIO()
+        save(stream, **arrays)
+        files.append(stream.getvalue())
+    return files
+
+
+SAMPLED = ModelInterface(
+    (
+        TensorSpec("x", Datatype.FP32, (-1, -1)),
+        TensorSpec("t", Datatype.BYTES, (-1, 1)),
+        TensorSpec("n", Datatype.INT64, (-1,)),
+    ),
+    (),
+    8,
+)
+
+
+def run_samples(data: bytes) -> None:
+    path = folder() / "rows.npz"
+    path.write_bytes(data)
+    source = ModelSource("m", "1", path, path.parent, samples=path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of old formats, which NumPy reads all the same
+            rows = SyntheticRows(SAMPLED, source)
+    except ValueError as error:
+        sentence(error, "samples: ")
+        return
+    rows.arrays(rows.shapes(), 3, np.random.default_rng(1))
 
 
 KEY = ProfileKey("m" * 64, "this machine")
@@ -273,6 +313,7 @@ TARGETS = (
     Target("yaml", yaml_examples, run_yaml, text(*YAML_WORDS)),
     Target("pbtxt", pbtxt_examples, run_pbtxt, text(*PBTXT_WORDS)),
     Target("onnx", onnx_examples, run_onnx, messages(onnx.ModelProto), apart=True),
+    Target("samples", samples_examples, run_samples, text(b"shape", b"'|O'", b"99999999999")),
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
 )

@@ -20,7 +20,7 @@ import pytest
 HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
-    "http", "json", "grpc", "tensors", "parameters", "yaml", "pbtxt", "onnx", "profiles",
+    "http", "json", "grpc", "tensors", "parameters", "yaml", "pbtxt", "onnx", "samples", "profiles",
     "recordings",
 )  # fmt: skip
 

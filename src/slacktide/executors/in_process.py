@@ -144,7 +144,8 @@ class InProcessReplica(LoopReplica):
     def opened(self, session: ModelSession) -> None:
         if self._report is not None:
             self._session = session
-            self._report(ReplicaUp(self._id), opened=OpenedModel(session.interface))
+            opened = OpenedModel(session.interface, (), "", session.row_shapes, session.cold)
+            self._report(ReplicaUp(self._id), opened=opened)
 
     def lost(self, detail: str, *, permanent: bool = False) -> None:
         self._tell(ReplicaLost(self._id, detail, permanent))

@@ -21,6 +21,7 @@ often, and a machine that slows down meanwhile slows all of them. A point is don
 
 from __future__ import annotations
 
+import asyncio
 import math
 import statistics
 import time
@@ -33,8 +34,8 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
-from slacktide.executors.ports import Executor, ModelSource, SessionSize
-from slacktide.executors.synthetic_inputs import payloads, row_shapes
+from slacktide.executors.ports import Executor, ModelSource, RowShapes, SessionSize
+from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import (
     ENOUGH_SAMPLES,
@@ -48,7 +49,7 @@ from slacktide.profiles.latency_fit import SizeTime
 FEWEST = 3
 """Samples of every point, even over the budget."""
 WARM_UPS = 2
-_ARENA_LIMIT = 1 << 30
+_ARENA_LIMIT = 1 << 31
 """Bytes of address space; memory is used where inputs are written only."""
 
 Progress = Callable[[float, str], None]
@@ -112,10 +113,11 @@ async def measure(
             opened = await replica.ready()
             interface = opened.interface
             try:
-                shapes = row_shapes(interface, source)
+                rows = await asyncio.to_thread(SyntheticRows, interface, source)
             except ValueError as error:
                 raise MeasuringError(str(error), permanent=True) from None
-            inputs = payloads(interface, shapes, arena, generator=np.random.default_rng(seed))
+            shapes = rows.shapes(opened.row_shapes)
+            inputs = rows.payloads(shapes, arena, generator=np.random.default_rng(seed))
             sizes = batch_sizes(max(1, interface.max_batch))
             for index, core_set in enumerate(sets):
                 work.meter.enter(index, f"moving to {_cores(len(core_set))}")
@@ -127,7 +129,7 @@ async def measure(
                 found = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
                 lengths += await measure_lengths(
-                    replica, source, interface, arena, warm, most_s=at_most, seed=seed
+                    replica, source, interface, rows, shapes, arena, warm, most_s=at_most, seed=seed
                 )
                 times.update({(size, len(core_set)): found[size] for size in sizes})
         finally:
@@ -253,6 +255,8 @@ async def measure_lengths(
     replica: TimedReplica,
     source: ModelSource,
     interface: ModelInterface,
+    synthetic: SyntheticRows,
+    shapes: RowShapes,
     arena: Arena,
     warm: Mapping[int, float],
     *,
@@ -263,22 +267,22 @@ async def measure_lengths(
 
     One row and the largest batch are timed at each, `FEWEST` times after a run that does not count:
     enough for the two numbers of l_B = c0 + c1 · k · max(l), and little beside the table, which is
-    taken at one length. `warm` has seconds by batch size at that length; a point is left out if it
-    would take longer than `most_s`. The replica must be ready; its inputs are those of the last
-    length then. Raises MeasuringError if a declared length fails.
+    taken at one length, that of `shapes`. `warm` has seconds by batch size at that length; a point
+    is left out if it would take longer than `most_s`. The replica must be ready; its inputs are
+    those of the last length then. Raises MeasuringError if a declared length fails.
     """
     padding = None if source.padding is None else source.padding.fitting(interface)
     if padding is None:
         return []
     name, padded = next(iter(padding.inputs.items()))
-    own = row_shapes(interface, source)[name][padded.axis - 1]
+    own = shapes[name][padded.axis - 1]
     found = []
     for length in padding.lengths:
         if length == own:
             continue
-        shapes = row_shapes(interface, source, length)
+        longer = synthetic.shapes(shapes, length)
         generator = np.random.default_rng(seed)
-        replica.inputs = payloads(interface, shapes, arena, generator=generator)
+        replica.inputs = synthetic.payloads(longer, arena, generator=generator)
         for rows in dict.fromkeys((1, max(warm))):
             if warm[rows] * max(1.0, length / own) * (FEWEST + 1) > most_s:
                 continue

@@ -7,6 +7,7 @@ so every location is resolved here first, links and all, and must end within the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,10 @@ _DATATYPES = {
     "bool": Datatype.BOOL,
 }
 """By ONNX's name of the element type: `tensor(float)` in ONNX Runtime, FLOAT in a file."""
+
+_TWO_SIZES = re.compile(r"\s*\[\s*(\d{2,4})\s*,\s*(\d{2,4})\s*\]\s*", re.ASCII)
+_LARGEST_IMAGE = 2048
+"""Pixels, in height and width, of what is tried unasked."""
 
 _KNOWN_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.ms.internal.nhwc"}
 
@@ -74,6 +79,22 @@ class OnnxFile:
         """Of inputs and outputs, by name."""
         graph = self._model.graph
         return {value.name: _shape(value) for value in (*graph.input, *graph.output)}
+
+    def image_sizes(self) -> list[tuple[int, int]]:
+        """Heights and widths that the file names: in its metadata (`imgsz`, as detectors' exporters
+        write it), and as the sizes of Resize nodes. At most four, each once."""
+        sizes = []
+        for entry in self._model.metadata_props:
+            if entry.key == "imgsz" and (found := _TWO_SIZES.fullmatch(entry.value)):
+                sizes.append((int(found[1]), int(found[2])))
+        constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
+        for node in self._model.graph.node:
+            if node.op_type == "Constant" and len(node.output) == len(node.attribute) == 1:
+                constants[node.output[0]] = node.attribute[0].t
+        for node in self._model.graph.node:
+            if node.op_type == "Resize" and len(node.input) == 4 and node.input[3] in constants:
+                sizes += _last_two(constants[node.input[3]])
+        return [size for size in dict.fromkeys(sizes) if max(size) <= _LARGEST_IMAGE][:4]
 
     def interface(self, max_batch: int | None) -> ModelInterface | None:
         """Inputs and outputs as the graph declares them; None if it leaves a rank open.
@@ -143,6 +164,19 @@ def interface_of(
         which = f"the first axis of {fixed[0]!r} is not free" if fixed else "it has no inputs"
         raise ModelError(f"max_batch is {max_batch}, but the model has no batch axis: {which}")
     return ModelInterface(tuple(inputs), tuple(outputs), max_batch)
+
+
+def _last_two(tensor: Any) -> list[tuple[int, int]]:
+    """Height and width of a Resize node's sizes, if that is what the tensor holds."""
+    from onnx import numpy_helper
+
+    if tensor.data_location == tensor.EXTERNAL or list(tensor.dims) not in ([2], [4]):
+        return []
+    try:
+        height, width = (int(size) for size in numpy_helper.to_array(tensor)[-2:])
+    except Exception:  # a tensor that is not what it says, which ONNX Runtime will judge
+        return []
+    return [(height, width)] if min(height, width) > 1 else []
 
 
 def _check_location(tensor: Any, folder: Path, home: Path) -> None:

@@ -25,6 +25,12 @@ from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 
+RowShapes = Mapping[str, tuple[int, ...]]
+"""Shapes of inputs by name, without the batch axis."""
+
+Constant = bool | int | float | str
+"""What every element of an input is."""
+
 
 class TensorRef(NamedTuple):
     """Where one input tensor of one request lies: bytes of the pool's input arena."""
@@ -67,6 +73,10 @@ class OpenedModel:
     """In the order they were opened; none where the executor does not say."""
     note: str = ""
     """Which wanted sessions were left out, and why; empty if none was."""
+    row_shapes: RowShapes = field(default_factory=dict)
+    """Of a row that runs, by input; none where the executor does not say."""
+    cold: str = ""
+    """Why no row that could be made up runs; empty if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +131,8 @@ class ModelSource:
     providers: tuple[str, ...] = ()
     """ONNX Runtime execution providers wanted, best first; empty: CPU, or CUDA/TensorRT for a
     lane on such a device."""
-    warmup_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Values for free axes, by input name, without the batch axis."""
+    warmup_shapes: RowShapes = field(default_factory=dict)
+    """Shapes of the row that it is warmed up and timed with, of inputs that state one."""
     padding: Padding | None = None
     """Axes along which members of a batch may differ; None: they are of one shape."""
     threads: tuple[int, ...] = ()
@@ -131,6 +141,14 @@ class ModelSource:
     on."""
     worker_memory: int | None = None
     """Most bytes that a worker process may take beyond an empty one; None: no limit."""
+    more_shapes: tuple[RowShapes, ...] = ()
+    """Further shapes of rows that are typical; inputs that one leaves out keep theirs."""
+    values: Mapping[str, Constant] = field(default_factory=dict)
+    """What inputs hold while it is warmed up and timed, where that is a constant."""
+    samples: Path | None = None
+    """An .npz file of rows to warm up and time it with, by input; inside the repository."""
+    sample_rows: Mapping[str, Path] = field(default_factory=dict)
+    """The same by input: a file of a row's raw bytes."""
 
 
 class ReplicaHandle(Protocol):

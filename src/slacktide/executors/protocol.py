@@ -38,7 +38,14 @@ from typing import Any, NamedTuple
 from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.ports import ModelSource, OpenedModel, Payload, SessionSize, TensorRef
+from slacktide.executors.ports import (
+    ModelSource,
+    OpenedModel,
+    Payload,
+    RowShapes,
+    SessionSize,
+    TensorRef,
+)
 
 _HEADER = struct.Struct("=II")
 _WORD = 8
@@ -230,7 +237,13 @@ def decode_number(body: bytes) -> int:
 
 
 def encode_ready(opened: OpenedModel) -> bytes:
-    document = {**opened.interface.to_dict(), "sessions": opened.sessions, "note": opened.note}
+    document = {
+        **opened.interface.to_dict(),
+        "sessions": opened.sessions,
+        "note": opened.note,
+        "row_shapes": dict(opened.row_shapes),
+        "cold": opened.cold,
+    }
     return frame(FrameKind.READY, json.dumps(document).encode())
 
 
@@ -241,8 +254,11 @@ def decode_ready(body: bytes) -> OpenedModel:
             SessionSize(int(threads), int(nbytes)) for threads, nbytes in document["sessions"]
         )
         interface = ModelInterface.from_dict(document)
-        return OpenedModel(interface, sessions, str(document["note"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        shapes = {str(name): tuple(shape) for name, shape in document["row_shapes"].items()}
+        return OpenedModel(
+            interface, sessions, str(document["note"]), shapes, str(document["cold"])
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ProtocolError("an interface that cannot be read") from None
 
 
@@ -272,11 +288,18 @@ class SpawnRequest:
             path=Path(source.path),
             root=Path(source.root),
             providers=tuple(source.providers),
-            warmup_shapes={k: tuple(v) for k, v in source.warmup_shapes.items()},
+            warmup_shapes=_shapes(source.warmup_shapes),
             padding=_padding(document["source"]["padding"]),
             threads=tuple(source.threads),
+            more_shapes=tuple(_shapes(more) for more in source.more_shapes),
+            samples=None if source.samples is None else Path(source.samples),
+            sample_rows={name: Path(path) for name, path in source.sample_rows.items()},
         )
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
+
+
+def _shapes(document: RowShapes) -> RowShapes:
+    return {name: tuple(shape) for name, shape in document.items()}
 
 
 def _padding(document: Any) -> Padding | None:

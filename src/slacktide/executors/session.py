@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.padding import Padding, pad_element
+from slacktide.domain.padding import Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
@@ -30,8 +30,9 @@ from slacktide.executors.onnx_runtime import (
     fault_of,
     load_onnxruntime,
 )
-from slacktide.executors.ports import ModelSource, Payload
-from slacktide.executors.synthetic_inputs import row_shapes
+from slacktide.executors.ports import ModelSource, Payload, RowShapes
+from slacktide.executors.row_candidates import candidate_rows
+from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
 from slacktide.executors.tensor_io import (
     InputGatherer,
     LengthReader,
@@ -77,6 +78,11 @@ class ModelSession:
         )
         self.interface = interface
         """What the model takes and gives; settled once `warm_up` has run."""
+        self.row_shapes: RowShapes = {}
+        """Shapes of a row that has run, by input; of the last that was tried where none does."""
+        self.cold = ""
+        """Why no row of synthetic inputs runs; empty if one does."""
+        self._rows: SyntheticRows | None = None
         self._warm = False  # whether a row of synthetic inputs has run
 
     @classmethod
@@ -91,11 +97,12 @@ class ModelSession:
         one is stated).
         """
         check_number(device)
-        declared = OnnxFile(source.path, source.root).shapes
+        file = OnnxFile(source.path, source.root)
+        declared = file.shapes
         available = load_onnxruntime().get_available_providers()
         providers = choose_providers(source.providers, device, available)
         free = any(shape is None or -1 in shape[1:] for shape in declared.values())
-        opener = _Opener(source, providers, free, shared_arena)
+        opener = _Opener(source, providers, free, shared_arena, file.image_sizes())
         session = opener.open(threads)
         interface = session_interface(session, declared, source.max_batch)
         return cls(opener, threads, interface, session)
@@ -126,15 +133,18 @@ class ModelSession:
         Also proves the batch axis. If a larger batch than one row fails, a stated max_batch was
         false (ModelError), and one that was read off the model is taken back: no batch axis. Where
         memory falls short, the last size that fitted is the greatest. What is raised where not even
-        one row fits, or where the device fails, is raised again. Inputs are made up, so a model
-        that refuses even one row of them is left cold. Where axes are padded, the declared lengths
-        are run as well, and the padded outputs are proved.
+        one row fits, or where the device fails, is raised again. Where nothing states free axes,
+        `candidate_rows` are tried. Inputs are made up, so a model that refuses even one row of them
+        is left `cold`; but samples of its own must run (ModelError). Where axes are padded, the
+        declared lengths are run as well, and the padded outputs are proved.
         """
+        if not self.row_shapes:
+            self._find_row()
         limit = self.interface.max_batch
         sizes = [1 << power for power in range(limit.bit_length()) if 1 << power < limit]
         for rows in [*sizes, limit]:
             try:
-                arrays = self._infer(self._synthetic(max(1, rows)), None)
+                arrays = self._infer(self._synthetic(max(1, rows), self.row_shapes), None)
                 self._check_rows(arrays, rows)
                 self._warm = True
             except ModelError:
@@ -144,6 +154,7 @@ class ModelSession:
                     break
                 false_axis = isinstance(error, TensorError)
                 if not self.interface.batches or (rows == 1 and not false_axis):
+                    self._leave_cold(error)
                     return
                 if self._source.max_batch is not None:
                     detail = self.detail(error)
@@ -151,9 +162,37 @@ class ModelSession:
                         f"max_batch is {limit}, but a batch of {rows} fails: {detail}"
                     ) from None
                 self.interface = replace(self.interface, max_batch=0)
+                self._rows = None
+                self.row_shapes = {name: (1, *row) for name, row in self.row_shapes.items()}
+                if rows == 1:  # not one has run as it should
+                    self.row_shapes = {}
+                    self.warm_up()
                 return
         if self._padding is not None:
             self._warm_up_lengths(self._padding)
+
+    def _find_row(self) -> None:
+        """Settle the shapes of a row: of the candidates, the first that runs."""
+        rows = self._synthetic_rows()
+        names: dict[str, list[str | None]] = {}
+        for argument, spec in zip(self._session.get_inputs(), self.interface.inputs, strict=True):
+            axes = [axis if isinstance(axis, str) else None for axis in argument.shape or ()]
+            names[spec.name] = axes[1:] if self.interface.batches else axes or [None]
+        sizes = self._opener.image_sizes
+        self.row_shapes = rows.shapes()
+        for shapes in candidate_rows(self.interface, rows.open_axes(), names, sizes):
+            self.row_shapes = rows.shapes(shapes)
+            try:
+                self._infer(self._synthetic(1, self.row_shapes), None)
+                return
+            except Exception as error:  # whatever a model may raise
+                if self.fault(error) is Fault.DEVICE:
+                    raise
+
+    def _leave_cold(self, error: Exception) -> None:
+        self.cold = self.detail(error)
+        if self._source.samples is not None or self._source.sample_rows:
+            raise ModelError(f"samples: a row of them fails: {self.cold}")
 
     def _fits_before(self, rows: int, error: Exception) -> bool:
         """Whether `error` says that so many rows do not fit in memory; then the size below is the
@@ -172,7 +211,8 @@ class ModelSession:
         for length in padding.lengths:
             for rows in dict.fromkeys((self.interface.max_batch, 1)):
                 try:
-                    arrays = self._infer(self._synthetic(rows, length), None)
+                    wanted = self._synthetic_rows().shapes(self.row_shapes, length)
+                    arrays = self._infer(self._synthetic(rows, wanted), None)
                 except Exception as error:  # whatever a model may raise
                     if self._fits_before(rows, error):
                         self._warm_up_lengths(padding)  # again, with fewer rows
@@ -239,7 +279,7 @@ class ModelSession:
         fault = fault_of(error)
         if fault is Fault.MODEL and self._warm and len(self._opener.providers) > 1:
             try:
-                self._infer(self._synthetic(1), None)
+                self._infer(self._synthetic(1, self.row_shapes), None)
             except Exception as again:
                 return Fault.MODEL if fault_of(again) is Fault.MEMORY else Fault.DEVICE
         return fault
@@ -264,22 +304,24 @@ class ModelSession:
             if array.shape[:1] != (rows,):
                 raise TensorError(f"output {name!r} has not one row for each of the {rows} given")
 
-    def _synthetic(self, rows: int, length: int | None = None) -> dict[str, NDArray[Any]]:
-        """Inputs of so many rows; of this length where they are padded, if it is given."""
-        try:
-            shapes = row_shapes(self.interface, self._source, length)
-        except ValueError as error:
-            raise ModelError(str(error)) from None
-        lead: tuple[int, ...] = (rows,) if self.interface.batches else ()
-        generator = np.random.default_rng(_SEED)
-        padded = {} if self._padding is None else self._padding.inputs
-        arrays = {}
-        for spec in self.interface.inputs:
-            array = _synthetic_array(spec, (*lead, *shapes[spec.name]), generator)
-            if spec.name in padded and padded[spec.name].mask:
-                array[...] = pad_element(spec.datatype, 1)
-            arrays[spec.name] = array
-        return arrays
+    def _synthetic_rows(self) -> SyntheticRows:
+        """Raises ModelError if what is stated of rows cannot be."""
+        if self._rows is None:
+            try:
+                self._rows = SyntheticRows(self.interface, self._source)
+            except ValueError as error:
+                raise ModelError(str(error)) from None
+        return self._rows
+
+    def _synthetic(self, rows: int, shapes: RowShapes) -> dict[str, NDArray[Any]]:
+        """Inputs of so many rows. Raises MemoryError where they would take above a gibibyte."""
+        nbytes = sum(row_bytes(spec, shapes[spec.name]) for spec in self.interface.inputs)
+        if rows > 1 and rows * nbytes > MOST_ROW_BYTES:
+            raise MemoryError
+        arrays = self._synthetic_rows().arrays(shapes, rows, np.random.default_rng(_SEED))
+        if self.interface.batches:
+            return arrays
+        return {name: array.reshape(shapes[name]) for name, array in arrays.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +333,8 @@ class _Opener:
     free: bool
     """Whether clients choose more of the inputs' shapes than the number of rows."""
     shared_arena: bool
+    image_sizes: Sequence[tuple[int, int]]
+    """Heights and widths that the model's file names."""
 
     def open(self, threads: int) -> Any:
         """An InferenceSession. Raises ModelError, and ONNX Runtime's own error where memory is
@@ -327,17 +371,6 @@ class _Opener:
 def _gatherer(spec: TensorSpec, padding: Padding | None) -> InputGatherer | PaddedGatherer:
     padded = None if padding is None else padding.inputs.get(spec.name)
     return InputGatherer(spec) if padded is None else PaddedGatherer(spec, padded)
-
-
-def _synthetic_array(
-    spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator
-) -> NDArray[Any]:
-    """Random numbers for floats; zeros for integers, which tend to be indices."""
-    if spec.datatype is Datatype.BYTES:
-        return np.full(shape, "", object)
-    if spec.datatype.is_float and spec.datatype is not Datatype.BF16:
-        return generator.random(shape, np.float32).astype(spec.datatype.dtype)
-    return np.zeros(shape, spec.datatype.dtype)
 
 
 _BF16_IN_ONNX = 16  # onnx.TensorProto.BFLOAT16

@@ -22,7 +22,7 @@ from functools import cache
 
 from slacktide.executors.cgroups import memory, own_memory
 from slacktide.executors.onnx_runtime import client_detail, load_onnxruntime
-from slacktide.executors.ports import ModelSource, SessionSize
+from slacktide.executors.ports import ModelSource, OpenedModel, SessionSize
 from slacktide.executors.session import ModelSession
 from slacktide.profiles import covering
 
@@ -78,6 +78,11 @@ class SessionPool:
         pool = cls(session, tuple(sizes), note)
         pool.use(cores)
         return pool
+
+    def opened(self) -> OpenedModel:
+        """What to report of it."""
+        model = self.session
+        return OpenedModel(model.interface, self.sizes, self.note, model.row_shapes, model.cold)
 
     def use(self, cores: int) -> None:
         """Have the batches that follow run in the session for so many cores."""

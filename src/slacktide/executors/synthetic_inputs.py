@@ -1,93 +1,211 @@
-"""Inputs for a model that has not had a request yet: random tensors in an arena."""
+"""`SyntheticRows`: rows for a model that has not had a request yet, to warm it up and time it.
+
+An input's content is what is stated, a constant (`values`) or the rows of a file (`samples`); else
+it is random. Its shape is what is stated or that of its samples; free axes of which nothing is
+stated are 1 here, unless a row of another size has been found to run (`row_candidates`).
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from slacktide.domain.padding import pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import ModelSource, Payload, TensorRef
+from slacktide.executors.ports import Constant, ModelSource, Payload, RowShapes, TensorRef
+from slacktide.executors.sample_rows import read_archive, read_row
 from slacktide.executors.tensor_io import encode_strings
 
 _WORDS = ("slack", "tide", "ebb", "flow")
 _MOST_ROWS = 16
 _MOST_BYTES = 64 << 20
-_MOST_ROW_BYTES = 1 << 30
+MOST_ROW_BYTES = 1 << 30
+_ELEMENT_BYTES = 64
+"""Of a BYTES element as an object of Python, about."""
 
 
-def row_shapes(
-    interface: ModelInterface, source: ModelSource, length: int | None = None
-) -> dict[str, tuple[int, ...]]:
-    """Shape of each input without the batch axis; free axes as `warmup_shapes` says, else 1.
+class SyntheticRows:
+    """What a row of this model may look like, by what its source states."""
 
-    Padded axes all get `length`; without it what is stated for one of them, or what is typical.
-    Raises ValueError if a stated shape is not one that the model can have, if it leaves nothing to
-    send, or if one row of it would take more than a gibibyte.
-    """
-    shapes = {}
-    for spec in interface.inputs:
-        axes = spec.shape[1:] if interface.batches else spec.shape
-        stated = source.warmup_shapes.get(spec.name)
-        if stated is not None and len(stated) != len(axes):
-            raise ValueError(
-                f"the warm-up shape of input {spec.name!r} has {len(stated)} axes, "
-                f"the model has {len(axes)}"
-            )
-        if any(axis not in (-1, size) for axis, size in zip(axes, stated or axes, strict=True)):
-            raise ValueError(
-                f"input {spec.name!r} has shape {list(axes)}, not {list(stated or ())}"
-            )
-        shape = shapes[spec.name] = stated or tuple(1 if axis < 0 else axis for axis in axes)
-        nbytes = math.prod(shape) * (spec.datatype.itemsize or 1)
-        if not 0 < nbytes <= _MOST_ROW_BYTES:
-            found = "is empty" if nbytes == 0 else f"takes {nbytes} bytes, above {_MOST_ROW_BYTES}"
-            raise ValueError(f"input {spec.name!r}: a row of shape {list(shape)} {found}")
-    padding = None if source.padding is None else source.padding.fitting(interface)
-    if padding is None:
+    def __init__(self, interface: ModelInterface, source: ModelSource) -> None:
+        """Reads the samples. Raises ValueError naming the key if what is stated cannot be: a shape
+        or a value that the model cannot have, an input with both a value and samples, samples of
+        another type or shape, or a row of more than a gibibyte."""
+        self._interface = interface
+        self._source = source
+        self._padding = None if source.padding is None else source.padding.fitting(interface)
+        self._stated = {
+            spec.name: self._fitting(spec, source.warmup_shapes[spec.name], "shape")
+            for spec in interface.inputs
+            if spec.name in source.warmup_shapes
+        }
+        self._values = {
+            spec.name: _element(spec, source.values[spec.name])
+            for spec in interface.inputs
+            if spec.name in source.values
+        }
+        self._samples = self._read()
+        self.shapes()
+        for more in source.more_shapes:
+            for spec in interface.inputs:
+                if spec.name in more:
+                    self._fitting(spec, more[spec.name], "shapes")
+            self.shapes(more)
+
+    def open_axes(self) -> dict[str, tuple[int, ...]]:
+        """Axes of a row of each input; −1 where the model leaves one free and nothing states it."""
+        axes = {spec.name: self._axes(spec) for spec in self._interface.inputs}
+        if self._padding is not None and (self._padding.typical or self._stated_length()):
+            shapes = self.shapes()
+            for name, one in self._padding.inputs.items():
+                at = one.axis - 1
+                axes[name] = (*axes[name][:at], shapes[name][at], *axes[name][one.axis :])
+        return axes
+
+    def _stated_length(self, over: RowShapes | None = None) -> int | None:
+        named = {**self._stated, **(over or {})}
+        padded = {} if self._padding is None else self._padding.inputs
+        found = (named[name][one.axis - 1] for name, one in padded.items() if name in named)
+        return next(found, None)
+
+    def shapes(
+        self, over: RowShapes | None = None, length: int | None = None
+    ) -> dict[str, tuple[int, ...]]:
+        """Shape of each input without the batch axis: `over` for those it names.
+
+        Padded axes all get `length`; without it what is stated for one of them, or what is typical.
+        Raises ValueError if it leaves nothing to send, or more than a gibibyte.
+        """
+        over = over or {}
+        shapes = {}
+        for spec in self._interface.inputs:
+            axes = over.get(spec.name, self._axes(spec))
+            shapes[spec.name] = tuple(1 if axis < 0 else axis for axis in axes)
+        if self._padding is not None:
+            length = length or self._stated_length(over) or self._padding.typical or 1
+            for name, one in self._padding.inputs.items():
+                shape = shapes[name]
+                shapes[name] = (*shape[: one.axis - 1], length, *shape[one.axis :])
+        sizes = {spec.name: row_bytes(spec, shapes[spec.name]) for spec in self._interface.inputs}
+        for name, nbytes in sizes.items():
+            if not nbytes or (
+                sum(sizes.values()) > MOST_ROW_BYTES and nbytes == max(sizes.values())
+            ):
+                found = f"takes {nbytes} bytes, above {MOST_ROW_BYTES} with all inputs"
+                found = found if nbytes else "is empty"
+                raise ValueError(
+                    f"inputs.{name}.shape: a row of shape {list(shapes[name])} {found}"
+                )
         return shapes
-    stated_lengths = [
-        shapes[name][one.axis - 1]
-        for name, one in padding.inputs.items()
-        if name in source.warmup_shapes
-    ]
-    length = length or next(iter(stated_lengths), padding.typical or 1)
-    for name, one in padding.inputs.items():
-        shape = shapes[name]
-        shapes[name] = (*shape[: one.axis - 1], length, *shape[one.axis :])
-    return shapes
+
+    def arrays(
+        self, shapes: RowShapes, rows: int, generator: np.random.Generator, *, first: int = 0
+    ) -> dict[str, NDArray[Any]]:
+        """`rows` rows of each input, [rows, *shape]. Samples are taken in turn, from the `first`
+        on; an input whose shape is not that of its samples is random."""
+        return {
+            spec.name: self._content(spec, (rows, *shapes[spec.name]), generator, first)
+            for spec in self._interface.inputs
+        }
+
+    def payloads(
+        self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
+    ) -> list[Payload]:
+        """Requests of one row each, written to `arena`, at most 16 of them and 64 MiB (but one).
+
+        They differ, so that a batch reads as much memory as a live one would. The slots live as
+        long as the arena. Raises MemoryLimitExceeded if not even one fits.
+        """
+        made: list[Payload] = []
+        used = 0
+        lead = (1,) if self._interface.batches else ()
+        while len(made) < _MOST_ROWS:
+            arrays = self.arrays(shapes, 1, generator, first=len(made))
+            encoded = [_encoded(spec, arrays[spec.name]) for spec in self._interface.inputs]
+            nbytes = sum(len(data) for data in encoded)
+            if made and used + nbytes > _MOST_BYTES:
+                break
+            used += nbytes
+            refs = []
+            for spec, data in zip(self._interface.inputs, encoded, strict=True):
+                slot = arena.allocate(len(data))
+                arena.view(slot)[:] = data
+                refs.append(TensorRef(slot.offset, len(data), (*lead, *shapes[spec.name])))
+            made.append(Payload(1, tuple(refs)))
+        return made
+
+    def _axes(self, spec: TensorSpec) -> tuple[int, ...]:
+        return self._stated.get(spec.name, row_axes(spec, self._interface))
+
+    def _fitting(self, spec: TensorSpec, shape: tuple[int, ...], key: str) -> tuple[int, ...]:
+        axes = row_axes(spec, self._interface)
+        fits = len(shape) == len(axes) and all(
+            axis in (-1, size) for axis, size in zip(axes, shape, strict=True)
+        )
+        if not fits:
+            expected = f"expected a shape that fits {list(axes)}"
+            raise ValueError(f"inputs.{spec.name}.{key}: {expected}, got {list(shape)}")
+        return shape
+
+    def _read(self) -> dict[str, NDArray[Any]]:
+        source, interface = self._source, self._interface
+        rows = {} if source.samples is None else read_archive(source.samples, interface)
+        for spec in interface.inputs:
+            path = source.sample_rows.get(spec.name)
+            if path is not None and -1 in self._axes(spec):
+                raise ValueError(
+                    f"samples.rows.{spec.name}: state inputs.{spec.name}.shape as well"
+                )
+            if path is not None:
+                rows[spec.name] = read_row(path, spec, self._axes(spec))
+        for name, array in rows.items():
+            if name in self._values:
+                raise ValueError(f"inputs.{name}.value: expected none beside samples of this input")
+            shape = array.shape[1:]
+            if self._stated.setdefault(name, shape) != shape:
+                stated = f"inputs.{name}.shape is {list(self._stated[name])}"
+                raise ValueError(
+                    f"samples: rows of {name!r} have shape {list(shape)}, but {stated}"
+                )
+        if self._padding is not None:
+            lengths = {
+                name: rows[name].shape[one.axis]
+                for name, one in self._padding.inputs.items()
+                if name in rows
+            }
+            if len(set(lengths.values())) > 1:
+                raise ValueError(
+                    f"samples: expected one length of all padded inputs, got {lengths}"
+                )
+        return rows
+
+    def _content(
+        self, spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator, first: int
+    ) -> NDArray[Any]:
+        rows = self._samples.get(spec.name)
+        if rows is not None and rows.shape[1:] == shape[1:]:
+            return rows[np.arange(first, first + shape[0]) % len(rows)]
+        padded = None if self._padding is None else self._padding.inputs.get(spec.name)
+        if spec.name in self._values:
+            return np.full(shape, self._values[spec.name], spec.datatype.dtype)
+        if padded is not None and padded.mask:
+            return np.full(shape, pad_element(spec.datatype, 1), spec.datatype.dtype)
+        return _random(spec.datatype, shape, generator)
 
 
-def payloads(
-    interface: ModelInterface,
-    shapes: Mapping[str, tuple[int, ...]],
-    arena: Arena,
-    *,
-    generator: np.random.Generator,
-) -> list[Payload]:
-    """Requests of one row each, written to `arena`, at most 16 of them and 64 MiB (but one).
+def row_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
+    """The axes of one row: without the batch axis, where the model has one."""
+    return spec.shape[1:] if interface.batches else spec.shape
 
-    They differ, so that a batch reads as much memory as a live one would. The slots live as long
-    as the arena. Raises MemoryLimitExceeded if not even one fits.
-    """
-    made: list[Payload] = []
-    used = 0
-    while len(made) < _MOST_ROWS:
-        tensors = [_tensor(spec, shapes[spec.name], generator) for spec in interface.inputs]
-        nbytes = sum(len(data) for data in tensors)
-        if made and used + nbytes > _MOST_BYTES:
-            break
-        used += nbytes
-        refs = []
-        for spec, data in zip(interface.inputs, tensors, strict=True):
-            slot = arena.allocate(len(data))
-            arena.view(slot)[:] = data
-            lead = (1,) if interface.batches else ()
-            refs.append(TensorRef(slot.offset, len(data), (*lead, *shapes[spec.name])))
-        made.append(Payload(1, tuple(refs)))
-    return made
+
+def row_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:
+    """Bytes of an input of this shape, about."""
+    return math.prod(shape) * (spec.datatype.itemsize or _ELEMENT_BYTES)
 
 
 def batch_of(rows: int, singles: Sequence[Payload]) -> list[Payload]:
@@ -95,17 +213,39 @@ def batch_of(rows: int, singles: Sequence[Payload]) -> list[Payload]:
     return [singles[index % len(singles)] for index in range(rows)]
 
 
-def _tensor(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> bytes:
+def _element(spec: TensorSpec, value: Constant) -> Any:
+    """`value` as an element of the input. Raises ValueError."""
+    datatype = spec.datatype
+    element: Any = None
+    if datatype is Datatype.BYTES:
+        element = value if isinstance(value, str) else None
+    elif not isinstance(value, str) and (datatype is Datatype.BOOL or not isinstance(value, bool)):
+        try:
+            with np.errstate(over="ignore"):
+                wide = datatype is not Datatype.BF16 or np.isfinite(np.float32(value))
+                element = pad_element(datatype, value) if wide else None
+        except OverflowError:
+            element = None
+    if element is None:
+        expected = "text" if datatype is Datatype.BYTES else datatype.wire_name
+        raise ValueError(f"inputs.{spec.name}.value: expected one of {expected}, got {value!r:.40}")
+    return element
+
+
+def _random(
+    datatype: Datatype, shape: tuple[int, ...], generator: np.random.Generator
+) -> NDArray[Any]:
     """Standard normal floats, bits for whole numbers (they may be indices or masks), words."""
-    count = math.prod(shape)
-    if spec.datatype is Datatype.BYTES:
-        words = np.empty(count, object)
-        words[:] = [_WORDS[pick] for pick in generator.integers(len(_WORDS), size=count)]
-        return encode_strings(words)
-    if spec.datatype is Datatype.BF16:
+    if datatype is Datatype.BYTES:
+        return np.array(_WORDS, object)[generator.integers(len(_WORDS), size=shape)]
+    if datatype is Datatype.BF16:
         # The upper half of a float32 is a bfloat16, rounded towards zero.
-        wide = generator.standard_normal(count, np.float32).view("<u4")
-        return (wide >> 16).astype("<u2").tobytes()
-    if spec.datatype.is_float:
-        return generator.standard_normal(count, np.float32).astype(spec.datatype.dtype).tobytes()
-    return generator.integers(2, size=count).astype(spec.datatype.dtype).tobytes()
+        wide = generator.standard_normal(shape, np.float32).view("<u4")
+        return (wide >> 16).astype("<u2")
+    if datatype.is_float:
+        return generator.standard_normal(shape, np.float32).astype(datatype.dtype, copy=False)
+    return generator.integers(2, size=shape, dtype=np.uint8).astype(datatype.dtype)
+
+
+def _encoded(spec: TensorSpec, array: NDArray[Any]) -> bytes:
+    return encode_strings(array) if spec.datatype is Datatype.BYTES else array.tobytes()

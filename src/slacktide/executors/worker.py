@@ -30,7 +30,6 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.output_file import OutputWriter
-from slacktide.executors.ports import OpenedModel
 from slacktide.executors.protocol import (
     FinishedMessage,
     FrameKind,
@@ -85,7 +84,7 @@ def run_worker(request: SpawnRequest, descriptors: list[int], parent: int) -> in
         target=_watch_aborts, args=(aborts, runner.abort), name="aborts", daemon=True
     ).start()
     with contextlib.suppress(ConnectionError):  # the server is gone: so are we
-        control.sendall(encode_ready(OpenedModel(session.interface, pool.sizes, pool.note)))
+        control.sendall(encode_ready(pool.opened()))
         _serve(control, runner.execute, pool.use)
     return 0
 

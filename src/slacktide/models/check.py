@@ -18,6 +18,7 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.model_manager import machine_reason
@@ -89,6 +90,11 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
                 return
             for warning in check_interface(definition, interface):
                 yield Finding(definition.name, Severity.WARNING, warning)
+            try:
+                SyntheticRows(interface, source_of(definition))
+            except ValueError as error:
+                where = f"{definition.name}/{SETTINGS_FILE}"
+                yield Finding(definition.name, Severity.ERROR, f"{where}: {error}")
     except RepositoryError as error:
         yield Finding(definition.name, Severity.ERROR, str(error))
 

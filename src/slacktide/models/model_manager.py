@@ -13,7 +13,7 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from slacktide.domain import Plan
@@ -264,6 +264,9 @@ class ModelManager:
             record.table,
             latency=lambda cores: fit_latency(record.table, cores, record.sizes).latency,
         )
+        # Replicas warm up with the row that was found to run, and need not look for it again.
+        batch = source.max_batch if known.interface.batches else 0
+        source = replace(source, warmup_shapes=record.shapes, max_batch=batch)
         version.add_pool(source, times, cores=len(core_sets[0]) or 1)
         return version
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.cores import hardware_fingerprint
@@ -17,7 +18,12 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.models.repository.errors import RepositoryError
-from slacktide.models.repository.profile_store import ProfileKey, ProfileStore, model_hash
+from slacktide.models.repository.profile_store import (
+    ProfileKey,
+    ProfileStore,
+    hash_file,
+    model_hash,
+)
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.profiles import ProfileError, ProfileRecord
 
@@ -86,6 +92,8 @@ class ProfileCache:
             shapes=definition.warmup_shapes,
             threads=threads,
         )
+        if mismatch is None and stored.get("content", {}) != _content(definition):
+            mismatch = "was measured with other values or samples"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
@@ -113,7 +121,11 @@ class ProfileCache:
             progress=progress,
         )
         key = await asyncio.to_thread(self._key, definition)
-        document = {"record": measured.record.to_dict(), "interface": measured.interface.to_dict()}
+        document = {
+            "record": measured.record.to_dict(),
+            "interface": measured.interface.to_dict(),
+            "content": await asyncio.to_thread(_content, definition),
+        }
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
@@ -128,6 +140,14 @@ class ProfileCache:
         return ProfileKey(
             model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
         )
+
+
+def _content(definition: ModelDefinition) -> dict[str, Any]:
+    """What the rows were made of that a profile is measured with, where the owner says so. Reads
+    files."""
+    files = {**definition.sample_rows, "": definition.samples}
+    hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
+    return {key: each for key, each in (("values", definition.values), ("samples", hashes)) if each}
 
 
 def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInterface:

@@ -195,4 +195,8 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         definition.settings.pads,
         threads,
         definition.settings.limits.worker_memory,
+        definition.more_shapes,
+        definition.values,
+        definition.samples,
+        definition.sample_rows,
     )

@@ -33,7 +33,7 @@ def add_model(root: Path) -> Builder:
         file: str = "model.onnx",
     ) -> Path:
         folder = root / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for version in versions:
             (folder / version).mkdir()
             (folder / version / file).write_bytes(data)

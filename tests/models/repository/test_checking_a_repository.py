@@ -225,3 +225,21 @@ def test_an_empty_folder_and_a_models_own(root: Path) -> None:
     (root / "model.onnx").write_bytes(b"x")
     (finding,) = check_repository(root)
     assert (finding.model, finding.severity) == ("", Severity.ERROR)
+
+
+def test_rows_that_are_stated_are_held_against_the_model(root: Path, add_model: Builder) -> None:
+    data = model().SerializeToString()
+    add_model("a", data=data, yaml="inputs: {x: {value: 1.0e+39}}")
+    folder = add_model("b", data=data, yaml="samples: rows.npz")
+    np.savez(folder / "rows.npz", x=np.ones((2, 4)))
+    np.savez(add_model("c", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", y=np.ones(2))
+    np.savez(add_model("d", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", x=OK)
+    assert _messages(root) == [
+        "error a/slacktide.yaml: inputs.x.value: expected one of FP32, got 1e+39",
+        "error b/slacktide.yaml: samples: array 'x' of rows.npz: expected float32, got float64",
+        "error c/slacktide.yaml: samples: array 'y' of rows.npz: "
+        "the model has no such input, only x",
+    ]
+
+
+OK = np.ones((2, 4), np.float32)

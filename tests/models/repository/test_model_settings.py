@@ -26,6 +26,7 @@ from slacktide.models.repository.settings import (
     InputSettings,
     Limits,
     ModelSettings,
+    SampleSettings,
     Versions,
     WorkHint,
 )
@@ -60,6 +61,8 @@ def test_the_documented_example_states_every_key_and_loads() -> None:
         queue=2000, payload=4 * 2**20, memory=2**28, rows=16, length=512
     )
     assert settings.inputs["weights"] == InputSettings(shape=(64,), finite=True, pad=InputPad())
+    assert settings.inputs["temperature"].value == 0.7
+    assert settings.samples == SampleSettings(file="rows.npz")
     assert settings.work_hint == WorkHint(input="tokens", axis=1)
     assert settings.providers == ("cpu",)
 
@@ -99,6 +102,19 @@ def test_short_forms() -> None:
         ("limits: {quue: 1}", "limits.quue: unknown key; did you mean 'queue'?"),
         ("limits: {payload: 12mb}", "limits.payload: expected a size in bytes, such as '64MiB'"),
         ("limits: {queue: 0}", "limits.queue: expected greater than or equal to 1, got 0"),
+        ("inputs: {x: {shapes: [3]}}", "inputs.x.shapes[0]: expected a list, got 3"),
+        ("inputs: {x: {value: [1]}}", "inputs.x.value: expected a number, a text, true or false,"),
+        ("inputs: {x: {value: .nan}}", "inputs.x.value: expected a number, a text, true or false"),
+        (
+            "inputs: {x: {shapes: [[1], [2]]}, y: {shapes: [[3]]}}",
+            "inputs: expected as many 'shapes' of each input, got 2 of 'x', 1 of 'y'",
+        ),
+        ("samples: a/b.npz", "samples.file: expected letters, digits, '.', '_' and '-'"),
+        ("samples: {file: a, rows: {x: b}}", "samples: expected either 'file' or 'rows'"),
+        (
+            "inputs: {x: {value: 1}}\nsamples: {rows: {x: f}}",
+            "inputs.x.value: expected none beside samples.rows.x",
+        ),
         ("limits: 3", "limits: expected keys and values, got 3"),
         ("cores: {min: 3, max: 1}", "cores: expected min at most max, got min 3 and max 1"),
         ("cores: 0", "cores.min: expected greater than or equal to 1, got 0"),

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from slacktide.models.repository.errors import ModelConfigError, RefusedFieldError, SettingsError
+from slacktide.models.repository.errors import (
+    ModelConfigError,
+    RefusedFieldError,
+    RepositoryError,
+    SettingsError,
+)
 from slacktide.models.repository.fields import DEFAULT_SCHEDULER, ReplicaCount
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import Versions
@@ -45,6 +50,45 @@ def test_triton_fields_become_settings(define: Define) -> None:
     assert settings.device == "cpu"
     assert settings.versions == Versions(all=True)
     assert definition.warmup_shapes == {"x": (7,)}
+    assert definition.more_shapes == ({"x": (9,)},)
+
+
+def test_triton_warm_up_is_what_rows_are_made_of(define: Define, root: Path) -> None:
+    (root / "m" / "warmup").mkdir(parents=True)
+    (root / "m" / "warmup" / "tokens").write_bytes(b"....")
+    pbtxt = """
+        model_warmup [
+          { inputs [ { key: "tokens" value { dims: 4 input_data_file: "tokens" } },
+                     { key: "rate" value { data_type: TYPE_INT64 zero_data: true } },
+                     { key: "text" value { data_type: TYPE_STRING dims: 1 zero_data: true } } ] },
+          { inputs [ { key: "tokens" value { dims: 8 random_data: true } } ] },
+          { inputs [ { key: "tokens" value { dims: 4 } }, { key: "text" value { dims: 2 } } ] }
+        ]
+    """
+    definition = define(pbtxt=pbtxt)
+    assert definition.warmup_shapes == {"tokens": (4,), "text": (1,)}
+    assert definition.more_shapes == (
+        {"tokens": (8,), "text": (1,)},
+        {"tokens": (4,), "text": (2,)},
+    )
+    assert definition.values == {"rate": 0, "text": ""}
+    assert definition.sample_rows == {"tokens": root / "m" / "warmup" / "tokens"}
+    (warning,) = definition.warnings
+    assert warning.endswith(", and no harm: model_warmup.inputs.data_type")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("../x", "model_warmup.inputs.input_data_file: expected letters"),
+        ("gone", "m: samples: expected a file 'gone' in m/1 or m or m/warmup, there is none"),
+    ],
+)
+def test_a_warm_up_file_that_is_not_there(define: Define, file: str, message: str) -> None:
+    tensor = f'inputs {{ key: "x" value {{ dims: 4 input_data_file: "{file}" }} }}'
+    with pytest.raises(RepositoryError) as caught:
+        define(pbtxt=f"model_warmup {{ {tensor} }}")
+    assert message in str(caught.value)
 
 
 def test_under_fifo_the_queue_is_tritons(define: Define) -> None:

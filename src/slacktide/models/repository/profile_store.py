@@ -50,7 +50,7 @@ def model_hash(definition: ModelDefinition) -> str:
     try:
         beside = _namesakes(model) if definition.alone else _files(home)
         others = sorted(path for path in beside if path != model)
-        own = _digest(model)
+        own = hash_file(model)
         if not others:
             return own
         whole = hashlib.sha256(f"{own}  {model.name}\n".encode())
@@ -59,7 +59,7 @@ def model_hash(definition: ModelDefinition) -> str:
             real = resolve_inside(
                 home, path, where=f"{definition.where}: {name}", kind=PathKind.FILE
             )
-            whole.update(f"{_digest(real)}  {name}\n".encode("utf-8", "surrogateescape"))
+            whole.update(f"{hash_file(real)}  {name}\n".encode("utf-8", "surrogateescape"))
         return whole.hexdigest()
     except OSError as error:
         raise unreadable(definition.where, error) from None
@@ -84,7 +84,8 @@ def _namesakes(model: Path) -> Iterator[Path]:
             yield path
 
 
-def _digest(path: Path) -> str:
+def hash_file(path: Path) -> str:
+    """SHA-256 in hex. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

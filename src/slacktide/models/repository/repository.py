@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,10 @@ class ModelDefinition:
     """Sentences for the log, once per model."""
     alone: bool = False
     """One file by itself: most of what lies beside it is no part of the model."""
+    samples: Path | None = None
+    """The .npz file that `samples` names, links followed."""
+    sample_rows: Mapping[str, Path] = field(default_factory=dict)
+    """By input, the file of one row that `samples.rows` names."""
 
     @property
     def where(self) -> str:
@@ -87,8 +91,27 @@ class ModelDefinition:
     @property
     def warmup_shapes(self) -> dict[str, tuple[int, ...]]:
         """Typical shapes by input, without the batch axis; only inputs that state one."""
+        stated = self.settings.inputs.items()
+        return {
+            name: one.shapes[0] if one.shape is None else one.shape
+            for name, one in stated
+            if one.shape is not None or one.shapes
+        }
+
+    @property
+    def more_shapes(self) -> tuple[dict[str, tuple[int, ...]], ...]:
+        """Further shapes to profile, each as `warmup_shapes`."""
+        stated = {name: one.shapes for name, one in self.settings.inputs.items() if one.shapes}
+        return tuple(
+            dict(zip(stated, together, strict=True))
+            for together in zip(*stated.values(), strict=True)
+        )
+
+    @property
+    def values(self) -> dict[str, bool | int | float | str]:
+        """Constants by input, for warm-up and profiling."""
         inputs = self.settings.inputs
-        return {name: one.shape for name, one in inputs.items() if one.shape is not None}
+        return {name: one.value for name, one in inputs.items() if one.value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +180,12 @@ class Repository:
                 config=config,
                 warnings=translation.warnings + unused,
                 alone=self._alone,
+                samples=self._sample(model, version, settings.samples.file),
+                sample_rows={
+                    name: path
+                    for name, file in settings.samples.rows.items()
+                    if (path := self._sample(model, version, file, "warmup")) is not None
+                },
             )
             for version in chosen
         )
@@ -174,6 +203,17 @@ class Repository:
             if is_name(found[0]):
                 advice += f", or state 'file: {found[0]}' in {model}/{SETTINGS_FILE}"
             raise NotFoundError(error.where, f"there is no such file; {advice}") from None
+
+    def _sample(self, model: str, version: str, file: str | None, *below: str) -> Path | None:
+        """A file of samples: in the version's folder, the model's, or one `below` that."""
+        if file is None:
+            return None
+        folders = [(model, version), (model,), *((model, folder) for folder in below)]
+        for folder in folders:
+            if os.path.lexists(self.root.joinpath(*folder, file)):
+                return resolve(self.root, *folder, file, kind=PathKind.FILE)
+        places = " or ".join("/".join(folder) for folder in folders)
+        raise NotFoundError(model, f"samples: expected a file {file!r} in {places}, there is none")
 
     def _list(self, name: str) -> ListedModel:
         try:

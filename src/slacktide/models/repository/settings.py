@@ -7,13 +7,22 @@ tests/docs/test_option_tables.py writes and compares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    model_validator,
+)
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.suggestions import shown
 from slacktide.domain.units import format_seconds
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
@@ -129,14 +138,31 @@ class OutputPad(Section):
     """The axis along which it is cut back; the batch axis is 0."""
 
 
+def _constant(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise ValueError(f"expected a number, a text, true or false, got {shown(value)}")
+
+
+Shape = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=2**31)], ...], Field(strict=False, max_length=64)
+]
+
+
 class InputSettings(Section):
     """One input of the model, by name."""
 
-    shape: (
-        Annotated[tuple[Annotated[int, Field(ge=1, le=2**31)], ...], Field(strict=False)] | None
-    ) = None
+    shape: Shape | None = None
     """A typical shape of this input, without the batch axis: warm-up and profiling use it where the
-    model leaves an axis free."""
+    model leaves an axis free. Without it common ones are tried, and the log says which one ran."""
+    shapes: Annotated[tuple[Shape, ...], Field(strict=False, max_length=16)] = ()
+    """Further typical shapes, for profiling. Where several inputs state some, the first of each
+    belong together, then the second, and so on."""
+    value: Annotated[bool | int | float | str | None, PlainValidator(_constant)] = None
+    """What all elements of this input are in warm-up and profiling, such as a sampling rate.
+    Without it they are random. Requests send the input all the same."""
     finite: bool = False
     """True refuses NaN and infinity in this input (400)."""
     pad: InputPad | None = None
@@ -149,6 +175,27 @@ class OutputSettings(Section):
 
     pad: OutputPad | None = None
     """This output is as long as the padded inputs, and is cut back."""
+
+
+class SampleSettings(Section):
+    """Rows of real data, for warm-up and profiling instead of random ones.
+
+    A name is short for `samples.file`. Files lie in the version's folder or the model's, and have
+    64 MiB at most.
+    """
+
+    file: Name | None = None
+    """An .npz file with an array for some or all inputs, by name, in the input's own type and with
+    the batch axis first; all have as many rows."""
+    rows: dict[str, Name] = {}  # noqa: RUF012  (pydantic copies it)
+    """By input, a file with the bytes of one row: little-endian, in row-major order. It may also
+    lie in the folder `warmup` of the model, as Triton has it."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> SampleSettings:
+        if self.file is not None and self.rows:
+            raise ValueError("expected either 'file' or 'rows'")
+        return self
 
 
 class WorkHint(Section):
@@ -187,6 +234,10 @@ def _one_name(device: str) -> str:
 
 def _short_hint(value: Any) -> Any:
     return {"of": value} if isinstance(value, str) else value
+
+
+def _short_samples(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str) else value
 
 
 def _short_versions(value: Any) -> Any:
@@ -253,6 +304,7 @@ class ModelSettings(Section):
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
+    samples: Annotated[SampleSettings, BeforeValidator(_short_samples)] = SampleSettings()
     padding: Literal["exact"] | None = None
     """`exact`: padding does not change the answers, although no input is a mask."""
     lengths: Annotated[
@@ -307,6 +359,17 @@ class ModelSettings(Section):
             raise ValueError(f"{key}: expected an input with 'pad', and a mask or 'padding: exact'")
         if self.limits.length is not None and any(n > self.limits.length for n in self.lengths):
             raise ValueError(f"lengths: expected at most limits.length, {self.limits.length}")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_stated_once(self) -> ModelSettings:
+        counts = {name: len(one.shapes) for name, one in self.inputs.items() if one.shapes}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+            raise ValueError(f"inputs: expected as many 'shapes' of each input, got {found}")
+        for name in self.samples.rows:
+            if name in self.inputs and self.inputs[name].value is not None:
+                raise ValueError(f"inputs.{name}.value: expected none beside samples.rows.{name}")
         return self
 
     @model_validator(mode="after")

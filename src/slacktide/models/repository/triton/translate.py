@@ -16,6 +16,8 @@ from slacktide.models.repository.triton.messages import PlainConfig
 PLATFORM = "onnxruntime_onnx"
 BACKEND = "onnxruntime"
 MAX_PRIORITY = 5
+MAX_SHAPES = 16
+"""Further shapes that are profiled; those of more samples are passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +157,51 @@ class _Reader:
                 self.not_fifo["slo"] = _microseconds(timeout)
 
     def warmup(self) -> None:
-        shapes: dict[str, dict[str, list[int]]] = {}
+        """The first sample that names an input gives its typical shape and content; the shapes of
+        later samples are further ones."""
+        inputs: dict[str, dict[str, Any]] = {}
+        files: dict[str, str] = {}
+        typical: dict[str, list[int]] = {}
+        further: list[dict[str, list[int]]] = []
         for sample in self._config.get("model_warmup", []):
-            for name, tensor in sample.get("inputs", {}).items():
-                dims = tensor.get("dims", [])
-                if dims and min(dims) < 1:
-                    self._wrong("model_warmup.inputs.dims", f"expected 1 or more, got {dims}")
-                if dims:
-                    shapes.setdefault(name, {"shape": dims})
-        if shapes:
-            self.settings["inputs"] = shapes
+            named = sample.get("inputs", {})
+            shapes = {name: self._dims(tensor) for name, tensor in named.items()}
+            for name, tensor in named.items():
+                if name not in inputs:
+                    inputs[name] = self._content(name, tensor, files)
+                    if shapes[name]:
+                        inputs[name]["shape"] = typical[name] = shapes[name]
+            together = {name: shapes.get(name) or dims for name, dims in typical.items()}
+            if together != typical and together not in further and len(further) < MAX_SHAPES:
+                further.append(together)
+        for name, dims in typical.items():
+            # A sample before the first that names this input has no say in its shape.
+            own = [together.get(name, dims) for together in further]
+            if any(other != dims for other in own):
+                inputs[name]["shapes"] = own
+        if any(inputs.values()):
+            self.settings["inputs"] = {name: one for name, one in inputs.items() if one}
+        if files:
+            self.settings["samples"] = {"rows": files}
+
+    def _dims(self, tensor: Mapping[str, Any]) -> list[int]:
+        dims: list[int] = tensor.get("dims", [])
+        if dims and min(dims) < 1:
+            self._wrong("model_warmup.inputs.dims", f"expected 1 or more, got {dims}")
+        return dims
+
+    def _content(
+        self, name: str, tensor: Mapping[str, Any], files: dict[str, str]
+    ) -> dict[str, Any]:
+        """What a sample says an input holds: a constant, or a file, which goes to `files`."""
+        if (file := tensor.get("input_data_file")) is not None:
+            if not is_name(file):
+                path = "model_warmup.inputs.input_data_file"
+                self._wrong(path, f"expected {NAME_RULE}, got {shown(file)}")
+            files[name] = file
+        if tensor.get("zero_data"):
+            return {"value": "" if tensor.get("data_type") == "TYPE_STRING" else 0}
+        return {}
 
     def _wrong(self, path: str, message: str) -> None:
         raise ModelConfigError(self._where, Problem(path, message))

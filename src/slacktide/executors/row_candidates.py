@@ -1,0 +1,114 @@
+"""Which rows to try where a model leaves axes free and nothing states them: common conventions.
+
+A free axis has a role: *rows* (the first of a model without a batch axis, or one that is named so)
+is 1; *height* and *width*, of an input of four axes with 1, 3 or 4 channels first or last, are an
+image's; any other is a *length*, 128. Axes that the model gives one name are one size. What is
+right is known only once a row has run, so these are proposals, the likeliest first. They end with 1
+everywhere: what a profile was taken at before there were conventions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from slacktide.domain.tensors import ModelInterface, TensorSpec
+from slacktide.executors.ports import RowShapes
+from slacktide.executors.synthetic_inputs import row_axes, row_bytes
+
+LENGTH = 128
+IMAGE_SIZES = ((224, 224), (320, 320), (640, 640), (48, 320), (32, 320))
+"""Height and width: classifiers, detectors, and the lines of text of recognisers."""
+_LINE = 128
+"""An image of a fixed height below this is a line of text, and wide."""
+_CHANNELS = frozenset({1, 3, 4})
+_ROW_NAMES = frozenset({"batch", "batch_size", "batchsize", "bs", "rows"})
+_MOST_BYTES = 64 << 20
+_MOST = 32
+
+Group = str | tuple[str, int]
+"""Axes of one size: those of a name, or one without, by its input and number."""
+
+AxisNames = Mapping[str, Sequence[str | None]]
+"""By input: what the model calls the axes of a row; None for one without a name."""
+
+
+def candidate_rows(
+    interface: ModelInterface,
+    axes: RowShapes,
+    names: AxisNames,
+    stated_sizes: Sequence[tuple[int, int]] = (),
+) -> list[dict[str, tuple[int, ...]]]:
+    """Shapes of rows to try, in order, at most 32, none above 64 MiB (but the last).
+
+    `axes` of a row of each input, −1 where they are open; `stated_sizes`: heights and widths that
+    the file itself names. Empty if no axis is open.
+    """
+    if not any(-1 in shape for shape in axes.values()):
+        return []
+    images = {spec.name: _image_axes(spec, interface) for spec in interface.inputs}
+    groups: dict[Group, None] = {}
+    for name, axis in _open(axes):
+        if axis not in images[name] and not _is_rows(interface, axis, names[name][axis]):
+            groups.setdefault(_group(name, axis, names))
+    lengths: list[frozenset[Group]] = [frozenset()]
+    lengths += [frozenset({group}) for group in reversed(groups)]
+    lengths.append(frozenset(groups))
+    found: dict[tuple[tuple[int, ...], ...], None] = {}
+    for short in lengths:  # these groups are 1
+        for size in _sizes(axes, images, stated_sizes):
+            shapes = {name: list(shape) for name, shape in axes.items()}
+            for name, axis in _open(axes):
+                group = _group(name, axis, names)
+                if axis in images[name]:
+                    shapes[name][axis] = (*size, 3)[images[name].index(axis)]
+                else:
+                    shapes[name][axis] = LENGTH if group in groups and group not in short else 1
+            row = tuple(tuple(shape) for shape in shapes.values())
+            nbytes = (row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
+            if sum(nbytes) <= _MOST_BYTES:
+                found.setdefault(row)
+    ones = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
+    rows = [row for row in found if row != ones][: _MOST - 1]
+    return [dict(zip(axes, row, strict=True)) for row in (*rows, ones)]
+
+
+def _open(axes: RowShapes) -> Iterator[tuple[str, int]]:
+    """Input and number of each open axis."""
+    for name, shape in axes.items():
+        yield from ((name, axis) for axis, size in enumerate(shape) if size < 0)
+
+
+def _group(name: str, axis: int, names: AxisNames) -> Group:
+    return names[name][axis] or (name, axis)
+
+
+def _is_rows(interface: ModelInterface, axis: int, name: str | None) -> bool:
+    return (axis == 0 and not interface.batches) or (name or "").lower() in _ROW_NAMES
+
+
+def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
+    """Axes of a row that are an image's height, width and, where that is open as well, channels;
+    none if the input is no image."""
+    if len(spec.shape) != 4:
+        return ()
+    lead = len(spec.shape) - len(row_axes(spec, interface))
+    if spec.shape[1] in _CHANNELS:
+        return (2 - lead, 3 - lead)
+    if spec.shape[3] in _CHANNELS:
+        return (1 - lead, 2 - lead)
+    return (2 - lead, 3 - lead, 1 - lead) if spec.shape[1:] == (-1, -1, -1) else ()
+
+
+def _sizes(
+    axes: RowShapes,
+    images: Mapping[str, tuple[int, ...]],
+    stated: Sequence[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Heights and widths to try: what the file names first, then what its own height suggests."""
+    fixed = [axes[name][axis] for name, two in images.items() for axis in two[:2]]
+    fixed = [size for size in fixed if size > 0]
+    if all(-1 not in axes[name] for name, two in images.items() if two):
+        return [IMAGE_SIZES[0]]  # no image is open: none of them counts
+    likely = [(fixed[0], fixed[0])] if fixed and fixed[0] >= _LINE else []
+    likely += [(fixed[0], 320)] if fixed and fixed[0] < _LINE else []
+    return list(dict.fromkeys((*stated, *likely, *IMAGE_SIZES)))

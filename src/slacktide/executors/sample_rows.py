@@ -1,0 +1,135 @@
+"""Rows that a model's owner has laid beside it: an .npz archive, or the raw bytes of a row.
+
+The files come with the model, from outside: sizes are bounded before anything is read, pickled
+arrays are refused, and every array is held against the model. Errors name the key that is wrong.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.tensor_io import TensorError, decode_strings
+
+MOST_BYTES = 64 << 20
+"""Of a file of samples, packed and unpacked."""
+_MOST_ARRAYS = 256
+
+
+def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any]]:
+    """Rows by input, [n, *shape of a row], of an .npz file with an array for some or all inputs.
+
+    Arrays have the batch axis first, the same number of rows each; those of a model without one
+    are a request each as it stands, n = 1. Raises ValueError, which names `samples`.
+    """
+    arrays = _unpack(path)
+    known = {spec.name: spec for spec in interface.inputs}
+    rows: dict[str, NDArray[Any]] = {}
+    for name, array in arrays.items():
+        where = f"samples: array {name!r} of {path.name}"
+        spec = known.get(name)
+        if spec is None:
+            raise ValueError(f"{where}: the model has no such input, only {', '.join(known)}")
+        found = _as_datatype(array, spec.datatype)
+        if found is None:
+            expected = "text" if spec.datatype is Datatype.BYTES else spec.datatype.dtype.name
+            raise ValueError(f"{where}: expected {expected}, got {array.dtype}")
+        axes = zip(found.shape, spec.shape, strict=False)
+        if found.ndim != len(spec.shape) or any(own not in (-1, n) for n, own in axes):
+            expected = f"a shape that fits {list(spec.shape)}"
+            raise ValueError(f"{where}: expected {expected}, got {list(found.shape)}")
+        if found.size == 0:
+            raise ValueError(f"{where}: expected at least one row, got shape {list(found.shape)}")
+        rows[name] = found if interface.batches else found[None]
+    counts = {name: len(array) for name, array in rows.items()}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"samples: expected as many rows of each input in {path.name}: {counts}")
+    return rows
+
+
+def read_row(path: Path, spec: TensorSpec, shape: tuple[int, ...]) -> NDArray[Any]:
+    """One row, [1, *shape], from a file of its bytes: little-endian, in row-major order; BYTES as
+    on the wire. What follows the row is ignored, as Triton does. Raises ValueError."""
+    where = f"samples.rows.{spec.name}: {path.name}"
+    data = _bounded(path, where)
+    if spec.datatype is Datatype.BYTES:
+        try:
+            words = decode_strings(data)
+        except TensorError as error:
+            raise ValueError(f"{where}: {error}") from None
+        if len(words) != math.prod(shape):
+            raise ValueError(f"{where}: expected {math.prod(shape)} elements, got {len(words)}")
+        texts = np.empty(len(words), object)
+        texts[:] = words
+        return texts.reshape(1, *shape)
+    expected = math.prod(shape) * spec.datatype.itemsize
+    if len(data) < expected:
+        found = f"shape {list(shape)} of {spec.datatype.wire_name}, got {len(data)}"
+        raise ValueError(f"{where}: expected {expected} bytes for {found}")
+    return np.frombuffer(data[:expected], spec.datatype.dtype).reshape(1, *shape)
+
+
+def _bounded(path: Path, where: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"{where} cannot be read: {error.strerror}") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where}: expected at most {MOST_BYTES} bytes")
+    return data
+
+
+def _unpack(path: Path) -> Mapping[str, NDArray[Any]]:
+    """The arrays of an .npz file by name."""
+    where = f"samples: {path.name}"
+    data = _bounded(path, where)
+    arrays = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            nbytes = sum(entry.file_size for entry in entries)
+            if nbytes > MOST_BYTES or len(entries) > _MOST_ARRAYS:
+                found = f"{len(entries)} of {nbytes} bytes"
+                limits = f"at most {_MOST_ARRAYS} arrays and {MOST_BYTES} bytes"
+                raise _TooLargeError(f"{where}: expected {limits} unpacked, got {found}")
+            for entry in entries:
+                # No more is read than the entry says, and that it is as long is checked.
+                stream = io.BytesIO(archive.read(entry))
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+                if array.size > MOST_BYTES:  # elements of no bytes
+                    raise _TooLargeError(f"{where}: expected at most {MOST_BYTES} elements")
+                arrays[entry.filename.removesuffix(".npy")] = array
+    except _TooLargeError:
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
+        found = str(error).partition("\n")[0][:100] or type(error).__name__
+        raise ValueError(f"{where}: expected a whole .npz file without objects: {found}") from None
+    return arrays
+
+
+class _TooLargeError(ValueError):
+    """An archive beyond the bounds."""
+
+
+def _as_datatype(array: NDArray[Any], datatype: Datatype) -> NDArray[Any] | None:
+    """`array` in the datatype's own form; None if it is of another type."""
+    if datatype is not Datatype.BYTES:
+        same = array.dtype.newbyteorder("=") == datatype.dtype.newbyteorder("=")
+        return array.astype(datatype.dtype) if same else None
+    if array.dtype.kind not in "SU":
+        return None
+    texts = np.empty(array.shape, object)
+    try:
+        texts[...] = np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array
+    except UnicodeDecodeError:
+        return None
+    return texts

@@ -1,0 +1,227 @@
+"""What rows for warm-up and profiling hold: constants, samples, or else random numbers."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from slacktide.domain.padding import PaddedInput, Padding
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.executors.arena import Arena, Slot
+from slacktide.executors.ports import ModelSource
+from slacktide.executors.sample_rows import MOST_BYTES
+from slacktide.executors.synthetic_inputs import SyntheticRows
+from slacktide.executors.tensor_io import decode_strings, encode_strings
+
+IMAGE = TensorSpec("image", Datatype.FP32, (-1, 2, -1))
+TEXT = TensorSpec("text", Datatype.BYTES, (-1, 1))
+RATE = TensorSpec("rate", Datatype.INT16, (-1,))
+MODEL = ModelInterface((IMAGE, TEXT, RATE), (), 8)
+SINGLE = ModelInterface((TensorSpec("x", Datatype.INT64, (-1, 2)),), (), 0)
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def source(**stated: Any) -> ModelSource:
+    return ModelSource("m", "1", Path("m.onnx"), Path(), **stated)
+
+
+def rows_of(interface: ModelInterface = MODEL, **stated: Any) -> SyntheticRows:
+    return SyntheticRows(interface, source(**stated))
+
+
+def some(rows: SyntheticRows, count: int, first: int = 0) -> Arrays:
+    return rows.arrays(rows.shapes(), count, np.random.default_rng(1), first=first)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Any:
+    """archive(image=…, text=…) -> an .npz file."""
+
+    def write(**arrays: Any) -> Path:
+        path = tmp_path / "rows.npz"
+        np.savez_compressed(path, **arrays)
+        return path
+
+    return write
+
+
+def test_samples_are_taken_in_turn(archive: Any) -> None:
+    image = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    path = archive(image=image, text=np.array([["a"], ["bé"], ["c"]]))
+    rows = rows_of(samples=path, values={"rate": -3})
+    assert rows.shapes() == {"image": (2, 2), "text": (1,), "rate": ()}
+    found = some(rows, 2, first=2)
+    assert np.array_equal(found["image"], image[[2, 0]])
+    assert found["text"].tolist() == [["c"], ["a"]]
+    assert found["rate"].tolist() == [-3, -3]
+    longer = rows.arrays({**rows.shapes(), "image": (2, 7)}, 2, np.random.default_rng(1))
+    assert longer["image"].shape == (2, 2, 7)
+
+
+def test_payloads_hold_the_same(archive: Any) -> None:
+    path = archive(text=np.array([[b"a"], [b"b"]]), rate=np.array([5, 6], ">i2"))
+    rows = rows_of(samples=path, warmup_shapes={"image": (2, 3)})
+    arena = Arena(1 << 20)
+    made = rows.payloads(rows.shapes(), arena, generator=np.random.default_rng(1))
+    words, rates = [], []
+    for payload in made[:3]:
+        image, text, rate = payload.tensors
+        assert (image.shape, text.shape, rate.shape) == ((1, 2, 3), (1, 1), (1,))
+        words += decode_strings(bytes(arena.view(Slot(text.offset, text.nbytes))))
+        rates += np.frombuffer(bytes(arena.view(Slot(rate.offset, rate.nbytes))), "<i2").tolist()
+    assert (words, rates) == (["a", "b", "a"], [5, 6, 5])
+    arena.close()
+
+
+def test_a_sample_of_a_model_without_a_batch_axis_is_a_request(archive: Any) -> None:
+    rows = rows_of(SINGLE, samples=archive(x=np.arange(6).reshape(3, 2)))
+    assert rows.shapes() == {"x": (3, 2)}
+    assert some(rows, 1)["x"].tolist() == [[[0, 1], [2, 3], [4, 5]]]
+
+
+def test_rows_of_raw_bytes_as_triton_has_them(tmp_path: Path) -> None:
+    numbers, words = tmp_path / "numbers", tmp_path / "words"
+    numbers.write_bytes(np.arange(5, dtype="<f4").tobytes())
+    words.write_bytes(encode_strings(np.array(["né"], object)))
+    rows = rows_of(warmup_shapes={"image": (2, 2)}, sample_rows={"image": numbers, "text": words})
+    found = some(rows, 2)
+    assert found["image"].tolist() == [[[0, 1], [2, 3]]] * 2
+    assert found["text"].tolist() == [["né"], ["né"]]
+    with pytest.raises(ValueError, match=r"^samples\.rows\.image: state inputs\.image\.shape"):
+        rows_of(sample_rows={"image": numbers})
+    with pytest.raises(ValueError, match=r"image: numbers: expected 24 bytes for shape \[2, 3\]"):
+        rows_of(warmup_shapes={"image": (2, 3)}, sample_rows={"image": numbers})
+    with pytest.raises(ValueError, match=r"^samples\.rows\.text: numbers: a BYTES element"):
+        rows_of(sample_rows={"text": numbers})
+    words.write_bytes(words.read_bytes() * 2)
+    with pytest.raises(ValueError, match=r"words: expected 1 elements, got 2"):
+        rows_of(sample_rows={"text": words})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"imag": np.zeros((1, 2, 2))}, "array 'imag' of rows.npz: the model has no such input"),
+        ({"image": np.zeros((1, 2, 2))}, "'image' of rows.npz: expected float32, got float64"),
+        ({"image": np.zeros((1, 3, 2), "f4")}, "expected a shape that fits [-1, 2, -1], got [1, 3"),
+        ({"image": np.zeros((2, 2), "f4")}, "expected a shape that fits [-1, 2, -1], got [2, 2]"),
+        ({"image": np.zeros((0, 2, 2), "f4")}, "expected at least one row, got shape [0, 2, 2]"),
+        ({"text": np.array([[b"\xff"]])}, "array 'text' of rows.npz: expected text, got |S1"),
+        ({"text": np.ones((1, 1))}, "expected text, got float64"),
+        ({"text": np.array([["a"]], object)}, "expected a whole .npz file without objects"),
+        (
+            {"image": np.zeros((2, 2, 2), "f4"), "rate": np.zeros(3, "i2")},
+            "expected as many rows of each input in rows.npz: {'image': 2, 'rate': 3}",
+        ),
+    ],
+)
+def test_samples_that_do_not_fit_are_named(arrays: Arrays, message: str, archive: Any) -> None:
+    with pytest.raises(ValueError, match=r"^samples: ") as caught:
+        rows_of(samples=archive(**arrays))
+    assert message in str(caught.value)
+
+
+def test_a_truncated_file_of_samples(archive: Any, tmp_path: Path) -> None:
+    whole = archive(image=np.zeros((2, 2, 300), "f4")).read_bytes()
+    cut = tmp_path / "cut.npz"
+    for end in (0, 1, len(whole) // 2, len(whole) - 1):
+        cut.write_bytes(whole[:end])
+        with pytest.raises(ValueError, match=r"^samples: cut\.npz: expected a whole \.npz file"):
+            rows_of(samples=cut)
+    with pytest.raises(ValueError, match=r"^samples: gone cannot be read: No such file"):
+        rows_of(samples=tmp_path / "gone")
+
+
+def test_a_huge_file_of_samples_is_not_unpacked(tmp_path: Path) -> None:
+    bomb = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as entries:
+        entries.writestr("image.npy", bytes(MOST_BYTES + 1))
+    assert bomb.stat().st_size < 1 << 20
+    with pytest.raises(ValueError, match=r"at most 256 arrays and 67108864 bytes unpacked"):
+        rows_of(samples=bomb)
+    with bomb.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ValueError, match=r"^samples: bomb\.npz: expected at most 67108864 bytes"):
+        rows_of(samples=bomb)
+    with pytest.raises(ValueError, match=r"^samples\.rows\.rate: bomb\.npz: expected at most"):
+        rows_of(sample_rows={"rate": bomb})
+
+
+def test_a_header_that_promises_more_than_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    for shape in ((1, 2, 2**40), (1, 2, -2), (2**62, 2, 2)):
+        stream = io.BytesIO()
+        header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(stream, header)
+        with zipfile.ZipFile(path, "w") as entries:
+            entries.writestr("image.npy", stream.getvalue() + bytes(64))
+        with pytest.raises(ValueError, match=r"^samples: "):
+            rows_of(samples=path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("rate", 40000, "inputs.rate.value: expected one of INT16, got 40000"),
+        ("rate", 1.5, "expected one of INT16, got 1.5"),
+        ("rate", True, "expected one of INT16, got True"),
+        ("rate", "8", "expected one of INT16, got '8'"),
+        ("rate", 10**400, "expected one of INT16, got 1000"),
+        ("image", 1e39, "inputs.image.value: expected one of FP32, got 1e+39"),
+        ("image", 10**400, "expected one of FP32, got 1000"),
+        ("text", 5, "inputs.text.value: expected one of text, got 5"),
+    ],
+)
+def test_a_value_beyond_the_datatype_is_named(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=r"^inputs\.\w+\.value: ") as caught:
+        rows_of(values={name: value})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("datatype", [one for one in Datatype if one is not Datatype.BYTES])
+def test_every_datatype_has_constants(datatype: Datatype) -> None:
+    interface = ModelInterface((TensorSpec("x", datatype, (3,)),), (), 0)
+    (found,) = some(rows_of(interface, values={"x": 1}), 1)["x"]
+    expected = 0x3F80 if datatype is Datatype.BF16 else 1  # the upper half of 1.0
+    assert found.tolist() == [expected] * 3
+    assert found.dtype == datatype.dtype
+    for huge in (1e300, 2):
+        if huge == 1e300 and datatype is not Datatype.FP64:
+            with pytest.raises(ValueError, match=f"expected one of {datatype.wire_name}, got"):
+                rows_of(interface, values={"x": huge})
+
+
+def test_statements_that_contradict_each_other_are_named(archive: Any) -> None:
+    path = archive(image=np.zeros((1, 2, 5), "f4"))
+    with pytest.raises(
+        ValueError, match=r"have shape \[2, 5\], but inputs\.image\.shape is \[2, 4"
+    ):
+        rows_of(samples=path, warmup_shapes={"image": (2, 4)})
+    with pytest.raises(ValueError, match=r"^inputs\.image\.value: expected none beside samples"):
+        rows_of(samples=path, values={"image": 1.0})
+    with pytest.raises(ValueError, match=r"^inputs\.image\.shapes: expected a shape that fits"):
+        rows_of(more_shapes=({"image": (3, 5)},))
+    with pytest.raises(ValueError, match=r"^inputs\.image\.shape: a row of shape .* takes"):
+        rows_of(more_shapes=({"image": (2, 1 << 30)},))
+    both = Padding({"image": PaddedInput(2), "other": PaddedInput(1)}, {})
+    other = TensorSpec("other", Datatype.FP32, (-1, -1))
+    path = archive(image=np.zeros((1, 2, 5), "f4"), other=np.zeros((1, 4), "f4"))
+    with pytest.raises(ValueError, match=r"^samples: expected one length of all padded inputs"):
+        rows_of(ModelInterface((IMAGE, other), (), 8), samples=path, padding=both)
+
+
+def test_a_row_of_all_inputs_has_a_bound() -> None:
+    specs = tuple(TensorSpec(name, Datatype.UINT8, (-1, -1)) for name in ("a", "b"))
+    shapes = {"a": (600 << 20,), "b": (500 << 20,)}
+    with pytest.raises(ValueError, match=r"^inputs\.a\.shape: a row .* above 1073741824 with all"):
+        rows_of(ModelInterface(specs, (), 8), warmup_shapes=shapes)
+    words = ModelInterface((TensorSpec("t", Datatype.BYTES, (-1, -1)),), (), 8)
+    with pytest.raises(ValueError, match=r"^inputs\.t\.shape: a row of shape \[33554432\] takes"):
+        rows_of(words, warmup_shapes={"t": (1 << 25,)})
