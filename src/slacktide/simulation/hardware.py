@@ -59,7 +59,7 @@ class AsExpected:
 
 
 class ByProfile:
-    """Batch times drawn from a profile, whatever the members."""
+    """Batch times drawn from a profile, by rows and by the members' shape."""
 
     def __init__(self, times: BatchTimes, generator: np.random.Generator) -> None:
         """`times` should be a copy of its own: what a policy learns does not change the truth."""
@@ -67,7 +67,8 @@ class ByProfile:
         self._generator = generator
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        return self._times.of(batch.rows, cores).quantile(self._generator.random())
+        took = self._times.of(batch.rows, cores, batch.members)
+        return took.quantile(self._generator.random())
 
 
 class ByLength:

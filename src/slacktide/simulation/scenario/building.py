@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from slacktide.domain import Deployment, Plan, PoolId, Route
+from slacktide.domain import Deployment, Plan, PoolId, Route, Signature
 from slacktide.load.traces import read_bandwidths, read_lengths, read_trace
 from slacktide.models.core_layout import LaneError, assign_lanes
 from slacktide.models.repository.errors import RepositoryError
@@ -203,20 +203,22 @@ class _Builder:
             at_cores = profile.misses(1, cores) is not None
             key = "cores" if at_cores else "max_batch"
             raise self._refuse(("models", name, key), f"the profile of {name!r} {missing}")
+        if isinstance(profile, TableProfile):
+            profile = replace(profile, shaped=self._stated(name, "shapes"))
         profile = self._by_length(name, profile, cores)
         scheduler = self._scheduler(name, profile, settings)
         return ServedModel(profile, scheduler, max_batch, cores, settings)
+
+    def _stated(self, name: str, key: str) -> bool:
+        """Whether any application of this model states `key`."""
+        owned = (a for a in self._scenario.applications.values() if a.model == name)
+        return any(getattr(application, key) for application in owned)
 
     def _by_length(self, name: str, profile: Profile, cores: int) -> Profile:
         """A measured profile is one by length if requests have lengths."""
         model = self._scenario.models[name]
         measured = model.latency is None and isinstance(profile, TableProfile)
-        stated = any(
-            application.lengths is not None
-            for application in self._scenario.applications.values()
-            if application.model == name
-        )
-        if not (measured and stated):
+        if not (measured and self._stated(name, "lengths")):
             return profile
         assert isinstance(profile, TableProfile)
         return by_length(
@@ -253,7 +255,8 @@ class _Builder:
             arrivals: Arrivals = parse_arrivals(application.arrivals, self._from_file(read_trace))
             check_size(self._scenario.length, arrivals.mean_rate(self._scenario.length))
         lengths = self._lengths(name, application, model)
-        alone = model.profile.p99_alone(lengths, model.cores)
+        signatures = self._signatures(name, application, model)
+        alone = model.profile.p99_alone(lengths, model.cores, signatures)
         return Traffic(
             name=name,
             model=application.model,
@@ -266,7 +269,20 @@ class _Builder:
             hint=application.hint,
             link=self._link(name, application),
             notice=application.notice,
+            signatures=signatures or ((),),
         )
+
+    def _signatures(
+        self, name: str, application: Application, model: ServedModel
+    ) -> tuple[Signature, ...]:
+        """Of its requests; none if they are as profiled."""
+        with self._named(("applications", name, "shapes")):
+            if application.shapes and not isinstance(model.profile, TableProfile):
+                raise ProfileError("a padded model has lengths, not shapes")
+            if isinstance(model.profile, TableProfile) and model.profile.shaped:
+                reference = tuple(model.profile.record.shapes.values())
+                return model.profile.signatures(application.shapes or reference[:1])
+        return ()
 
     def _link(self, name: str, application: Application) -> ClientLink | None:
         section = application.link

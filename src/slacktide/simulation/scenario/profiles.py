@@ -5,7 +5,7 @@ The two are made apart, from the same statement: what a policy learns does not c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from slacktide.domain import Request, Signature
 from slacktide.engine import BatchTimes
 from slacktide.profiles import (
     BatchLatency,
@@ -24,6 +25,7 @@ from slacktide.profiles import (
     LatencyTable,
     ProfileError,
     ProfileRecord,
+    ShapedTimes,
     classes_of_samples,
     fit_latency,
 )
@@ -56,9 +58,12 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TableProfile:
-    """A latency table: requests differ in rows at most, batch times spread as it says."""
+    """A latency table: batch times spread as it says, by rows and, where it knows other sizes, by
+    the shape of the requests."""
 
     record: ProfileRecord
+    shaped: bool = False
+    """Whether requests differ in shape."""
 
     @property
     def largest(self) -> int:
@@ -74,17 +79,50 @@ class TableProfile:
     def times(self, training: Training, cores: int) -> BatchTimes:
         """What policies know."""
         record = self.record
+        if self.shaped:
+            return self.by_shape()
         return ClassedTimes(
             record.table, latency=lambda cores: fit_latency(record.table, cores, record.sizes)[0]
         )
 
     def execution(self, generator: np.random.Generator) -> Execution:
         """What the hardware does."""
-        return ByProfile(CorrectedTimes(self.record.table), generator)
+        truth = self.by_shape() if self.shaped else CorrectedTimes(self.record.table)
+        return ByProfile(truth, generator)
 
-    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
-        """99th percentile of the seconds of one request by itself."""
-        return self.record.table.p99(1, cores)
+    def by_shape(self) -> ShapedTimes:
+        """What the profile says of requests by their shape."""
+        record = self.record
+        return ShapedTimes(record.table, tuple(record.shapes.values()), record.sizes)
+
+    def p99_alone(
+        self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
+    ) -> float:
+        """99th percentile of the seconds of one request by itself, of the slowest signature."""
+        if not signatures:
+            return self.record.table.p99(1, cores)
+        times = self.by_shape()
+        return max(times.of(1, cores, (_one_of(each),)).p99 for each in signatures)
+
+    def signatures(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Signature, ...]:
+        """Of requests whose first input has a row of each of these shapes. Raises ProfileError."""
+        if not shapes:
+            return ()
+        reference = tuple(self.record.shapes.values())
+        if not reference:
+            raise ProfileError("a table that is written out knows no shapes")
+        times = self.by_shape()
+        found = []
+        for shape in shapes:
+            if len(shape) != len(reference[0]):
+                raise ProfileError(f"expected axes as in {list(reference[0])}, got {list(shape)}")
+            found.append((shape, *reference[1:]))
+            if not times.measured(_one_of(found[-1])):
+                raise ProfileError(
+                    f"the profile cannot judge {list(shape)}: slacktide profile measures it where "
+                    "slacktide.yaml lists it under 'shapes' of its input"
+                )
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +162,16 @@ class PaddedProfile:
     def execution(self, generator: np.random.Generator) -> Execution:
         return ByLength(self.latency)
 
-    def p99_alone(self, lengths: Lengths | None, cores: int) -> float:
+    def p99_alone(
+        self, lengths: Lengths | None, cores: int, signatures: Sequence[Signature] = ()
+    ) -> float:
         assert lengths is not None, "a padded model's applications have lengths"
         return self.latency.seconds(1, lengths.quantile(0.99))
+
+
+def _one_of(signature: Signature) -> Request:
+    """A request of one row of this signature."""
+    return Request(0, "", 0.0, 0.0, signature=signature)
 
 
 Profile: TypeAlias = TableProfile | PaddedProfile

@@ -212,6 +212,9 @@ def _number_to_list(value: Any) -> Any:
     return [value] if whole else value
 
 
+Shape = Annotated[tuple[Count, ...], Field(strict=False, min_length=1)]
+
+
 class Application(Section):
     """One stream of requests."""
 
@@ -227,6 +230,10 @@ class Application(Section):
     ] = (1,)
     """Rows of a request. From a list one is drawn: with `[1, 1, 1, 4]` a quarter of the requests
     has four."""
+    shapes: Annotated[tuple[Shape, ...], Field(strict=False)] = ()
+    """Shapes of a row of the model's first input, such as `[[3, 320, 320], [3, 640, 640]]`, from
+    which one is drawn; its other inputs are as profiled. Without it all requests are as
+    profiled."""
     slo: Annotated[Slo, BeforeValidator(_short_slo)] | None = None
     """How long a request may take: a text (short for `applications.NAME.slo.within`), or one of the
     keys below. Without it that of the model's folder; if it has none either, requests are best
@@ -249,6 +256,8 @@ class Application(Section):
             raise ValueError("expected either 'link' or 'notice': a link announces by itself")
         if self.hint is not None and self.lengths is None:
             raise ValueError("hint: expected 'lengths' beside it")
+        if self.shapes and self.lengths is not None:
+            raise ValueError("expected either 'shapes' or 'lengths'")
         return self
 
 

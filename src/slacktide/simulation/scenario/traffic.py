@@ -15,7 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain import Notice
+from slacktide.domain import Notice, Signature
 from slacktide.profiles.run_classes import NO_HINT, Key
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload, stream
@@ -106,6 +106,8 @@ class Traffic:
     hint: Hint | None = None
     link: ClientLink | None = None
     notice: float | None = None
+    signatures: tuple[Signature, ...] = ((),)
+    """From which one is drawn."""
 
     def owner(self, mode: int) -> str:
         """The application a request of this mode belongs to."""
@@ -113,10 +115,11 @@ class Traffic:
 
 
 Drawn = NDArray[np.float64]
-"""The next requests of an application, of shape (10, n). By row: when the server first hears of
-them; when they arrive, from which latency counts; when they are complete, and when the server takes
-them to be; seconds on the way before they arrived; deadline; rows; length; hint; number of the
-application among those of `_Sender`."""
+"""The next requests of an application, of shape (COLUMNS, n). By row: when the server first hears
+of them; when they arrive, from which latency counts; when they are complete, and when the server
+takes them to be; seconds on the way before they arrived; deadline; rows; length; hint; number of
+the application among those of `_Sender`; number of the signature."""
+COLUMNS = 11
 
 
 def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Iterator[Item]:
@@ -126,7 +129,7 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
     """
     senders = [_Sender(one) for one in streams]
     sources = [_drawn(one, duration, seed) for one in streams]
-    drawn = [np.empty((10, 0)) for _ in streams]
+    drawn = [np.empty((COLUMNS, 0)) for _ in streams]
     known = [-np.inf for _ in streams]
     """Until when all that begins is among `drawn`."""
     first = 0
@@ -147,7 +150,7 @@ def requests(streams: Sequence[Traffic], *, duration: float, seed: int) -> Itera
         for number, source in enumerate(sources):
             drawn[number] = drawn[number][:, drawn[number][0] >= until]
             if known[number] == until:
-                known[number], more = next(source, (np.inf, np.empty((10, 0))))
+                known[number], more = next(source, (np.inf, np.empty((COLUMNS, 0))))
                 drawn[number] = np.hstack((drawn[number], more))
 
 
@@ -176,9 +179,9 @@ def training(streams: Sequence[Traffic], *, duration: float, seed: int) -> Train
 
 def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Drawn]]:
     """(until when all that begins has been drawn, what has been drawn last)."""
-    row_numbers, hints, deadlines, lengths = (
+    row_numbers, hints, deadlines, lengths, shapes = (
         stream(seed, f"{purpose} of {one.name}")
-        for purpose in ("rows", "hints", "deadlines", "lengths")
+        for purpose in ("rows", "hints", "deadlines", "lengths", "shapes")
     )
     draw_lengths = one.lengths.drawer(lengths) if one.lengths is not None else None
     delays_of = one.link.delays() if one.link is not None else None
@@ -206,9 +209,12 @@ def _drawn(one: Traffic, duration: float, seed: int) -> Iterator[tuple[float, Dr
             deadline = sent + allowance - way_back
             rows = np.array(one.rows)[row_numbers.integers(len(one.rows), size=count)]
             hint = _hints(one.hint, length, hints)
+            shape = np.zeros(count)
+            if len(one.signatures) > 1:
+                shape += shapes.integers(len(one.signatures), size=count)
             columns = (begins, arrival, complete, believed, network, deadline, rows, length, hint)
             # What is sent later begins no earlier than it is sent, or announced.
-            yield float(sent[-1]) - (one.notice or 0.0), np.stack((*columns, mode))
+            yield float(sent[-1]) - (one.notice or 0.0), np.stack((*columns, mode, shape))
     except WorkloadError as error:  # more of something than building could know
         raise ScenarioError([f"applications.{one.name}.arrivals: {error}"]) from None
 
@@ -245,13 +251,16 @@ class _Sender:
         one = self._traffic
         model, penalty, none = repeat(one.model), repeat(one.penalty), repeat(None)
         begins, arrival, complete, believed, network, deadline = drawn[:6].tolist()
-        rows, owners = drawn[[6, 9]].astype(np.int64).tolist()
+        rows, owners, shapes = drawn[[6, 9, 10]].astype(np.int64).tolist()
         length, hint = drawn[7:9].tolist()
         owned = [self._owners[owner] for owner in owners]
         whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
         # By position, a column at a time: keywords would cost as much again.
         work = (none if one.hint is None else hint, repeat(self._reserve), network, none, length)
-        head = (ids, model, arrival, deadline, rows, penalty, repeat(()))
+        signatures: Iterable[Signature] = repeat(one.signatures[0])
+        if len(one.signatures) > 1:
+            signatures = map(one.signatures.__getitem__, shapes)
+        head = (ids, model, arrival, deadline, rows, penalty, signatures)
         made = map(DrawnRequest, *head, *whose, *work)
         if one.link is None and one.notice is None:
             return made
