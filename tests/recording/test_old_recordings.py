@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from slacktide.recording import Recording, replay
+from slacktide.recording.records import Call, answers
 
 DATA = Path(__file__).with_name("data")
 NAMES = sorted(path.name.removesuffix(".rec.xz") for path in DATA.glob("*.rec.xz"))
@@ -33,3 +34,11 @@ def test_it_is_replayed_to_the_bit(name: str, tmp_path: Path) -> None:
     replayed = replay(unpacked(name, tmp_path))
     assert replayed.difference is None
     assert replayed.commands > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_outcomes_are_read(name: str, tmp_path: Path) -> None:
+    calls = [line.record for line in unpacked(name, tmp_path).lines()]
+    told = [outcome for call in calls if isinstance(call, Call) for _, outcome in answers(call)]
+    assert told
+    assert all(outcome.needed_s is None for outcome in told)
