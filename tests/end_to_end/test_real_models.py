@@ -7,6 +7,7 @@ tests are marked `network`; `make test-network` runs them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,14 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 pytestmark = pytest.mark.network
 
-SERVED = {name: model for name, model in PINNED.items() if name != "vad"}
-REQUESTS = [(name, size) for name, one in SERVED.items() for size in (*one.sizes, *one.later)]
-UNFIT: dict[str, Size] = {"detector": (100, 100), "yolo": (300, 300), "recogniser": (224, 224)}
+REQUESTS = [(name, size) for name, one in PINNED.items() for size in (*one.sizes, *one.later)]
+NAMES = [f"{name} {PINNED[name].label(size)}" for name, size in REQUESTS]
+UNFIT: dict[str, Size] = {
+    "detector": (100, 100),
+    "recogniser": (224, 224),
+    "yolo": (300, 300),
+    "vad": (1024,),
+}
 """Sizes that the files allow and the networks do not."""
 CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
@@ -29,9 +35,15 @@ CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) -> Iterator[Any]:
     """A server of all of them, each with the key that it needs."""
-    root = lay_out(SERVED.values(), tmp_path_factory.mktemp("real"), stated=True)
+    root = lay_out(PINNED.values(), tmp_path_factory.mktemp("real"), stated=True)
     with serve(zoo_at(root)) as house:
         yield house
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository of nothing but NAME/1/model.onnx."""
+    return lay_out(PINNED.values(), tmp_path_factory.mktemp("bare"), stated=False)
 
 
 @pytest.fixture
@@ -65,11 +77,7 @@ def ask(real: Any, protocol: str, model: str, inputs: Tensors) -> Any:
 
 
 @pytest.mark.parametrize("protocol", CLIENTS)
-@pytest.mark.parametrize(
-    ("name", "size"),
-    REQUESTS,
-    ids=[f"{name} {SERVED[name].label(size)}" for name, size in REQUESTS],
-)
+@pytest.mark.parametrize(("name", "size"), REQUESTS, ids=NAMES)
 def test_every_size_is_answered_as_onnx_runtime_answers_it(
     real: Any, name: str, size: Size, protocol: str
 ) -> None:
@@ -79,7 +87,7 @@ def test_every_size_is_answered_as_onnx_runtime_answers_it(
         np.testing.assert_allclose(answer.as_numpy(output), values, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("name", PINNED)
 def test_a_request_in_plain_json(real: Any, name: str) -> None:
     model = PINNED[name]
     inputs = request_of(model, model.sizes[0])
@@ -105,3 +113,38 @@ def test_a_size_that_the_network_does_not_take_fails_alone(
         ask(real, protocol, name, request_of(model, UNFIT[name]))
     good = request_of(model, model.sizes[0])
     assert ask(real, protocol, name, good).get_response() is not None
+
+
+@pytest.mark.parametrize("protocol", CLIENTS)
+@pytest.mark.parametrize(("rate", "samples"), [(16_000, 576), (8_000, 288)])
+def test_state_goes_back_and_forth_with_a_scalar_beside_it(
+    real: Any, protocol: str, rate: int, samples: int
+) -> None:
+    """A voice detector: what it remembers is an output, and an input of the next request."""
+    model, rng = PINNED["vad"], np.random.default_rng(3)
+    state, wanted = np.zeros((2, 1, 128), np.float32), np.zeros((2, 1, 128), np.float32)
+    for _ in range(4):
+        sound = rng.standard_normal((1, samples), dtype=np.float32)
+        given = {"input": sound, "sr": np.array(rate, np.int64)}
+        answer = ask(real, protocol, "vad", {**given, "state": state})
+        values = expected(model, {**given, "state": wanted})
+        np.testing.assert_allclose(answer.as_numpy("output"), values["output"], atol=1e-4)
+        state, wanted = answer.as_numpy("stateN"), values["stateN"]
+    np.testing.assert_allclose(state, wanted, atol=1e-3)
+    assert np.abs(state).max() > 0.0
+
+
+def test_a_bare_folder_serves_or_says_which_key_is_missing(
+    bare: Path, zoo_at: Any, serve: Any
+) -> None:
+    with serve(zoo_at(bare)) as house:
+        for name, entry in house.index().items():
+            if entry["state"] != "READY":
+                assert PINNED[name].key in entry["reason"]
+                continue
+            for size in PINNED[name].sizes:
+                inputs = request_of(PINNED[name], size)
+                answer = ask(house, "http", name, inputs)
+                for output, values in expected(PINNED[name], inputs).items():
+                    found = answer.as_numpy(output)
+                    np.testing.assert_allclose(found, values, rtol=1e-3, atol=1e-5)
