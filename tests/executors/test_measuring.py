@@ -52,6 +52,8 @@ class ScriptedExecutor:
     start_report: ReplicaLost | None = None
     fail_from: int = 1 << 30
     """Rows from which batches fail."""
+    fails: Callable[[tuple[int, ...], int], bool] = lambda shape, rows: False
+    """By the shape of a row and the number of rows."""
     lose_at: int = 1 << 30
     """Running number of the batch at which the replica dies."""
     mute_at: int = 1 << 30
@@ -114,7 +116,7 @@ class ScriptedReplica:
             return
         if number == script.lose_at:
             self.tell(0.001, ReplicaLost(0, "killed by signal 9"))
-        elif rows >= script.fail_from:
+        elif rows >= script.fail_from or script.fails(members[0].tensors[0].shape[1:], rows):
             self.tell(0.001, BatchFailed(batch, "out of memory"))
         else:
             seconds = script.seconds(rows, self.cores)
@@ -213,6 +215,50 @@ def test_lengths_that_would_use_up_the_budget_are_left_out() -> None:
         (1, 4.0),
     }
     assert len(run(executor, PADDED, budget_s=1.1, thorough=True).record.sizes) == 4
+
+
+PICTURES = ModelInterface(
+    (TensorSpec("x", Datatype.FP32, (-1, 3, -1, -1)),), (TensorSpec("y", Datatype.FP32, (-1,)),), 4
+)
+PICTURE = replace(SOURCE, warmup_shapes={"x": (3, 48, 320)})
+
+
+def sizes_of(executor: ScriptedExecutor, source: ModelSource = PICTURE) -> dict[Any, list[int]]:
+    """Rows measured by shape, apart from those of the table."""
+    found: dict[Any, list[int]] = {}
+    for one in run(executor, source).record.sizes:
+        ((channels, height, width),) = one.signature
+        assert one.size == pytest.approx(channels * height * width / (3 * 48 * 320))
+        assert one.seconds == pytest.approx(1e-5 * one.rows * width)
+        found.setdefault(one.signature[0], []).append(one.rows)
+    return found
+
+
+def pictures(fails: Callable[[tuple[int, ...], int], bool]) -> ScriptedExecutor:
+    return ScriptedExecutor(lambda rows, cores: 1e-5 * rows, PICTURES, per_length=True, fails=fails)
+
+
+def test_rows_of_half_and_twice_the_extent_are_measured_where_axes_are_free() -> None:
+    found = sizes_of(pictures(lambda shape, rows: False))
+    assert found == {(3, 24, 160): [1, 4], (3, 96, 640): [1, 4]}
+
+
+def test_where_that_does_not_run_the_longest_axis_alone_is_scaled() -> None:
+    found = sizes_of(pictures(lambda shape, rows: shape[1] != 48))
+    assert found == {(3, 48, 160): [1, 4], (3, 48, 640): [1, 4]}
+    assert sizes_of(pictures(lambda shape, rows: shape != (3, 48, 320))) == {}
+
+
+def test_a_batch_that_is_too_large_leaves_what_one_row_takes() -> None:
+    found = sizes_of(pictures(lambda shape, rows: rows > 1 and shape[2] > 320))
+    assert found == {(3, 24, 160): [1, 4], (3, 96, 640): [1]}
+
+
+def test_shapes_that_are_listed_are_measured_instead_and_must_run() -> None:
+    listed = replace(PICTURE, more_shapes=({"x": (3, 32, 32)}, {"x": (3, 48, 320)}))
+    assert sizes_of(pictures(lambda shape, rows: False), listed) == {(3, 32, 32): [1, 4]}
+    with pytest.raises(MeasuringError, match=r"^inputs\.x\.shapes: x \[3, 32, 32\] does not run"):
+        run(pictures(lambda shape, rows: shape[1] == 32), listed)
 
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:

@@ -8,8 +8,8 @@ hand-over and gathering included.
 **Which sizes.** 1, 2, 4, … up to the model's maximum. Two warm-up runs of each come first (one if
 it is slow), not counted. A size is left out, with all above it, if it fails, or if measuring it
 would take longer than the whole budget by itself, judged by twice the time of half the size; the
-table then extrapolates. `thorough` leaves out only what fails. Where axes are padded, other lengths
-are measured beside the table.
+table then extrapolates. `thorough` leaves out only what fails. Where rows may be of other sizes, a
+few of these are measured beside the table (measuring_sizes.py).
 
 **How often.** Every point gets `FEWEST` samples, whatever the budget. What is left of it is
 divided evenly among the core counts to come, and then given to the size with the least n · √t (n
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +32,9 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
+from slacktide.executors.measuring_sizes import FEWEST, measure_sizes, sizes_beside
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
-from slacktide.executors.ports import Executor, ModelSource, RowShapes, SessionSize
+from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles import (
@@ -46,8 +46,6 @@ from slacktide.profiles import (
 )
 from slacktide.profiles.latency_fit import SizeTime
 
-FEWEST = 3
-"""Samples of every point, even over the budget."""
 WARM_UPS = 2
 _ARENA_LIMIT = 1 << 31
 """Bytes of address space; memory is used where inputs are written only."""
@@ -102,7 +100,7 @@ async def measure(
     begin = clock()
     work = _Work(begin + budget_s, budget_s, thorough, clock, _Meter(progress, len(sets)))
     times: dict[tuple[int, int], list[float]] = {}
-    lengths: list[SizeTime] = []
+    others: list[SizeTime] = []
     source = replace(source, threads=source.threads or session_sizes(counts[0], counts[-1]))
     arena = Arena(_ARENA_LIMIT, name="slacktide-profile")
     work.meter.enter(0, f"starting on {_cores(counts[-1])}")
@@ -119,6 +117,7 @@ async def measure(
             shapes = rows.shapes(opened.row_shapes)
             inputs = rows.payloads(shapes, arena, generator=np.random.default_rng(seed))
             sizes = batch_sizes(max(1, interface.max_batch))
+            other_sizes = sizes_beside(shapes, rows, source, interface)
             for index, core_set in enumerate(sets):
                 work.meter.enter(index, f"moving to {_cores(len(core_set))}")
                 if len(sets) > 1:
@@ -128,8 +127,8 @@ async def measure(
                 sizes = tuple(warm)
                 found = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
-                lengths += await measure_lengths(
-                    replica, source, interface, rows, shapes, arena, warm, most_s=at_most, seed=seed
+                others += await measure_sizes(
+                    replica, other_sizes, rows, arena, warm, most_s=at_most, seed=seed
                 )
                 times.update({(size, len(core_set)): found[size] for size in sizes})
         finally:
@@ -145,7 +144,7 @@ async def measure(
         device,
         hardware_fingerprint().facts,
         tuple(n for n in batch_sizes(max(wanted, interface.max_batch)) if n not in sizes),
-        tuple(lengths),
+        tuple(others),
         source.threads,
     )
     return Measurement(record, interface, clock() - begin, work.note, opened.sessions)
@@ -249,49 +248,3 @@ class _Meter:
 
 def _cores(count: int) -> str:
     return "1 core" if count == 1 else f"{count} cores"
-
-
-async def measure_lengths(
-    replica: TimedReplica,
-    source: ModelSource,
-    interface: ModelInterface,
-    synthetic: SyntheticRows,
-    shapes: RowShapes,
-    arena: Arena,
-    warm: Mapping[int, float],
-    *,
-    most_s: float,
-    seed: int,
-) -> list[SizeTime]:
-    """Times at the lengths that the model declares: what its padding costs.
-
-    One row and the largest batch are timed at each, `FEWEST` times after a run that does not count:
-    enough for the two numbers of l_B = c0 + c1 · k · max(l), and little beside the table, which is
-    taken at one length, that of `shapes`. `warm` has seconds by batch size at that length; a point
-    is left out if it would take longer than `most_s`. The replica must be ready; its inputs are
-    those of the last length then. Raises MeasuringError if a declared length fails.
-    """
-    padding = None if source.padding is None else source.padding.fitting(interface)
-    if padding is None:
-        return []
-    name, padded = next(iter(padding.inputs.items()))
-    own = shapes[name][padded.axis - 1]
-    found = []
-    for length in padding.lengths:
-        if length == own:
-            continue
-        longer = synthetic.shapes(shapes, length)
-        generator = np.random.default_rng(seed)
-        replica.inputs = synthetic.payloads(longer, arena, generator=generator)
-        for rows in dict.fromkeys((1, max(warm))):
-            if warm[rows] * max(1.0, length / own) * (FEWEST + 1) > most_s:
-                continue
-            try:
-                times = [await replica.run(rows) for _ in range(FEWEST + 1)][1:]
-            except BatchError as error:
-                raise MeasuringError(
-                    f"a batch of {rows} of length {length} fails: {error}"
-                ) from None
-            point = SizeTime(rows, replica.cores, length / own, statistics.median(times))
-            found.append(point)
-    return found

@@ -1,0 +1,157 @@
+"""What rows of other sizes take, measured beside a profile's table, which is taken at one size.
+
+Of a model with padded axes these are the lengths that it declares; of another with free axes the
+`shapes` that its configuration lists. Where it lists none, a row of half and one of twice the
+extent in each free axis are tried, and where that does not run, in the longest alone: so three
+sizes are known, and a law over them begins (profiles/size_law.py).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from slacktide.domain import Signature
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import Arena, MemoryLimitExceeded
+from slacktide.executors.ports import ModelSource, RowShapes
+from slacktide.executors.synthetic_inputs import SyntheticRows, row_axes
+from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
+from slacktide.profiles.latency_fit import SizeTime
+from slacktide.profiles.size_law import elements
+
+FEWEST = 3
+"""Samples of every point, even over the budget."""
+EXTENTS = (0.5, 2.0)
+"""Of the profile's, for rows that nothing states."""
+GRAIN = 32
+"""Free extents from twice that on are tried in multiples of it: detectors halve an image five
+times."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSize:
+    """Rows of another size than that of the table."""
+
+    shapes: RowShapes
+    size: float
+    """As a multiple of the table's."""
+    stated: str = ""
+    """The key that states it; empty if it was made up, and may fail."""
+    signature: Signature = ()
+    """None where axes are padded."""
+    otherwise: OtherSize | None = None
+    """What to try where it fails."""
+
+
+def sizes_beside(
+    shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
+) -> list[OtherSize]:
+    """The sizes worth measuring beside that of `shapes`, each once, smallest first."""
+    padding = None if source.padding is None else source.padding.fitting(interface)
+    found: dict[Signature | float, OtherSize] = {}
+    if padding is not None:
+        name, padded = next(iter(padding.inputs.items()))
+        own = shapes[name][padded.axis - 1]
+        for length in padding.lengths:
+            longer = rows.shapes(shapes, length)
+            found[length / own] = OtherSize(longer, length / own, f"inputs.{name}.pad.lengths")
+        found.pop(1.0, None)
+    else:
+        reference = _signature(shapes, interface)
+        whole = elements(reference)
+        for key, tries in _other_shapes(shapes, rows, source, interface):
+            last: OtherSize | None = None
+            for each in reversed(tries):
+                signature = _signature(each, interface)
+                last = OtherSize(each, elements(signature) / whole, key, signature, last)
+            if last is not None:
+                found.setdefault(last.signature, last)
+        found.pop(reference, None)
+    return sorted(found.values(), key=lambda one: one.size)
+
+
+def _other_shapes(
+    shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
+) -> Iterator[tuple[str, list[RowShapes]]]:
+    """The key that states them, and the shapes to try in order."""
+    for more in source.more_shapes:
+        yield f"inputs.{next(iter(more))}.shapes", [rows.shapes({**shapes, **more})]
+    if source.more_shapes:
+        return
+    free = {spec.name: row_axes(spec, interface) for spec in interface.inputs}
+    longest = max(
+        (
+            size
+            for name, axes in free.items()
+            for axis, size in zip(axes, shapes[name], strict=True)
+            if axis < 0
+        ),
+        default=0,
+    )
+    for extent in EXTENTS:
+        tries: list[RowShapes] = []
+        for least in (2, longest):  # one row, or one channel, is nothing that grows
+            made = {
+                name: tuple(
+                    _scaled(size, extent) if axis < 0 and size >= least else size
+                    for axis, size in zip(axes, shapes[name], strict=True)
+                )
+                for name, axes in free.items()
+            }
+            with suppress(ValueError):  # more than a row may take
+                tries.append(rows.shapes(made))
+        yield "", tries
+
+
+def _scaled(size: int, extent: float) -> int:
+    scaled = round(size * extent)
+    return scaled if scaled < 2 * GRAIN else scaled // GRAIN * GRAIN
+
+
+def _signature(shapes: RowShapes, interface: ModelInterface) -> Signature:
+    return tuple(shapes[spec.name] for spec in interface.inputs)
+
+
+async def measure_sizes(
+    replica: TimedReplica,
+    sizes: Sequence[OtherSize],
+    rows: SyntheticRows,
+    arena: Arena,
+    warm: Mapping[int, float],
+    *,
+    most_s: float,
+    seed: int,
+) -> list[SizeTime]:
+    """Times of rows of each of `sizes`, on the cores that the replica has.
+
+    One row and the largest batch are timed, `FEWEST` times after a run that does not count: enough
+    to tell what a batch costs from what a row does, and little beside the table. `warm` has seconds
+    by batch size there; a point is left out if it would take longer than `most_s`. The replica must
+    be ready; its inputs are those of the last size then. Raises MeasuringError if a size that is
+    stated fails.
+    """
+    found = []
+    for first in sizes:
+        one: OtherSize | None = first
+        while one is not None:
+            try:
+                generator = np.random.default_rng(seed)
+                replica.inputs = rows.payloads(one.shapes, arena, generator=generator)
+                for count in dict.fromkeys((1, max(warm))):
+                    if warm[count] * max(1.0, one.size) * (FEWEST + 1) > most_s:
+                        continue
+                    times = [await replica.run(count) for _ in range(FEWEST + 1)][1:]
+                    seconds = statistics.median(times)
+                    found.append(SizeTime(count, replica.cores, one.size, seconds, one.signature))
+                break
+            except (BatchError, MemoryLimitExceeded) as error:
+                if one.stated:
+                    each = ", ".join(f"{name} {list(s)}" for name, s in one.shapes.items())
+                    raise MeasuringError(f"{one.stated}: {each} does not run: {error}") from None
+                one = None if found and found[-1].signature == one.signature else one.otherwise
+    return found
