@@ -7,7 +7,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -22,7 +22,6 @@ from slacktide.frontends.ports import AccessRecord, EndpointGroup
 from slacktide.observability.logs import (
     AccessLogger,
     JsonFormatter,
-    OverloadLog,
     TextFormatter,
     configure,
     printable,
@@ -253,45 +252,6 @@ def test_an_access_line_over_grpc() -> None:
         "seconds": 0.002,
         "request_id": "r-18",
     }
-
-
-class Alarm:
-    """A clock that is moved by hand, and what is to be called at its times."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.due: list[tuple[float, Callable[[], None]]] = []
-
-    def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self.due.append((self.now + seconds, call))
-
-    def pass_to(self, now: float) -> None:
-        while self.due and self.due[0][0] <= now:
-            self.now, call = self.due.pop(0)
-            call()
-        self.now = now
-
-
-def test_overload_is_one_line_in_ten_seconds() -> None:
-    stream, alarm = configured(), Alarm()
-    overload = OverloadLog(lambda: alarm.now, alarm.later)
-    for _ in range(3_100):
-        overload.count(Reason.BEHIND_WORK)
-    alarm.pass_to(104.0)
-    for reason in [Reason.EXPIRED] * 104 + [Reason.BAD_INPUT, Reason.NOT_FOUND]:
-        overload.count(reason)
-    assert entries(stream) == []
-    alarm.pass_to(130.0)
-    overload.count(Reason.QUEUE_FULL)
-    assert len(alarm.due) == 1
-    alarm.pass_to(132.0)
-    overload.report()  # The server ends.
-    alarm.pass_to(500.0)
-    first, last = entries(stream)
-    assert first["message"] == "3,204 refused in the last 10 s: 3,100 behind_work, 104 expired"
-    assert (first["level"], first["logger"]) == ("warning", "slacktide.requests")
-    assert (first["refused"], first["behind_work"], first["expired"]) == (3204, 3100, 104)
-    assert last["message"] == "1 refused in the last 2 s: 1 queue_full"
 
 
 def test_every_field_is_in_the_manual() -> None:

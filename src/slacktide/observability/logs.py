@@ -13,14 +13,11 @@ import math
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, TextIO
 
-from slacktide.domain import Reason
 from slacktide.frontends.ports import AccessRecord
-from slacktide.wire.status import STATUS
 
 ACCESS = "slacktide.access"
 """Logger of the access log: one line a request, wherever the general level stands."""
@@ -188,59 +185,3 @@ class AccessLogger:
         fields["seconds"] = round(access.seconds, 6)
         fields["request_id"] = printable(access.request_id)
         self._log.info("%s", text, extra=fields)
-
-
-OVERLOAD_PERIOD_S = 10.0
-_FOR_LOAD = frozenset(reason for reason, status in STATUS.items() if status.http in (429, 503, 504))
-"""Refusals after which another try may be served; the rest are mistakes of clients and models."""
-
-
-class OverloadLog:
-    """One warning line every 10 seconds in which requests are refused, with their number by reason:
-    overload is seen without any metrics system."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        later: Callable[[float, Callable[[], None]], object],
-        logger: logging.Logger | None = None,
-    ) -> None:
-        """`later` calls a function after so many seconds of `clock`."""
-        self._clock = clock
-        self._later = later
-        self._log = logger or logging.getLogger("slacktide.requests")
-        self._since = 0.0
-        self._armed = False
-        self._counts: dict[Reason, int] = {}
-
-    def count(self, reason: Reason) -> None:
-        """A request has ended without a result."""
-        counts = self._counts
-        if reason not in _FOR_LOAD:
-            return
-        if not counts:
-            self._since = self._clock()
-            if not self._armed:
-                self._armed = True
-                self._later(OVERLOAD_PERIOD_S, self._due)
-        counts[reason] = counts.get(reason, 0) + 1
-
-    def _due(self) -> None:
-        self._armed = False
-        self.report()
-
-    def report(self) -> None:
-        """Log what has been counted since the last line, if anything has."""
-        counts, self._counts = self._counts, {}
-        if not counts:
-            return
-        ordered = sorted(counts.items(), key=lambda each: (-each[1], each[0].label))
-        by_reason = ", ".join(f"{count:,} {reason.label}" for reason, count in ordered)
-        total, seconds = sum(counts.values()), self._clock() - self._since
-        self._log.warning(
-            "%s refused in the last %d s: %s",
-            f"{total:,}",
-            max(1, round(seconds)),
-            by_reason,
-            extra={"refused": total, **{reason.label: count for reason, count in ordered}},
-        )

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryLimitExceeded, Slot
 from slacktide.models.versions import Catalog, LoadedVersion
-from slacktide.observability.logs import OverloadLog
 from slacktide.observability.observers import Observers
 from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.call import ServerCall
 from slacktide.server.driver import Driver
+from slacktide.server.overload_log import OverloadLog
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import LOOK_ALIKES
