@@ -69,6 +69,9 @@ FIRST = 20
 """Requests of a new size that nothing is known of."""
 LEARNT = 30
 """Requests of a size after which it is predicted."""
+STEADY = 1.25
+"""Batches of a run that take this many times as long as in the closed loop, or less by as much: the
+machine was not the same, and the figures say little."""
 INPUTS_SEED = 23
 REFUSED = tuple(ENDING_OF[one] for one in (Ended.OVERLOADED, Ended.TIMED_OUT, Ended.UNAVAILABLE))
 
@@ -407,6 +410,11 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
         result.figures += figures
         if record["replay_differs"]:
             result.remarks.append(f"{model}: the replay differs; predictions are of its beginning")
+        pairs = zip(predicted, record["measured"], strict=True)
+        pace = float(np.nanmedian([one["took"] / alone["lane"] for one, alone in pairs]))
+        if not 1.0 / STEADY < pace < STEADY:
+            told = f"{model}: batches of the runs took {pace:.2f} × as long as in the closed loops"
+            result.remarks.append(f"{told}: the machine was not the same")
         for name, one in phases.items():
             shares = (f"{one[key]:.3f}" for key in ("in_time", "yardstick"))
             late = f"{one['lateness_p99_ms']:.1f}"
