@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slacktide.profiles import LatencyTable
+from slacktide.profiles import LatencyTable, ProfileRecord
 from slacktide.profiles.amdahl import AmdahlModel, Timed, fit_amdahl
+from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.show import (
     bar_lengths,
     duration,
@@ -13,7 +14,11 @@ from slacktide.profiles.show import (
     fit_summary,
     formula,
     headings,
+    law_formula,
     lines,
+    size_headings,
+    size_law,
+    size_lines,
     summary,
 )
 
@@ -33,6 +38,36 @@ def test_cells_marks_and_units() -> None:
         ("2", "16.0 ms", "20.0 ms", "125*", "12.0 ms", "~12.0 ms", "167"),
     ]
     assert summary(table)[0] == "1 core: capacity 100 rows/s, peak 125 rows/s at batch 2 (1.2 ×)"
+
+
+def detector(*sides: int) -> ProfileRecord:
+    """One row of 64 × 64 takes 8 ms; a larger one in proportion to its area, plus 1 ms less."""
+    table = LatencyTable.from_grid((1, 4), (1,), [[8e-3], [30e-3]], [[9e-3], [31e-3]])
+    sizes = [
+        SizeTime(1, 1, (side / 64) ** 2, 1e-3 + 7e-3 * (side / 64) ** 2, ((3, side, side),))
+        for side in sides
+    ]
+    return ProfileRecord(table, {"x": (3, 64, 64)}, sizes=tuple(sizes))
+
+
+def test_sizes_of_rows_stand_beside_what_the_law_makes_of_them() -> None:
+    record = detector(32, 128)
+    assert size_headings(record) == ("a row", "size", "p50 of 1, 1 core", "of 4", "law")
+    small, own, large = size_lines(record)
+    assert small[:4] == ("3×32×32", "0.25", "2.75 ms", "–")
+    assert own[:4] == ("3×64×64", "1", "8.00 ms", "30.0 ms")
+    assert large[:4] == ("3×128×128", "4", "29.0 ms", "–")
+    assert all(abs(float(line[4].rstrip("%"))) < 1.0 for line in (small, own, large))
+    law = size_law(record)
+    assert law is not None
+    assert law_formula(law).startswith("work of a row of size s: L(s) = 0.1")
+    assert law_formula(law).endswith("over 3 sizes, predicted from size 0.0625 to 16")
+
+
+def test_two_sizes_are_no_law_and_one_is_no_table() -> None:
+    assert size_law(detector(32)) is None
+    assert [line[4] for line in size_lines(detector(32))] == ["", ""]
+    assert size_lines(detector()) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from slacktide.profiles import LatencyTable
+from slacktide.profiles import LatencyTable, ProfileRecord
+from slacktide.profiles.latency_fit import SizeTime
 from slacktide.reports import (
     Comparison,
     Curve,
@@ -189,13 +190,17 @@ def test_curves_draw_every_line_and_escape_its_name():
 
 
 def test_a_profile_page_draws_both_ways_and_escapes_names() -> None:
-    tables = {
-        "1": LatencyTable.linear(0.010, 0.002, 8, cores=(1, 2, 4), spread=1.3),
-        "2": LatencyTable.linear(0.010, 0.002, 8, spread=1.3),
+    sizes = [SizeTime(1, 1, s, 0.012 * s, ((int(100 * s),),)) for s in (0.5, 2.0, 4.0)]
+    records = {
+        "1": ProfileRecord(LatencyTable.linear(0.010, 0.002, 8, cores=(1, 2, 4), spread=1.3), {}),
+        "2": ProfileRecord(
+            LatencyTable.linear(0.010, 0.002, 8, spread=1.3), {"x": (100,)}, sizes=tuple(sizes)
+        ),
     }
-    text = profile_page(HOSTILE, tables)
+    text = profile_page(HOSTILE, records)
     read = check(text)
-    assert text.count("<svg") == 4
+    assert text.count("<svg") == 5
+    assert "L(s) = " in read.text
     assert HOSTILE in read.text
     assert "l(b, c) = 2.60 ms · b/c + 13.0 ms / c" in read.text
     assert "one core count measured" in read.text

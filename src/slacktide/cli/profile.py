@@ -22,7 +22,7 @@ from slacktide.cli.output import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from slacktide.profiles import LatencyTable
+    from slacktide.profiles import ProfileRecord
 
 
 def profile(
@@ -123,22 +123,22 @@ def profile(
         found = asyncio.run(measure_all())
     except MeasuringError as error:
         fail(str(error), FELL_SHORT)
-    tables = {number: known.record.table for number, known in found}
-    write_page("--plot", plot, lambda: profile_page(folder.name, tables))
+    records = {number: known.record for number, known in found}
+    write_page("--plot", plot, lambda: profile_page(folder.name, records))
     if json:
         fits = {
             number: {
                 "p99": fit_grid(table.batches, table.cores, table.p99_s).to_dict(),
                 "p50": fit_grid(table.batches, table.cores, table.p50_s).to_dict(),
             }
-            for number, table in tables.items()
+            for number, table in ((number, one.table) for number, one in records.items())
         }
         print_json(
             {number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found}
         )
         return
     for number, known in found:
-        _print(console(), f"{folder.name} version {number}", known.record.table)
+        _print(console(), f"{folder.name} version {number}", known.record)
         sizes = ", ".join(
             f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})"
             for size in known.sessions
@@ -146,19 +146,27 @@ def profile(
         console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
 
 
-def _print(out: Console, title: str, table: LatencyTable) -> None:
+def _print(out: Console, title: str, record: ProfileRecord) -> None:
     from rich.bar import Bar
     from rich.table import Table
 
     from slacktide.profiles import show
     from slacktide.profiles.amdahl import fit_grid
 
+    table = record.table
     measured = Table(*show.headings(table), title=title)
     for row in show.lines(table):
         measured.add_row(*row)
     out.print(measured)
     for line in [*show.summary(table), show.FOOTNOTE]:
         out.print(line)
+    if sizes := show.size_lines(record):
+        others = Table(*show.size_headings(record), title="rows of other sizes")
+        for cells in sizes:
+            others.add_row(*cells)
+        out.print(others)
+    if (law := show.size_law(record)) is not None:
+        out.print(show.law_formula(law))
     for name, grid in (("p50", table.p50_s), ("p99", table.p99_s)):
         fit = fit_grid(table.batches, table.cores, grid)
         out.print(f"\n{name}: {show.formula(fit.model)}\n{show.fit_summary(fit)}")

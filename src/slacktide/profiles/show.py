@@ -6,9 +6,14 @@ Data only; the CLI draws it.
 from __future__ import annotations
 
 import math
+import statistics
 
+from slacktide.domain import Signature
 from slacktide.profiles.amdahl import REACH, AmdahlFit, AmdahlModel
 from slacktide.profiles.latency_table import LatencyTable
+from slacktide.profiles.record import ProfileRecord
+from slacktide.profiles.size_law import REACH as SIZE_REACH
+from slacktide.profiles.size_law import SizeLaw, SizeWork
 
 FOOTNOTE = "~ estimated: p50 × the pooled p99/p50 ratio (fewer than 200 samples)"
 
@@ -51,6 +56,68 @@ def summary(table: LatencyTable) -> list[str]:
             f"at batch {peak.batch} ({peak.rows_per_s / capacity:.1f} ×)"
         )
     return sentences
+
+
+def size_headings(record: ProfileRecord) -> tuple[str, ...]:
+    """Column titles of `size_lines`."""
+    most = record.table.max_batch
+    titles = ["a row", "size"]
+    for cores in record.table.cores:
+        titles += [f"p50 of 1, {_on(cores)}", *([f"of {most}"] if most > 1 else [])]
+    return (*titles, "law")
+
+
+def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
+    """One row of cells for each size of a row, as wide as `size_headings`; none if there is one.
+
+    The last cell says how far the law over sizes is off there without what it keeps of the known
+    ones (`SizeLaw`); empty while there is no law.
+    """
+    table, law = record.table, size_law(record)
+    errors = {} if law is None else dict(zip(law.sizes, law.errors, strict=True))
+    times: dict[tuple[float, Signature], dict[tuple[int, int], float]] = {}
+    for one in record.sizes:
+        times.setdefault((one.size, one.signature), {})[one.rows, one.cores] = one.seconds
+    if times:
+        own = {(n, c): table.expected(n, c) for n in (1, table.max_batch) for c in table.cores}
+        times[1.0, tuple(record.shapes.values())] = own
+    lines = []
+    for (size, signature), known in sorted(times.items()):
+        shapes = ", ".join("×".join(map(str, shape)) or "scalar" for shape in signature)
+        cells = [shapes or "another length", f"{size:.3g}"]
+        for cores in table.cores:
+            for rows in dict.fromkeys((1, table.max_batch)):
+                seconds = known.get((rows, cores))
+                cells.append("–" if seconds is None else duration(seconds))
+        error = errors.get(size)
+        lines.append((*cells, "" if error is None else f"{error:+.1%}"))
+    return lines
+
+
+def size_law(record: ProfileRecord) -> SizeLaw | None:
+    """The law over the sizes of which one row was timed on the fewest cores; None with fewer than
+    three."""
+    table = record.table
+    cores = table.cores[0]
+    alone = table.expected(1, cores)
+    known = [
+        SizeWork(one.size, one.seconds / alone)
+        for one in record.sizes
+        if (one.rows, one.cores) == (1, cores)
+    ]
+    return SizeLaw.fit([SizeWork(1.0, 1.0), *known])
+
+
+def law_formula(law: SizeLaw) -> str:
+    """Such as `L(s) = 0.04 + 0.91 s + 0.05 s²`, and how far it is off."""
+    powers = zip(law.coefficients, ("", " s", " s²"), strict=True)
+    terms = [f"{value:.3g}{power}" for value, power in powers if value > 0.0]
+    error = statistics.median(map(abs, law.errors))
+    return (
+        f"work of a row of size s: L(s) = {' + '.join(terms)}; median error {error:.1%} over "
+        f"{len(law.sizes)} sizes, predicted from size {law.sizes[0] / SIZE_REACH:.3g} to "
+        f"{law.sizes[-1] * SIZE_REACH:.3g}"
+    )
 
 
 FIT_HEADINGS = ("batch", "cores", "measured", "model", "error")

@@ -8,8 +8,9 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.profiles import LatencyTable, show
+from slacktide.profiles import LatencyTable, ProfileRecord, show
 from slacktide.profiles.amdahl import REACH, AmdahlFit, fit_grid
+from slacktide.profiles.size_law import REACH as SIZE_REACH
 from slacktide.reports.html import html_document, html_list, html_table
 from slacktide.reports.plots import Curve, curves
 
@@ -21,16 +22,18 @@ _NOTES = (
 )
 
 
-def profile_page(model: str, tables: Mapping[str, LatencyTable]) -> str:
-    """The page of one model, tables by version. Raises ReportError if matplotlib is missing."""
+def profile_page(model: str, records: Mapping[str, ProfileRecord]) -> str:
+    """The page of one model, records by version. Raises ReportError if matplotlib is missing."""
     parts: list[str] = []
-    for version, table in tables.items():
+    for version, record in records.items():
+        table = record.table
         fit = fit_grid(table.batches, table.cores, table.p99_s)
         parts += (
             f"<h2>Version {escape(version)}</h2>",
             f"<p>{escape(show.formula(fit.model))}: {escape(show.fit_summary(fit))}</p>",
             _by_cores(table, fit),
             _by_batch(table, fit),
+            *_by_size(record),
             html_table(show.FIT_HEADINGS, show.fit_lines(fit)),
             html_table(show.headings(table), show.lines(table)),
         )
@@ -53,6 +56,29 @@ def _by_batch(table: LatencyTable, fit: AmdahlFit) -> str:
 
     lines = _lines("cores", table.cores, table.batches, columns, steps, modelled)
     return curves([*lines], x_label="rows in a batch", y_label="p99 (ms)", log="xy")
+
+
+def _by_size(record: ProfileRecord) -> Iterator[str]:
+    """Times of one row by its size, with the law over sizes; nothing if one size is known."""
+    lines = show.size_lines(record)
+    if not lines:
+        return
+    law, table = show.size_law(record), record.table
+    drawn = []
+    for colour, cores in enumerate(table.cores):
+        alone = table.expected(1, cores)
+        points = {o.size: o.seconds for o in record.sizes if (o.rows, o.cores) == (1, cores)}
+        sizes, seconds = zip(*sorted({**points, 1.0: alone}.items()), strict=True)
+        drawn.append(Curve(f"cores {cores}", sizes, tuple(1e3 * s for s in seconds), colour))
+        if law is not None:
+            ends = law.sizes[0] / SIZE_REACH, law.sizes[-1] * SIZE_REACH
+            xs = tuple(np.geomspace(*ends, _STEPS).tolist())
+            modelled = tuple(1e3 * alone * law.work(x) for x in xs)
+            drawn.append(Curve("", xs, modelled, colour, dashed=True))
+    yield curves(drawn, x_label="size of a row, as profiled = 1", y_label="p50 (ms)", log="xy")
+    if law is not None:
+        yield f"<p>{escape(show.law_formula(law))}</p>"
+    yield html_table(show.size_headings(record), lines)
 
 
 def _lines(
