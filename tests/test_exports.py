@@ -46,10 +46,11 @@ EXPORTS = {
         Timeline Window percentiles
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassedTimes
-        CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
-        PointTime RunClasses ShapedTimes SizeLaw SizeTime SplitLogLogistic
+        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassTimes
+        ClassedTimes Classes CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
+        PointTime RunClasses ShapeClasses ShapedTimes SizeLaw SizeTime SplitLogLogistic
         TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
+        sorted_alike
     """,
     "slacktide.recording": """
         Call Difference Header LayoutError PoolOpened Record RecordedLine RecordedPools

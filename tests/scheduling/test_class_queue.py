@@ -12,7 +12,7 @@ from slacktide.profiles import BatchLatency, RunClasses
 from slacktide.scheduling import DeadlineQueue, SlackOptions
 from slacktide.scheduling import class_queue as class_queue_module
 from slacktide.scheduling.class_queue import ClassQueue
-from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead
+from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, least_share
 from slacktide.scheduling.queue import by_class
 
 SIGNATURES = [(), ((3,),)]
@@ -79,8 +79,9 @@ def check_against(
         kind: [r for r in naive if ((r.rows, classes.class_of(r)), r.penalty) == kind]
         for kind in kinds
     }
+    tables = TABLES[[one is classes for one in SNAPSHOTS].index(True)]
     for of in range(len(classes)):
-        ahead = ClassWorkAhead(of, queue, TABLES[[one is classes for one in SNAPSHOTS].index(True)])
+        ahead = ClassWorkAhead(of, queue, [least_share(tables, g) for g in range(of + 1)])
         expected = sum(
             r.rows * share(classes, classes.class_of(r)) / share(classes, of)
             for r in naive

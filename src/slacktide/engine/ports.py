@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.unmeasured import UnmeasuredRules
-from slacktide.profiles import RunClasses, TimeDistribution
+from slacktide.profiles import Classes, TimeDistribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class BatchTimes(Protocol):
         any if none are named."""
         ...
 
-    def classes(self, cores: int) -> RunClasses | None:
+    def classes(self, cores: int) -> Classes | None:
         """The requests by how much work they are; None while all are taken to be alike.
 
         The same object until `revision` rises.

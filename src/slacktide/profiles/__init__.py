@@ -22,6 +22,10 @@ from slacktide.profiles.record import session_sizes as session_sizes
 from slacktide.profiles.run_classes import NO_HINT as NO_HINT
 from slacktide.profiles.run_classes import BatchLatency as BatchLatency
 from slacktide.profiles.run_classes import RunClasses as RunClasses
+from slacktide.profiles.shape_classes import Classes as Classes
+from slacktide.profiles.shape_classes import ClassTimes as ClassTimes
+from slacktide.profiles.shape_classes import ShapeClasses as ShapeClasses
+from slacktide.profiles.shape_classes import sorted_alike as sorted_alike
 from slacktide.profiles.shaped_times import ShapedTimes as ShapedTimes
 from slacktide.profiles.size_law import SizeLaw as SizeLaw
 from slacktide.profiles.surface import batch_sizes as batch_sizes

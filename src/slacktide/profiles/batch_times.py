@@ -28,7 +28,7 @@ from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.run_classes import RunClasses
 from slacktide.profiles.surface import Surface, span
-from slacktide.profiles.time_distribution import SplitLogLogistic, TimeDistribution
+from slacktide.profiles.time_distribution import SplitLogLogistic
 
 NOTICEABLE = 0.01
 """A prediction moving by this share is worth a new revision, in the long run."""
@@ -90,7 +90,7 @@ class CorrectedTimes:
 
     # BatchTimes and Learner
 
-    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution:
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
         """The time of a batch of `rows` rows; whichever its `members` are, they count alike."""
         answer = self._answers.get((rows, cores))
         return answer if answer is not None else self._answer(rows, cores)

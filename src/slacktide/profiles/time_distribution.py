@@ -30,7 +30,7 @@ from slacktide.profiles.reading import ProfileError
 _LN_99 = math.log(99.0)
 _NEVER = -700.0
 """e^700 is near the largest float; a level this far down is 0."""
-_CLOSE = 1e-9
+_CLOSE = 1e-4
 
 
 def position(level: float) -> float:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -230,11 +231,11 @@ def least_share(tables: ClassTables, of: int) -> float:
 class ClassWorkAhead:
     """`AllWorkAhead` of one of class `of`: those of its class and shorter ones in `queue`."""
 
-    def __init__(self, of: int, queue: DeadlineQueue, tables: ClassTables) -> None:
+    def __init__(self, of: int, queue: DeadlineQueue, shares: Sequence[float]) -> None:
+        """`shares`: least seconds of a lane that a row takes, by class up to `of`."""
         self.of = of
         self._queue = queue
-        own = least_share(tables, of)
-        self._weights = [least_share(tables, g) / own for g in range(of + 1)]
+        self._weights = [share / shares[of] for share in shares]
 
     def rows_due(self, deadline: float, penalty: float) -> float:
         after = (deadline, inf)

@@ -18,13 +18,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from slacktide.domain import Batch, Reason, Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Learner, PoolView, Proposal
-from slacktide.profiles import PointTime, batch_sizes
+from slacktide.profiles import PointTime, ShapeClasses, batch_sizes, sorted_alike
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.options import DeadlineOptions
 
@@ -44,18 +44,37 @@ class RecentTimes:
         self._last: dict[tuple[int, int], deque[float]] = {}
         self._medians: dict[tuple[int, int], float] = {}
         self._changes = 0
+        self._shapes: ShapeClasses | None = None
 
     def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
-        """The median of the size that holds `rows`, or of a smaller one if that is longer."""
+        """The median of the size that holds `rows`, or of a smaller one if that is longer.
+
+        Of just the members' class, where they are of a shape."""
+        if members and (classes := self.classes(cores)) is not None:
+            time = classes.times[classes.class_of(members[0])].of(rows, cores)
+            return PointTime(time.expected)
         until = bisect_left(self._sizes, rows) + 1
         return PointTime(max(self._of(size, cores) for size in self._sizes[:until]))
 
-    def classes(self, cores: int) -> None:
-        """All requests are taken to be alike."""
+    def classes(self, cores: int) -> ShapeClasses | None:
+        """Medians of their own where requests differ in shape; else all are taken to be alike."""
+        classes = self._profile.classes(cores)
+        if not isinstance(classes, ShapeClasses):
+            return None
+        if self._shapes is None or not sorted_alike(classes, self._shapes):
+            recent = [RecentTimes(one, self._sizes, window=self._window) for one in classes.times]
+            self._shapes = replace(classes, times=tuple(recent))
+        return self._shapes
 
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """A batch of `rows` rows took `seconds`; 0 (it was stopped as it began) says nothing."""
         if seconds <= 0.0:
+            return
+        if members and (classes := self.classes(cores)) is not None:
+            one = classes.times[classes.class_of(members[0])]
+            assert isinstance(one, RecentTimes)
+            one.observe(seconds, (), rows, cores)
+            self._changes += 1
             return
         key = (self._size(rows), cores)
         last = self._last.get(key)
@@ -135,7 +154,9 @@ class Clockwork(Edf):
     def take(self, batch: Batch) -> None:
         """The members leave the queue; the batch has its estimate to run."""
         super().take(batch)
-        estimate = self._recent.of(batch.rows, max(1, len(batch.replica.cores))).expected
+        estimate = self._recent.of(
+            batch.rows, max(1, len(batch.replica.cores)), batch.members
+        ).expected
         self._ends[batch.id] = batch.started + self._patience * estimate
 
     def ended(self, batch: Batch, *, now: float) -> None:

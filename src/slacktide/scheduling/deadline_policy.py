@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
-from slacktide.profiles import RunClasses
-from slacktide.profiles.run_classes import same_classes
+from slacktide.profiles import Classes, sorted_alike
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
 from slacktide.scheduling.class_tables import ClassWorkAhead
@@ -50,7 +49,7 @@ class DeadlinePolicy(ABC):
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
-        self._sorted_by: RunClasses | None = None
+        self._sorted_by: Classes | None = None
         self._ahead: AllWorkAhead | None = None
         self._admission = Admission(
             queue=self._timed, view=view, max_queue=options.max_queue, enabled=options.admission
@@ -145,13 +144,13 @@ class DeadlinePolicy(ABC):
         own = RowTimes(times.expected.__getitem__, lambda _: times.lead[kind], self._max_batch)
         return own, self._ahead
 
-    def _sort_by(self, classes: RunClasses | None) -> None:
+    def _sort_by(self, classes: Classes | None) -> None:
         """Have the queue tell kinds apart by these classes, as new row times do."""
         before, self._sorted_by = self._sorted_by, classes
         if before is None or classes is None:
             unlike = before is not classes
         else:
-            unlike = not same_classes(before, classes)
+            unlike = not sorted_alike(before, classes)
         if unlike:
             self._timed.sort_by(by_rows if classes is None else by_class(classes.class_of))
 

@@ -26,7 +26,7 @@ import numpy as np
 from slacktide.domain import Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.profiles import RunClasses
+from slacktide.profiles import Classes, ShapeClasses
 from slacktide.profiles.fixed_times import LongestMemberTime
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import DeadlineOptions
@@ -57,7 +57,9 @@ class Edf(DeadlinePolicy):
             time = times.of(rows, cores)
             return time.p99 if p99 else time.expected
 
-        def class_lead(classes: RunClasses, rows: int, members: tuple[int, ...], _: int) -> float:
+        def class_lead(classes: Classes, rows: int, members: tuple[int, ...], cores: int) -> float:
+            if isinstance(classes, ShapeClasses):  # then members are of one class
+                return lead(classes.times[members[0]], rows, cores)
             longest = np.exp(classes.logs[list(members)].sum(axis=0))
             forecast = LongestMemberTime(classes, longest, rows)
             return forecast.p99 if p99 else forecast.expected

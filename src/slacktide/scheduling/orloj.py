@@ -34,7 +34,7 @@ from typing import NamedTuple
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.domain.options import OptionError, option
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal
-from slacktide.profiles import RunClasses, batch_sizes
+from slacktide.profiles import Classes, ShapeClasses, batch_sizes, sorted_alike
 from slacktide.scheduling.best_effort import BestEffortShare
 from slacktide.scheduling.deadline_policy import DeadlinePolicy
 from slacktide.scheduling.options import BestEffortOptions
@@ -116,17 +116,18 @@ class Orloj(DeadlinePolicy):
                 times, cores, b=options.delay_rate, steps=steps, reading=options.times
             ),
         )
+        self._classes = times.classes(view.cores)
+        by_class = options.times != "batch" or isinstance(self._classes, ShapeClasses)
         super().__init__(
             options,
             max_batch=max_batch,
             times=times,
             view=view,
             lead=lambda _, rows, cores: self._tables(cores).histogram(0, rows, rows).need,
-            class_lead=None if options.times == "batch" else self._alone,
+            class_lead=self._alone if by_class else None,
         )
         self._sizes = batch_sizes(max_batch)
         self._overdue = BestEffortShare(options.best_effort_share)
-        self._classes = times.classes(view.cores)
         self._parts = self._timed.index = Partition(self._timed.order, self._kind)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
@@ -174,7 +175,7 @@ class Orloj(DeadlinePolicy):
         """The batch size of line 16: the latest first, that is the largest."""
         return max(makers, key=lambda each: (each.earliest, each.size))
 
-    def _alone(self, _: RunClasses, rows: int, of: tuple[int, ...], cores: int) -> float:
+    def _alone(self, _: Classes, rows: int, of: tuple[int, ...], cores: int) -> float:
         return self._tables(cores).histogram(of[0], rows, rows).need
 
     def _kind(self, request: Request) -> OrlojKind:
@@ -184,9 +185,9 @@ class Orloj(DeadlinePolicy):
 
     def _groups(self) -> list[list[tuple[OrlojKind, list[Entry]]]]:
         """The parts that may share a batch, for the signatures of the earliest deadlines."""
-        classes = self._times.classes(self._view.cores)
-        if classes is not self._classes:
-            self._classes = classes
+        before, classes = self._classes, self._times.classes(self._view.cores)
+        self._classes = classes
+        if before is not classes and not (before and classes and sorted_alike(before, classes)):
             self._parts = self._timed.index = Partition(self._timed.order, self._kind)
         found: dict[Signature, list[tuple[OrlojKind, list[Entry]]]] = {}
         for kind, part in self._parts.parts.items():

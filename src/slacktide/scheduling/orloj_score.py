@@ -45,7 +45,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import RunClasses
+from slacktide.profiles import RunClasses, ShapeClasses, TimeDistribution
 from slacktide.profiles.distribution import FLOOR, POINTS, expected_max
 
 Step = tuple[float, float]
@@ -163,7 +163,7 @@ class OrlojTimes:
         self._b = b
         self._steps = steps
         classes = self._classes = times.classes(cores)
-        if classes is not None:
+        if isinstance(classes, RunClasses):
             mixture = np.asarray(classes.shares) @ classes.cdfs
             self._mix = np.log(np.maximum(mixture, FLOOR))
         self._histograms: dict[tuple[int, int, int], TimeHistogram] = {}
@@ -175,11 +175,13 @@ class OrlojTimes:
         found = self._histograms.get(key)
         if found is None:
             classes = self._classes
-            found = self._histograms[key] = (
-                self._by_rows(size)
-                if classes is None
-                else self._by_class(classes, of, max(0, size - rows), max(rows, size))
-            )
+            if isinstance(classes, RunClasses):
+                found = self._by_class(classes, of, max(0, size - rows), max(rows, size))
+            elif isinstance(classes, ShapeClasses):
+                found = _by_time(classes.times[of].of(max(rows, size), self._cores))
+            else:
+                found = _by_time(self._times.of(size, self._cores))
+            self._histograms[key] = found
         return found
 
     def score(self, of: int, rows: int, size: int) -> Score:
@@ -208,10 +210,10 @@ class OrlojTimes:
             batch if self._reading == "batch" else own,
         )
 
-    def _by_rows(self, rows: int) -> TimeHistogram:
-        time = self._times.of(rows, self._cores)
-        mean, low = time.expected, time.quantile(TAIL)
-        high = max(time.quantile(1.0 - TAIL), low + 1e-6 * mean)
-        edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
-        inner = [time.on_time(edge) for edge in edges[1:-1]]
-        return TimeHistogram(tuple(edges), (0.0, *inner, 1.0), mean, mean)
+
+def _by_time(time: TimeDistribution) -> TimeHistogram:
+    mean, low = time.expected, time.quantile(TAIL)
+    high = max(time.quantile(1.0 - TAIL), low + 1e-6 * mean)
+    edges = [low + (high - low) * i / BINS for i in range(BINS + 1)]
+    inner = [time.on_time(edge) for edge in edges[1:-1]]
+    return TimeHistogram(tuple(edges), (0.0, *inner, 1.0), mean, mean)

@@ -32,7 +32,7 @@ from math import inf
 from slacktide.domain import Batch, Replica, Request
 from slacktide.domain.options import option
 from slacktide.engine.ports import BatchTimes, Idle, Proposal
-from slacktide.profiles import batch_sizes
+from slacktide.profiles import ShapeClasses, batch_sizes
 from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.options import QueueOptions
 from slacktide.scheduling.tables import Cached, Lazy, TimeByRows
@@ -94,19 +94,33 @@ class Nexus(ArrivalPolicy):
         self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object
     ) -> None:
         super().__init__(options, max_batch=max_batch)
+        self._times = times
         self._cycles = options.cycles
         self._sizes = batch_sizes(max_batch)
-        self._expected: Cached[TimeByRows] = Cached(
-            times, lambda cores: Lazy(lambda rows: times.of(rows, cores).expected)
-        )
+        self._expected: Cached[TimeByRows] = Cached(times, self._table)
+
+    def _table(self, cores: int) -> TimeByRows:
+        """Expected seconds by (rows, class), the class None where shapes make no difference."""
+        times, classes = self._times, self._times.classes(cores)
+
+        def expected(kind: tuple[int, int | None]) -> float:
+            rows, of = kind
+            if of is not None and isinstance(classes, ShapeClasses):
+                return classes.times[of].of(rows, cores).expected
+            return times.of(rows, cores).expected
+
+        return Lazy(expected)
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | Idle:
         """The front of the queue, as much as the plan allows. Changes nothing."""
-        expected = self._expected(max(1, len(replica.cores)))
+        cores = max(1, len(replica.cores))
+        expected, classes = self._expected(cores), self._times.classes(cores)
 
         def planned(request: Request) -> int:
             slo = inf if request.best_effort else request.deadline - request.arrival
-            fitting = bisect_right(self._sizes, slo / self._cycles, key=expected.__getitem__)
+            of = classes.class_of(request) if isinstance(classes, ShapeClasses) else None
+            budget = slo / self._cycles
+            fitting = bisect_right(self._sizes, budget, key=lambda size: expected[size, of])
             return self._sizes[max(0, fitting - 1)]
 
         return self._front(planned, replica)

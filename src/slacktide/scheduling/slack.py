@@ -27,18 +27,19 @@ is WORTH_WAITING times as good, nothing runs before a_1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
-from slacktide.profiles import TimeDistribution
+from slacktide.profiles import ShapeClasses, TimeDistribution
 from slacktide.scheduling.announcements import HoldBudget, as_request
 from slacktide.scheduling.best_effort import BestEffortShare, batch_of, size_of_single
-from slacktide.scheduling.class_tables import least_share
 from slacktide.scheduling.deadline_policy import DeadlinePolicy, WorkBefore
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.promises import Promises
 from slacktide.scheduling.queue import proposal_of
 from slacktide.scheduling.slack_by_class import ClassChooser
+from slacktide.scheduling.slack_by_shape import ShapeChooser
 from slacktide.scheduling.slack_table import SlackTable, clear_prefix, up_to
 from slacktide.scheduling.slack_uniform import DecisionContext, UniformChooser
 from slacktide.scheduling.tables import Cached, TimeByRows
@@ -76,11 +77,20 @@ class Slack(DeadlinePolicy):
         super().__init__(options, max_batch=max_batch, times=times, view=view, lead=lead)
         self._kappa = options.deferral_discount
         self._lead = options.lead
-        self._tables = Cached(times, lambda cores: SlackTable(times, needs, cores, max_batch))
-        self._uniform = UniformChooser(self._timed, self._tables)
-        self._by_class = ClassChooser(
-            self._timed, options, max_batch=max_batch, times=times, view=view
-        )
+
+        def table(times: BatchTimes, cores: int, pays: float | None = None) -> SlackTable:
+            return SlackTable(times, needs, cores, max_batch, pays)
+
+        self._uniform = UniformChooser(self._timed, Cached(times, partial(table, times)))
+        self._by_class: ClassChooser | ShapeChooser
+        if isinstance(times.classes(view.cores), ShapeClasses):
+            self._by_class = self._uniform = ShapeChooser(
+                self._timed, options, table, lead, max_batch=max_batch, times=times, view=view
+            )
+        else:
+            self._by_class = ClassChooser(
+                self._timed, options, max_batch=max_batch, times=times, view=view
+            )
         self._promises = Promises(self._timed, view, self._share, options.late_refusals)
         if options.admission:
             self._admission.promises = self._promises
@@ -126,14 +136,13 @@ class Slack(DeadlinePolicy):
         timed, best_effort = self._timed, self._best_effort
         cores = max(1, len(replica.cores))
         limit = min(self._max_batch, replica.max_batch)
+        if not best_effort.order and not timed.order:
+            return Idle()
+        chooser = self._by_class if self._by_class.refresh() else self._uniform
         if best_effort.order:
             oldest = best_effort.order[0][2]
             if not timed.order or self._overdue.claims(oldest, now=now):
-                return self._of_best_effort(oldest, limit, self._tables(cores))
-        elif not timed.order:
-            return Idle()
-        classed = self._by_class.refresh()
-        chooser = self._by_class if classed else self._uniform
+                return self._of_best_effort(oldest, limit, self._uniform.table_of(oldest, cores))
         alone = chooser.alone(cores)
         soon: list[Notice] = []  # The announced requests that the lane may be held for.
         if self._notices.by_id and self._lead != 0.0 and self._hold_budget.lasts(now=now):
@@ -141,11 +150,14 @@ class Slack(DeadlinePolicy):
         if not best_effort.order and not soon:
             if len(timed.order) == 1:
                 return proposal_of([timed.order[0][2]])
-            if not classed and timed.uniform:
-                table, order = self._tables(cores), timed.order
+            if isinstance(chooser, UniformChooser) and timed.uniform:
+                order = timed.order
+                table = chooser.table_of(order[0][2], cores)
                 tau = self._context(alone, now=now).tau
                 sizes = table.prefixes(min(limit, len(order)))
-                size = clear_prefix(order, sizes, now=now, kappa=self._kappa, tau=tau, alone=alone)
+                size = clear_prefix(
+                    order, sizes, now=now, kappa=self._kappa, tau=tau, alone=table.expected[1]
+                )
                 if size is not None:
                     return proposal_of([entry[2] for entry in timed.order[:size]])
         groups = timed.groups(GROUPS)
@@ -201,9 +213,7 @@ class Slack(DeadlinePolicy):
         """(class, least seconds of a lane) of a request that waits."""
         if not self._by_class.refresh():
             return 0, waiting.rows * self._row_times(self._view.cores).per_row
-        of = self._by_class.index.class_of(waiting)
-        tables = self._by_class.tables(self._view.cores, self._max_batch)
-        return of, waiting.rows * least_share(tables, of)
+        return self._by_class.share(waiting)
 
     def _lead_by_kind(self) -> TimeByRows:
         # Asked after every event: without going through the policy that this one is made of.

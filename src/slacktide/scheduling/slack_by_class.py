@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 
 from slacktide.domain import Notice, Request
 from slacktide.engine.ports import BatchTimes, PoolView
+from slacktide.profiles import RunClasses, ShapeClasses
 from slacktide.profiles.run_classes import same_classes
 from slacktide.scheduling.announcements import as_request
 from slacktide.scheduling.best_effort import worth
 from slacktide.scheduling.class_queue import ClassPrefixes, ClassQueue
-from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, class_times
+from slacktide.scheduling.class_tables import ClassTables, ClassWorkAhead, class_times, least_share
 from slacktide.scheduling.options import SlackOptions
 from slacktide.scheduling.queue import DeadlineQueue, Entry, by_class, by_rows, within_rows
 from slacktide.scheduling.slack_classes import ClassPricer, best_of_group, score_of
@@ -54,7 +55,7 @@ class ClassChooser:
             self._tables.clear()
             self._pricers.clear()
             self._before.clear()
-            classes = self._times.classes(self._view.cores)
+            classes = self._classes(self._view.cores)
             if classes is None:
                 self._index = self._queue.index = None
                 self._queue.sort_by(by_rows)
@@ -64,6 +65,16 @@ class ClassChooser:
                 self._index = self._queue.index = ClassQueue(classes, self._queue.order)
                 self._queue.sort_by(by_class(self._index.class_of))
         return self._index is not None
+
+    def _classes(self, cores: int) -> RunClasses | None:
+        classes = self._times.classes(cores)
+        assert not isinstance(classes, ShapeClasses)
+        return classes
+
+    def share(self, waiting: Request) -> tuple[int, float]:
+        """(class, least seconds of a lane) of a request that waits."""
+        of = self.index.class_of(waiting)
+        return of, waiting.rows * least_share(self.tables(self._view.cores, self._max_batch), of)
 
     @property
     def index(self) -> ClassQueue:
@@ -75,7 +86,7 @@ class ClassChooser:
         """The tables for batches of at most `limit` rows on `cores` cores."""
         tables = self._tables.get((cores, limit))
         if tables is None:
-            classes = self._times.classes(cores)
+            classes = self._classes(cores)
             if classes is None or not same_classes(classes, self.index.classes):
                 classes = self.index.classes
             tables = self._tables[cores, limit] = ClassTables(
@@ -112,7 +123,8 @@ class ClassChooser:
         known = self._before.get(of)
         if known is None:
             tables = self.tables(self._view.cores, self._max_batch)
-            ahead = ClassWorkAhead(of, self._queue, tables)
+            shares = [least_share(tables, shorter) for shorter in range(of + 1)]
+            ahead = ClassWorkAhead(of, self._queue, shares)
             known = self._before[of] = (class_times(tables, of), ahead)
         return known
 

@@ -78,7 +78,17 @@ class PrefixSizes:
 class SlackTable:
     """Batch times by rows for one number of cores."""
 
-    def __init__(self, times: BatchTimes, needs: Needs, cores: int, max_batch: int) -> None:
+    def __init__(
+        self,
+        times: BatchTimes,
+        needs: Needs,
+        cores: int,
+        max_batch: int,
+        pays: float | None = None,
+    ) -> None:
+        """`pays`: in place of `PAYS`; then also of all requests there are, if that is no size."""
+        self._pays = PAYS if pays is None else pays
+        self._strict = pays is not None
         self._times = times
         self._needs = needs
         self._cores = cores
@@ -90,15 +100,25 @@ class SlackTable:
         """Every size worth trying."""
         self.best_effort: dict[int, int] = {}
         """Kept for best_effort.py: size of a batch by number of requests that it may take."""
+        self._per_row = 0.0
         self._paying = [1]
         """Sizes of the grid that save PAYS of the time per row against the one before."""
         self._untried = iter(self.grid[1:])
+
+    @property
+    def per_row(self) -> float:
+        """The least that a row costs at any size of the grid."""
+        if not self._per_row:
+            self._per_row = min(self.expected[size] / size for size in self.grid)
+        return self._per_row
 
     def prefixes(self, most: int) -> PrefixSizes:
         """The paying sizes below `most` and `most` itself, unless it is larger than all of them."""
         found = self._prefixes.get(most)
         if found is None:
             sizes = up_to(most, self._paying_until(most))
+            if self._strict and len(sizes) > 1 and not self._saves(sizes[-1], sizes[-2]):
+                sizes = sizes[:-1]
             expected = tuple([self.expected[size] for size in sizes])
             longest = self[sizes[-1]]  # Times do not fall with rows, so it speaks for all.
             certain = max(longest.high, longest.needs[-1])
@@ -109,11 +129,13 @@ class SlackTable:
         """The paying sizes: all of them, or at least up to the first that is not below `most`."""
         paying = self._paying
         while paying[-1] < most and (size := next(self._untried, None)) is not None:
-            if self.expected[size] / size <= (1.0 - PAYS) * (
-                self.expected[paying[-1]] / paying[-1]
-            ):
+            if self._saves(size, paying[-1]):
                 paying.append(size)
         return paying
+
+    def _saves(self, size: int, smaller: int) -> bool:
+        per_row = self.expected[smaller] / smaller
+        return self.expected[size] / size <= (1.0 - self._pays) * per_row
 
     def __getitem__(self, rows: int) -> BatchTime:
         """The time of a batch of `rows` ≥ 1 rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import exp
 
@@ -207,6 +207,14 @@ class UniformChooser:
         self._queue = queue
         self._tables = tables
 
+    def table_of(self, request: Request, cores: int) -> SlackTable:
+        """The table for batches of requests like this one."""
+        return self._tables(cores)
+
+    def worth_of(self, request: Request, cores: int) -> float:
+        """What an answer to it is worth, before its penalty."""
+        return 1.0
+
     def alone(self, cores: int) -> float:
         """Expected time of a request by itself, in seconds."""
         return self._tables(cores).expected[1]
@@ -224,8 +232,6 @@ class UniformChooser:
         context: DecisionContext,
     ) -> Candidate | None:
         """The best batch of any of `groups`, the first of which `announced` are counted among."""
-        table = self._tables(cores)
-        pricer = UniformPricer(context, alone=table.expected)
         best: Candidate | None = None
         single = len(self._queue) == self._queue.rows
         if announced:
@@ -233,34 +239,41 @@ class UniformChooser:
             for request in announced:
                 insort(first, (request.deadline, request.id, request))
             groups = [first, *groups[1:]]
-        for among in self._choices(groups, limit, context.now + table[1].needs[0]):
-            # A request of many rows fits only in a size that may not pay: then all are tried.
-            sizes = (
-                table.prefixes(min(limit, len(among))).sizes if single else up_to(limit, table.grid)
-            )
-            found = best_candidate(among, single=single, sizes=sizes, table=table, pricer=pricer)
-            if found is not None and (best is None or found.score > best.score):
-                best = found
+        for group in groups:
+            table = self.table_of(group[0][2], cores)
+            weight = self.worth_of(group[0][2], cores)
+            pricer = UniformPricer(context, alone=table.expected)
+            for among in self._choices(group, limit, context.now + table[1].needs[0]):
+                # A request of many rows fits only in a size that may not pay: then all are tried.
+                sizes = (
+                    table.prefixes(min(limit, len(among))).sizes
+                    if single
+                    else up_to(limit, table.grid)
+                )
+                found = best_candidate(
+                    among, single=single, sizes=sizes, table=table, pricer=pricer
+                )
+                if found is not None and (best is None or weight * found.score > best.score):
+                    best = found if weight == 1.0 else replace(found, score=weight * found.score)
         return best
 
     def _choices(
-        self, groups: Sequence[Sequence[Entry]], limit: int, earliest: float
+        self, group: Sequence[Entry], limit: int, earliest: float
     ) -> Iterator[Sequence[Entry]]:
         """Sorted lists of requests that may share a batch, from which candidates are made.
 
-        Each group; and, where penalties differ, the costliest of it alone, among the first
+        The group; and, where penalties differ, the costliest of it alone, among the first
         LOOK × `limit` due at `earliest` or later, as class prefixes are batches of the short alone.
         One more list, not one per penalty: more do not measure better everywhere.
         """
+        yield group
         penalties = self._queue.penalties()
-        for group in groups:
-            yield group
-            if len(penalties) > 1:
-                first = bisect_left(group, (earliest,))
-                near = group[first : first + LOOK * limit]
-                costliest = [entry for entry in near if entry[2].penalty == penalties[-1]]
-                if costliest:
-                    yield costliest
+        if len(penalties) > 1:
+            first = bisect_left(group, (earliest,))
+            near = group[first : first + LOOK * limit]
+            costliest = [entry for entry in near if entry[2].penalty == penalties[-1]]
+            if costliest:
+                yield costliest
 
     def filling(
         self,
@@ -271,10 +284,11 @@ class UniformChooser:
         context: DecisionContext,
     ) -> list[Request]:
         """Best-effort requests among `waiting` that raise the score of `best` by joining it."""
-        table = self._tables(cores)
+        first = best.entries[0][2]
+        table = self.table_of(first, cores)
         pricer = UniformPricer(context, alone=table.expected)
         chosen: list[Request] = []
-        score = best.score
+        score = best.score / self.worth_of(first, cores)
         for size in up_to(limit, table.grid):
             extra = within_rows(waiting, size - best.rows) if size > best.rows else []
             rows = best.rows + sum(request.rows for request in extra)

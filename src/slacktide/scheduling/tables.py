@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from slacktide.engine.ports import BatchTimes
-from slacktide.profiles import RunClasses
+from slacktide.profiles import Classes
 
 MOST_KEPT = 4096
 """Times kept of batches by classes; queues offer the same few mixtures again and again."""
@@ -55,7 +55,7 @@ class RowTimes:
         expected: Callable[[int], float],
         lead: Callable[[Any], float],
         max_batch: int,
-        classes: RunClasses | None = None,
+        classes: Classes | None = None,
         per_row: float | None = None,
     ) -> None:
         self.classes = classes
@@ -108,7 +108,7 @@ class Cached(Generic[Table]):
 Lead = Callable[[BatchTimes, int, int], float]
 """(times, rows, cores) -> seconds that a request of so many rows must have left."""
 
-ClassLead = Callable[[RunClasses, int, tuple[int, ...], int], float]
+ClassLead = Callable[[Classes, int, tuple[int, ...], int], float]
 """(classes, rows, classes of the members, cores) -> the same for these; as a rule it is one."""
 
 
@@ -117,7 +117,7 @@ def row_times(
     max_batch: int,
     lead: Lead,
     class_lead: ClassLead | None = None,
-    classed: Callable[[RunClasses | None], None] = lambda classes: None,
+    classed: Callable[[Classes | None], None] = lambda classes: None,
 ) -> Cached[RowTimes]:
     """Row times by number of cores, up to `max_batch` rows. `classed` gets what they go by."""
 

@@ -1,0 +1,212 @@
+"""`ShapeClasses`: a pool's requests sorted into classes by the shape of their inputs.
+
+Where requests differ in length a batch takes as long as its longest member, and classes are
+distributions of lengths (`RunClasses`). Where they differ in shape all members of a batch have one,
+so a class is a set of batch times of its own (`ClassTimes`), for any rows and cores.
+
+Which shape is in which class (`ShapeSorting`) is said by its work, in classes that are no wider
+than a factor; shapes that have not run are sorted by the law over sizes. It stands still while
+shapes come and predictions move, so that queues need not be sorted anew.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, TypeAlias
+
+from slacktide.domain import Request, Signature
+from slacktide.profiles.batch_times import CorrectedTimes
+from slacktide.profiles.run_classes import RunClasses, same_classes
+from slacktide.profiles.size_law import SizeLaw, elements
+from slacktide.profiles.time_distribution import SplitLogLogistic, TimeDistribution
+
+MOST_CLASSES = 16
+NARROW = 1.1
+"""Shapes whose work differs by less share a class, and by so much more where there would be more
+than `MOST_CLASSES`."""
+_MINOR = 0.01
+"""Part of the arrivals of a class below which a shape says nothing of the class's times."""
+_WEIGHT_SHOWS = 0.1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapeSorting:
+    """The class of each shape; classes are numbered by work, least first."""
+
+    by_signature: Mapping[Signature, int]
+    works: tuple[float, ...]
+    """Typical work by class, in rows as profiled, ascending."""
+    edges: tuple[float, ...]
+    """Between the works of neighbours: where shapes that are not known belong."""
+    width: float
+    """A shape and the typical work of its class differ by less than this factor."""
+    law: SizeLaw | None
+    unit: int
+    """Elements of a row as profiled."""
+
+    @classmethod
+    def of(
+        cls,
+        shapes: Mapping[Signature, tuple[float, float]],
+        law: SizeLaw | None,
+        unit: int,
+    ) -> ShapeSorting:
+        """Sort shapes by {signature: (work, requests)}; at least one."""
+        order = sorted(shapes, key=lambda signature: (shapes[signature][0], signature))
+        works = [shapes[signature][0] for signature in order]
+        width = NARROW
+        while len(starts := _starts(works, width)) > MOST_CLASSES:
+            width **= 1.5
+        by_signature: dict[Signature, int] = {}
+        typical: list[float] = []
+        edges: list[float] = []
+        for of, (start, stop) in enumerate(pairwise([*starts, len(order)])):
+            by_signature.update((signature, of) for signature in order[start:stop])
+            weights = [shapes[signature][1] + 1e-3 for signature in order[start:stop]]
+            logs = zip(weights, map(math.log, works[start:stop]), strict=True)
+            typical.append(math.exp(sum(w * log for w, log in logs) / sum(weights)))
+            if start:
+                edges.append(math.sqrt(works[start - 1] * works[start]))
+        return cls(by_signature, tuple(typical), tuple(edges), width, law, unit)
+
+    def class_of(self, signature: Signature) -> int:
+        """The class of a shape, known or not."""
+        known = self.by_signature.get(signature)
+        if known is not None or not self.edges:
+            return known or 0
+        size = elements(signature) / self.unit
+        return bisect_right(self.edges, size if self.law is None else self.law.work(size))
+
+    def holds(self, later: ShapeSorting, far: float) -> bool:
+        """Whether it still does where `later` is how shapes would be sorted now: no shape that is
+        known, nor what the law says of a size, is further off than by the factor `far`."""
+        return (
+            later.width >= self.width
+            and all(
+                apart(later.works[of], self.works[self.class_of(signature)]) <= self.width * far
+                for signature, of in later.by_signature.items()
+            )
+            and (
+                self.law is later.law is None
+                or (
+                    not (self.law is None or later.law is None)
+                    and all(
+                        apart(self.law.work(size), later.law.work(size)) <= far
+                        for size in later.law.sizes
+                    )
+                )
+            )
+        )
+
+
+def apart(one: float, other: float) -> float:
+    """The factor between two numbers above 0, at least 1."""
+    return max(one / other, other / one)
+
+
+def _starts(works: Sequence[float], width: float) -> list[int]:
+    """Where classes begin among ascending `works`, none of them wider than the factor."""
+    starts = [0]
+    for i, work in enumerate(works):
+        if work > works[starts[-1]] * width:
+            starts.append(i)
+    return starts
+
+
+class ClassTimes:
+    """The batch times of one class: `BatchTimes` (engine/ports.py) that tell no members apart."""
+
+    def __init__(self, parts: Sequence[tuple[CorrectedTimes, float]]) -> None:
+        """Times of its shapes, at least one, and how many requests of each came."""
+        least = _MINOR * sum(requests for _, requests in parts)
+        kept = [(times, requests + 1e-3) for times, requests in parts if requests >= least]
+        self.times = tuple([times for times, _ in kept])
+        total = sum(requests for _, requests in kept)
+        self._weights = tuple([requests / total for _, requests in kept])
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> SplitLogLogistic:
+        """The time of a batch of so many rows, of any of its shapes: a median between theirs, and
+        extremes as far out as any of theirs."""
+        if len(self.times) == 1:
+            return self.times[0].of(rows, cores)
+        parts = [times.of(rows, cores) for times in self.times]
+        pairs = zip(self._weights, parts, strict=True)
+        p50 = math.exp(sum(weight * math.log(part.expected) for weight, part in pairs))
+        p01 = min(part.expected * math.exp(-part.lower) for part in parts)
+        return SplitLogLogistic(
+            p50,
+            max(part.p99 for part in parts),
+            math.log(p50 / p01),
+            max(part.tail for part in parts),
+        )
+
+    def like(self, other: ClassTimes) -> bool:
+        """Whether the other says about the same: of the same shapes, in about the same parts."""
+        return len(self.times) == len(other.times) and all(
+            a is b and abs(c - d) < _WEIGHT_SHOWS
+            for a, b, c, d in zip(
+                self.times, other.times, self._weights, other._weights, strict=True
+            )
+        )
+
+    def classes(self, cores: int) -> None:
+        """One class: its requests are alike."""
+
+    @property
+    def revision(self) -> int:
+        """Rises with those of its shapes."""
+        return sum([times.revision for times in self.times])
+
+
+class OneClassTimes(Protocol):
+    """Batch times of requests that are alike (`BatchTimes` of engine/ports.py)."""
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> TimeDistribution: ...
+
+    def classes(self, cores: int) -> Classes | None: ...
+
+    @property
+    def revision(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapeClasses:
+    """What a policy may know of the classes of one pool, for one number of cores."""
+
+    sorting: ShapeSorting
+    times: tuple[OneClassTimes, ...]
+    """By class. They move on with what is learnt."""
+    shares: tuple[float, ...]
+    """Share of the arrivals by class; they add up to 1."""
+    cores: int
+
+    def __len__(self) -> int:
+        """Number of classes, at least 1."""
+        return len(self.times)
+
+    def class_of(self, request: Request) -> int:
+        """The class of `request`."""
+        return self.sorting.class_of(request.signature)
+
+    def alone(self, of: int) -> float:
+        """Expected seconds of one row of class `of` by itself."""
+        return self.times[of].of(1, self.cores).expected
+
+    def typical(self) -> float:
+        """Expected seconds of one row by itself, over all arrivals."""
+        return sum(share * self.alone(of) for of, share in enumerate(self.shares))
+
+
+Classes: TypeAlias = RunClasses | ShapeClasses
+"""A pool's requests, sorted by length or by shape."""
+
+
+def sorted_alike(one: Classes, other: Classes) -> bool:
+    """Whether every request is of the same class in both snapshots."""
+    if isinstance(one, ShapeClasses):
+        return isinstance(other, ShapeClasses) and one.sorting is other.sorting
+    return isinstance(other, RunClasses) and same_classes(one, other)

@@ -1,0 +1,136 @@
+"""`ShapeChooser`: what `slack` does where requests differ in the shape of their inputs.
+
+All members of a batch have one shape, so the batches of a shape are candidates as they are where
+all requests are alike (slack_uniform.py), by tables of the shape's class. What differs by class is
+a request's worth (the fairness knob `length_exponent`, as where requests differ in length), what it
+must have left, and what is ahead of it at admission: its own class and shorter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+from slacktide.domain import Notice, Request
+from slacktide.engine.ports import BatchTimes, PoolView
+from slacktide.profiles import ShapeClasses, sorted_alike
+from slacktide.scheduling.announcements import as_request
+from slacktide.scheduling.class_tables import ClassWorkAhead
+from slacktide.scheduling.options import SlackOptions
+from slacktide.scheduling.queue import DeadlineQueue, by_class
+from slacktide.scheduling.slack_table import SlackTable
+from slacktide.scheduling.slack_uniform import UniformChooser
+from slacktide.scheduling.tables import Cached, Lazy, Lead, RowTimes, TimeByRows
+
+PAYS_LONGER, MOST_PAYS = 0.03, 0.2
+"""A larger batch must save so much per row for each time that its class takes longer than the
+shortest, up to the second figure: it blocks the lane for the others (docs/decisions/0038)."""
+
+
+class MakeTable(Protocol):
+    """Makes the table of a class."""
+
+    def __call__(self, times: BatchTimes, cores: int, pays: float) -> SlackTable: ...
+
+
+class ShapeChooser(UniformChooser):
+    """Chooses among the requests with a deadline, by class. To be refreshed before all else."""
+
+    def __init__(
+        self,
+        queue: DeadlineQueue,
+        options: SlackOptions,
+        make: MakeTable,
+        lead: Lead,
+        *,
+        max_batch: int,
+        times: BatchTimes,
+        view: PoolView,
+    ) -> None:
+        self._queue = queue
+        self._exponent = options.length_exponent
+        self._make = make
+        self._lead = lead
+        self._max_batch = max_batch
+        self._times = times
+        self._view = view
+        self._seen: tuple[int, int] | None = None
+        self._classes: ShapeClasses | None = None
+        self._kept: dict[BatchTimes, Cached[SlackTable]] = {}
+        self._worth: dict[int, tuple[float, ...]] = {}
+        self.lead: TimeByRows = Lazy(self._lead_of)
+        """Time that a request must have left, by (rows, class)."""
+
+    def refresh(self) -> bool:
+        """Follow the predictions; they always know classes."""
+        seen = (self._times.revision, self._view.cores)
+        if seen != self._seen:
+            self._seen = seen
+            classes = self._times.classes(self._view.cores)
+            assert isinstance(classes, ShapeClasses)
+            if self._classes is None or not sorted_alike(classes, self._classes):
+                self._queue.sort_by(by_class(classes.class_of))
+            if self._classes is not classes:
+                self._classes = classes
+                kept = self._kept
+                self._kept = {times: kept[times] for times in classes.times if times in kept}
+            self._worth.clear()
+            self.lead = Lazy(self._lead_of)
+        return True
+
+    @property
+    def classes(self) -> ShapeClasses:
+        """The requests by class."""
+        assert self._classes is not None
+        return self._classes
+
+    def _table(self, of: int, cores: int) -> SlackTable:
+        times = self.classes.times[of]
+        tables = self._kept.get(times)
+        if tables is None:
+            longer = self.classes.alone(of) / self.classes.alone(0)
+            make = partial(self._make, times, pays=min(MOST_PAYS, PAYS_LONGER * longer))
+            tables = self._kept[times] = Cached(times, make)
+        return tables(cores)
+
+    def table_of(self, request: Request, cores: int) -> SlackTable:
+        return self._table(self.classes.class_of(request), cores)
+
+    def worth_of(self, request: Request, cores: int) -> float:
+        worth = self._worth.get(cores)
+        if worth is None:
+            every = range(len(self.classes))
+            alone, typical = [self._table(of, cores).expected[1] for of in every], self.alone(cores)
+            worth = tuple([(seconds / typical) ** self._exponent for seconds in alone])
+            self._worth[cores] = worth
+        return worth[self.classes.class_of(request)]
+
+    def alone(self, cores: int) -> float:
+        """Expected time of a request by itself, over all arrivals; seconds."""
+        shares = enumerate(self.classes.shares)
+        return sum([share * self._table(of, cores).expected[1] for of, share in shares if share])
+
+    def seconds(self, members: Sequence[Request], rows: int, cores: int) -> float:
+        return self.table_of(members[0], cores).expected[rows]
+
+    def share(self, waiting: Request) -> tuple[int, float]:
+        """(class, least seconds of a lane) of a request that waits."""
+        of = self.classes.class_of(waiting)
+        return of, waiting.rows * self._table(of, self._view.cores).per_row
+
+    def work_before(self, asked: Request | Notice) -> tuple[RowTimes, ClassWorkAhead]:
+        """What admission must know: how long `asked` takes, and what comes before it."""
+        request = asked if isinstance(asked, Request) else as_request(asked)
+        of = self.classes.class_of(request)
+        tables = [self._table(shorter, self._view.cores) for shorter in range(of + 1)]
+        own = RowTimes(
+            tables[of].expected.__getitem__,
+            lambda rows: self.lead[rows, of],
+            self._max_batch,
+            per_row=tables[of].per_row,
+        )
+        return own, ClassWorkAhead(of, self._queue, [table.per_row for table in tables])
+
+    def _lead_of(self, kind: tuple[int, int]) -> float:
+        return self._lead(self.classes.times[kind[1]], kind[0], self._view.cores)
