@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TypeAlias, get_args, get_type_hints
 
 from slacktide.domain import (
@@ -37,7 +36,6 @@ from slacktide.domain import (
 )
 from slacktide.engine import EngineSettings
 from slacktide.recording.layout import (
-    Decode,
     Decoders,
     LayoutError,
     decoder,
@@ -130,18 +128,10 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
 
 
 def answers(call: Call) -> Iterator[tuple[int, Outcome]]:
-    """Which request got which outcome. Raises LayoutError naming the field.
-
-    Earlier versions wrote fewer of its fields, the first ones.
-    """
+    """Which request got which outcome. Raises LayoutError naming the field."""
     for _, id, *outcome in of_type(call, "Answer"):
         outcome.insert(1, call.now)
-        yield id, _outcome_decoder(len(outcome))(outcome, "Answer.outcome")
-
-
-@lru_cache(maxsize=16)
-def _outcome_decoder(count: int) -> Decode:
-    return Decoders({"Outcome": names_of(Outcome)[:count]}).of(Outcome)
+        yield id, decoder(Outcome)(outcome, "Answer.outcome")
 
 
 def started(call: Call) -> Iterator[Replica]:
