@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +80,8 @@ def load(
             report = run_load_sync(spec, lambda at: move(at.elapsed_s / at.length_s, _standing(at)))
     except LoadError as error:
         asks = str(error).endswith("which model? name one")
-        fail(f"{error}{_models_of(target, flags) if asks else ''}")
+        files = flags["token_file"], flags["ca_file"]
+        fail(f"{error}{_models_of(target, *files) if asks else ''}")
     write_page("--html", html, lambda: page(report))
     if json:
         print_json(report.to_dict())
@@ -90,7 +90,7 @@ def load(
     require_goodput(report.goodput, min_goodput)
 
 
-def _models_of(target: str, flags: Mapping[str, Any]) -> str:
+def _models_of(target: str, token_file: Path | None, ca_file: Path | None) -> str:
     """Behind "name one": the models that the server has, or why they are not known."""
     import uvloop
 
@@ -98,12 +98,11 @@ def _models_of(target: str, flags: Mapping[str, Any]) -> str:
     from slacktide.load.discover import model_names
     from slacktide.load.spec import LoadError
 
-    files = {name: flags[name] for name in ("token_file", "ca_file")}
     try:
-        names = uvloop.run(model_names(parse_target(target, **files)))
+        at = parse_target(target, token_file=token_file, ca_file=ca_file)
+        return f" of: {', '.join(uvloop.run(model_names(at))) or '(none serves there)'}"
     except LoadError as error:
         return f" ({error})"
-    return f" of: {', '.join(names)}" if names else " (none serves there)"
 
 
 def _standing(at: Progress) -> str:

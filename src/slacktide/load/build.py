@@ -278,9 +278,7 @@ def _renamed(flag: str) -> Iterator[None]:
     try:
         yield
     except WorkloadError as error:
-        said = str(error)
-        if error.field in (flag, f"{flag}s"):
-            said = said.removeprefix(f"{error.field}: ")
+        said = str(error).removeprefix(f"{flag}: ").removeprefix(f"{flag}s: ")
         raise LoadSpecError(flag, said) from None
 
 

@@ -102,14 +102,11 @@ async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     async with open_channel(target) as channel:
 
         async def call(method: str, request: Any, read: Callable[[bytes], Any]) -> Any:
-            invoke: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                f"/{SERVICE}/{method}"
-            )
+            invoke: Callable[..., Awaitable[bytes]] = channel.unary_unary(f"/{SERVICE}/{method}")
             try:
                 return read(await invoke(request.SerializeToString(), metadata=metadata))
             except grpc.aio.AioRpcError as error:
-                said = f"{error.code().name}: {error.details()}"
-                raise TargetError(f"{target.url}: {said}") from None
+                raise TargetError(f"{target.url}: {error.code().name}: {error.details()}") from None
 
         yield call
 

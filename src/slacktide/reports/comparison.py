@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -79,16 +78,13 @@ class Comparison:
         text says `at least` or `or more`. A load where neither answered that many, or that only one
         of them was run under, does not count; None if no load does.
         """
-        times: list[tuple[float, bool]] = []
-        for load in self.loads:
-            reports = self.get(policy, load), self.get(other, load)
-            ours, theirs = (0 if one is None else one.total.on_time for one in reports)
-            if None not in reports and max(ours, theirs) >= FEWEST:
-                times.append((ours / max(theirs, FEWEST), theirs < FEWEST))
+        on_time = {(one.policy, one.load): one.report.total.on_time for one in self.entries}
+        loads = [load for load in self.loads if {(policy, load), (other, load)} <= on_time.keys()]
+        pairs = [(on_time[policy, load], on_time[other, load]) for load in loads]
+        times = [(a / max(b, FEWEST), b < FEWEST) for a, b in pairs if max(a, b) >= FEWEST]
         if not times:
             return None
-        ends = min(times)[0], max(times)[0]
-        least, most = (f"{one:.{0 if one >= 9.95 else 1}f}" for one in ends)
+        least, most = (f"{end:.{0 if end >= 9.95 else 1}f}" for end, _ in (min(times), max(times)))
         if min(times)[1]:
             return f"at least {least} times as many"
         more = " or more" if any(bounded for _, bounded in times) else ""
@@ -131,7 +127,3 @@ class Comparison:
             raise ReportError(f"not JSON: {error}") from None
         except (KeyError, TypeError) as error:
             raise ReportError(f"not a comparison: {error!r}") from None
-
-    def write(self, path: Path) -> None:
-        """Write the JSON document to `path`."""
-        path.write_bytes(self.to_json())

@@ -51,9 +51,7 @@ def page(report: Report) -> str:
     return html_document(report.title, origin(report), _body(report))
 
 
-def comparison_page(
-    comparison: Comparison, notes: Sequence[str] = (), *, headline: str = ""
-) -> str:
+def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline: str = "") -> str:
     """The page of several reports side by side: what they say in a sentence, and with `notes` on
     what they rest on.
 

@@ -116,8 +116,7 @@ def write_json(result: DemoResult, folder: Path) -> Path:
 def write_page(result: DemoResult, folder: Path) -> Path:
     """The same as a page. Raises OSError, ReportError."""
     path = folder / HTML_NAME
-    found = result.comparison
-    text = comparison_page(found, notes(result), headline=headline(found))
+    text = comparison_page(result.comparison, notes(result), headline(result.comparison))
     path.write_text(text, encoding="utf-8")
     return path
 
