@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from slacktide.examples import MODELS
 from slacktide.profiles import ENOUGH_SAMPLES, ProfileRecord
 
@@ -79,6 +81,22 @@ def test_profile_prints_tables_and_draws_a_page(run: Run, example_models: Path, 
     assert "█" in done.stdout
     assert re.search(r"memory of a replica's sessions: \d+ MiB \(threads: 1\)", done.stdout)
     assert (tmp_path / "page.html").read_text().count("<svg") == 2
+
+
+def test_profile_says_what_it_assumed(run: Run, tmp_path: Path):
+    add = onnx.helper.make_node("Add", ["ids", "ids"], ["y"])
+    axes = {"ids": ["n", "length"], "y": ["n", "length"]}
+    ids, y = (onnx.helper.make_tensor_value_info(k, 7, shape) for k, shape in axes.items())
+    graph = onnx.helper.make_graph([add], "g", [ids], [y])
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    onnx.save(model, str(tmp_path / "m" / "1" / "model.onnx"))
+    done = run("profile", tmp_path / "m", "--budget", "50ms", "--cores", "1")
+    assert done.returncode == 0, done.stderr
+    assert "assumed: input 'ids' is [-1, -1] (free axes: 1): rows of" in done.stdout
+    (tmp_path / "m" / "slacktide.yaml").write_text("inputs: {ids: {shape: [3]}}")
+    assert "assumed" not in run("profile", tmp_path / "m", "--cores", "1").stdout
 
 
 def test_profile_fails_before_it_measures_if_the_page_has_no_place(

@@ -54,11 +54,15 @@ def test_other_free_axes_are_sequences_and_those_of_one_name_are_one() -> None:
         {"ids": (128,), "mask": (128,)},
         {"ids": (128,), "mask": (1,)},
         {"ids": (1,), "mask": (128,)},
+        {"ids": (512,), "mask": (512,)},
+        {"ids": (512,), "mask": (1,)},
+        {"ids": (1,), "mask": (512,)},
         {"ids": (1,), "mask": (1,)},
     ]
     names = {"ids": ["length"], "mask": ["length"]}
     assert tried(8, names=names, ids=(-1, -1), mask=(-1, -1)) == [
         {"ids": (128,), "mask": (128,)},
+        {"ids": (512,), "mask": (512,)},
         {"ids": (1,), "mask": (1,)},
     ]
 

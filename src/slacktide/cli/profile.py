@@ -65,6 +65,7 @@ def profile(
     """
     from slacktide.executors.cores import available_cores
     from slacktide.executors.process import ProcessExecutor
+    from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.models.core_layout import assign_lanes
     from slacktide.models.profile_cache import ProfileCache, ProfiledModel
@@ -99,15 +100,18 @@ def profile(
         lane = layout.scaled_lane(definition.name)
         return () if lane is None else lane.threads(definition.settings)
 
+    assumed: list[str] = []
+
     async def measure_all() -> list[tuple[str, ProfiledModel]]:
         executor = ProcessExecutor()
         try:
             found = []
             for definition in definitions:
+                source = source_of(definition, threads_of(definition))
                 with progress_bar(shown=not json) as move:
                     known = await profiles.measure(
                         definition,
-                        source_of(definition, threads_of(definition)),
+                        source,
                         executor,
                         [usable[:count] for count in counts],
                         budget_s=seconds,
@@ -115,6 +119,10 @@ def profile(
                         progress=move,
                     )
                 found.append((definition.version, known))
+                shapes, guess = known.record.shapes, known.guess
+                assumed.extend(assumptions_of(source, known.interface, shapes, guess))
+                if guess:
+                    raise MeasuringError(assumed[-1])
             return found
         finally:
             await executor.close()
@@ -144,6 +152,8 @@ def profile(
             for size in known.sessions
         )
         console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
+    for sentence in dict.fromkeys(assumed):
+        console().print(f"assumed: {sentence}", markup=False, highlight=False)
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

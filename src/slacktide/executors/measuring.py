@@ -34,6 +34,7 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring_sizes import FEWEST, measure_sizes, sizes_beside
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
+from slacktide.executors.onnx_runtime import Fault, fault_of
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
 from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
@@ -45,8 +46,12 @@ from slacktide.profiles import (
     session_sizes,
 )
 from slacktide.profiles.latency_fit import SizeTime
+from slacktide.profiles.shaped_times import GUESS_SPREAD
 
 WARM_UPS = 2
+GUESS_S = 0.05
+"""Seconds of a row on one core where nothing is known: a batch is given up after a hundred times
+that, and no request is judged by it."""
 _ARENA_LIMIT = 1 << 31
 """Bytes of address space; memory is used where inputs are written only."""
 
@@ -65,6 +70,8 @@ class Measurement:
     """Why batch sizes were skipped."""
     sessions: tuple[SessionSize, ...] = ()
     """Those that the replica had, and what they took."""
+    guess: str = ""
+    """Why no row runs that could be made up, so that the times are only a guess."""
 
 
 async def measure(
@@ -90,8 +97,8 @@ async def measure(
     without a report for `patience_s` is abandoned and its replica killed. `seed` settles the
     inputs. The executor is the caller's, and stays open.
 
-    Raises MeasuringError if the model cannot be opened, dies, or fails on a single row, and
-    ValueError for core sets that make no sense.
+    If no row runs that could be made up, the record is a `guess`. Raises MeasuringError if the
+    model cannot be opened, or dies, and ValueError for core sets that make no sense.
     """
     sets = sorted(cores, key=len)
     counts = [len(each) for each in sets]
@@ -118,12 +125,16 @@ async def measure(
             inputs = rows.payloads(shapes, arena, generator=np.random.default_rng(seed))
             sizes = batch_sizes(max(1, interface.max_batch))
             other_sizes = sizes_beside(shapes, rows, source, interface)
-            for index, core_set in enumerate(sets):
+            guess = opened.cold
+            for index, core_set in enumerate(() if guess else sets):
                 work.meter.enter(index, f"moving to {_cores(len(core_set))}")
                 if len(sets) > 1:
                     await replica.resize(core_set)
                 replica.inputs = inputs
                 warm = await work.warm_up(replica, sizes, len(sets))
+                if not warm:
+                    guess = work.note
+                    break
                 sizes = tuple(warm)
                 found = await work.sample(replica, warm, len(sets) - index)
                 at_most = math.inf if thorough else budget_s / 2 / len(sets)
@@ -136,6 +147,11 @@ async def measure(
     finally:
         arena.close()
     work.meter.finish()
+    if guess:
+        most = max(1, interface.max_batch)
+        table = LatencyTable.linear(0.0, GUESS_S, most, cores=counts, spread=GUESS_SPREAD)
+        record = ProfileRecord(table, shapes, device, threads=source.threads)
+        return Measurement(record, interface, clock() - begin, "", opened.sessions, guess)
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}
     wanted = (source.max_batch or DEFAULT_MAX_BATCH) if interface.batches else 1
     record = ProfileRecord(
@@ -164,7 +180,8 @@ class _Work:
     async def warm_up(
         self, replica: TimedReplica, sizes: Sequence[int], core_counts: int
     ) -> dict[int, float]:
-        """Seconds of the last warm-up run of each size that is worth measuring, ascending."""
+        """Seconds of the last warm-up run of each size that is worth measuring, ascending; none if
+        the first fails. Raises MeasuringError if that is for want of memory."""
         warm: dict[int, float] = {}
         for size in sizes:
             if warm and not self.thorough:
@@ -179,10 +196,10 @@ class _Work:
                     if warm[size] > self.budget_s / 20:
                         break
             except BatchError as error:
-                if size == sizes[0]:
-                    raise MeasuringError(f"a single row fails: {error}") from None
                 warm.pop(size, None)
-                self.note = f"a batch of {size} fails: {error}"
+                if not warm and fault_of(str(error)) is Fault.MEMORY:
+                    raise MeasuringError(f"a single row fails: {error}") from None
+                self.note = f"a batch of {size} fails: {error}" if warm else str(error)
                 break
         return warm
 

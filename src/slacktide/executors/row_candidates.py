@@ -2,20 +2,21 @@
 
 A free axis has a role: *rows* (the first of a model without a batch axis, or one that is named so)
 is 1; *height* and *width*, of an input of four axes with 1, 3 or 4 channels first or last, are an
-image's; any other is a *length*, 128. Axes that the model gives one name are one size. What is
-right is known only once a row has run, so these are proposals, the likeliest first. They end with 1
-everywhere: what a profile was taken at before there were conventions.
+image's; any other is a *length*, 128 or 512. Axes that the model gives one name are one size. What
+is right is known only once a row has run, so these are proposals, the likeliest first. They end
+with 1 everywhere: what a profile was taken at before there were conventions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.executors.ports import RowShapes
 from slacktide.executors.synthetic_inputs import row_axes, row_bytes
 
-LENGTH = 128
+LENGTHS = (128, 512)
 IMAGE_SIZES = ((224, 224), (320, 320), (640, 640), (48, 320), (32, 320))
 """Height and width: classifiers, detectors, and the lines of text of recognisers."""
 _LINE = 128
@@ -50,26 +51,25 @@ def candidate_rows(
     for name, axis in _open(axes):
         if axis not in images[name] and not _is_rows(interface, axis, names[name][axis]):
             groups.setdefault(_group(name, axis, names))
-    lengths: list[frozenset[Group]] = [frozenset()]
-    lengths += [frozenset({group}) for group in reversed(groups)]
-    lengths.append(frozenset(groups))
+    short: list[frozenset[Group]] = [frozenset()]
+    short += [frozenset({group}) for group in reversed(groups)]
+    sizes = _sizes(axes, images, stated_sizes)
     found: dict[tuple[tuple[int, ...], ...], None] = {}
-    for short in lengths:  # these groups are 1
-        for size in _sizes(axes, images, stated_sizes):
-            shapes = {name: list(shape) for name, shape in axes.items()}
-            for name, axis in _open(axes):
-                group = _group(name, axis, names)
-                if axis in images[name]:
-                    shapes[name][axis] = (*size, 3)[images[name].index(axis)]
-                else:
-                    shapes[name][axis] = LENGTH if group in groups and group not in short else 1
-            row = tuple(tuple(shape) for shape in shapes.values())
-            nbytes = (row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
-            if sum(nbytes) <= _MOST_BYTES:
-                found.setdefault(row)
-    ones = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
-    rows = [row for row in found if row != ones][: _MOST - 1]
-    return [dict(zip(axes, row, strict=True)) for row in (*rows, ones)]
+    for length, ones, size in product(LENGTHS, (*short, frozenset(groups)), sizes):
+        shapes = {name: list(shape) for name, shape in axes.items()}
+        for name, axis in _open(axes):
+            group = _group(name, axis, names)
+            if axis in images[name]:
+                shapes[name][axis] = (*size, 3)[images[name].index(axis)]
+            else:
+                shapes[name][axis] = length if group in groups and group not in ones else 1
+        row = tuple(tuple(shape) for shape in shapes.values())
+        nbytes = (row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
+        if sum(nbytes) <= _MOST_BYTES:
+            found.setdefault(row)
+    last = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
+    rows = [row for row in found if row != last][: _MOST - 1]
+    return [dict(zip(axes, row, strict=True)) for row in (*rows, last)]
 
 
 def _open(axes: RowShapes) -> Iterator[tuple[str, int]]:

@@ -113,6 +113,38 @@ class SyntheticRows:
             for spec in self._interface.inputs
         }
 
+    def assumptions(self, shapes: RowShapes, guess: str = "") -> list[str]:
+        """What rows of these `shapes` assume: a sentence for each input, with the key that states
+        it; a single one if no row runs, for the reason `guess`."""
+        known = self._values.keys() | self._samples.keys()
+        axes = self.open_axes()
+        free = {name: [i for i, size in enumerate(each) if size < 0] for name, each in axes.items()}
+        if guess:
+            keys = [f"inputs.{name}.shape" for name in free if free[name]]
+            keys += [f"inputs.{name}.value" for name in free if name not in known]
+            return [
+                f"no row that could be made up runs ({guess}): until it is known how long requests "
+                f"take, they are served one at a time; state {', '.join(keys[:6])} or samples"
+            ]
+        found = []
+        for spec in self._interface.inputs:
+            name, single = spec.name, spec.shape == () or axes[spec.name] == spec.shape == (1,)
+            if free[name]:
+                lead = len(spec.shape) - len(axes[name])
+                which = ", ".join(str(axis + lead) for axis in free[name])
+                runs = "which run" if max(shapes[name]) > 1 else "as no common size runs"
+                found.append(
+                    f"input {name!r} is {list(spec.shape)} (free axes: {which}): rows of "
+                    f"{list(shapes[name])} are assumed, {runs}; inputs.{name}.shape states what is "
+                    "typical"
+                )
+            elif single and name not in known and len(axes) > 1:
+                found.append(
+                    f"input {name!r} is a single number, and a random one is assumed; "
+                    f"inputs.{name}.value states a typical one"
+                )
+        return found
+
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
     ) -> list[Payload]:
@@ -196,6 +228,17 @@ class SyntheticRows:
         if padded is not None and padded.mask:
             return np.full(shape, pad_element(spec.datatype, 1), spec.datatype.dtype)
         return _random(spec.datatype, shape, generator)
+
+
+def assumptions_of(
+    source: ModelSource, interface: ModelInterface, shapes: RowShapes, guess: str = ""
+) -> list[str]:
+    """`SyntheticRows.assumptions`, for the log; none where what is stated cannot be, which is an
+    error elsewhere. Reads the samples."""
+    try:
+        return SyntheticRows(interface, source).assumptions(shapes, guess)
+    except ValueError:
+        return []
 
 
 def row_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.process import ProcessExecutor
-from slacktide.executors.synthetic_inputs import SyntheticRows
+from slacktide.executors.synthetic_inputs import SyntheticRows, assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
 from slacktide.models.model_manager import machine_reason
@@ -114,7 +114,8 @@ def _declared(definition: ModelDefinition) -> ModelInterface | None:
 async def try_loading(
     root: Path, cores: Sequence[int], *, skip: Collection[str] = ()
 ) -> list[Finding]:
-    """An error for each model, other than those of `skip`, that would not load on these `cores`.
+    """An error for each model, other than those of `skip`, that would not load on these `cores`;
+    a warning for what is assumed of those that would.
 
     Models share the cores in the order of their names, as a start of the server has it. Raises
     RepositoryError if the folder cannot be read.
@@ -132,13 +133,18 @@ async def try_loading(
                 lane = layout.scaled_lane(listed.name)
                 for definition in listed.definitions:
                     threads = () if lane is None else lane.threads(definition.settings)
-                    await measure(
+                    source = source_of(definition, threads)
+                    found = await measure(
                         executor,
-                        source_of(definition, threads),
+                        source,
                         cores=[each or (0,) for each in layout.core_sets(listed.name)],
                         device=definition.settings.device,
                         budget_s=_BUDGET_S,
                     )
+                    shapes = found.record.shapes
+                    for assumed in assumptions_of(source, found.interface, shapes, found.guess):
+                        message = f"{definition.where}: {assumed}"
+                        findings.append(Finding(listed.name, Severity.WARNING, message))
             except LaneError as error:
                 message = f"{listed.name}/{SETTINGS_FILE}: {error}"
                 findings.append(Finding(listed.name, Severity.ERROR, message))

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
+from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
 from slacktide.models.input_check import InputCheck
@@ -232,7 +233,11 @@ class ModelManager:
         executor = executor_for_measuring(self._executors, definition)
         core_sets = layout.core_sets(definition.name)
         known = await self._profiles.known(definition, source, executor, core_sets)
-        for warning in check_interface(definition, known.interface):
+        warnings = check_interface(definition, known.interface)
+        assumed = await asyncio.to_thread(
+            assumptions_of, source, known.interface, known.record.shapes, known.guess
+        )
+        for warning in (*warnings, *assumed):
             log.warning("%s: %s", definition.name, warning)
         self._generation += 1
         limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)

@@ -40,6 +40,8 @@ class ProfiledModel:
     interface: ModelInterface
     sessions: tuple[SessionSize, ...] = ()
     """What the replica had that it was measured on."""
+    guess: str = ""
+    """Why nothing could be measured, and the record is only a guess; empty if it is none."""
 
 
 class ProfileCache:
@@ -92,8 +94,10 @@ class ProfileCache:
             shapes=definition.warmup_shapes,
             threads=threads,
         )
-        if mismatch is None and stored.get("content", {}) != _content(definition):
-            mismatch = "was measured with other values or samples"
+        # Files of before there was a content hold for rows of which all is stated.
+        as_stated = "content" not in stored and _all_stated(definition, interface)
+        if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
+            mismatch = "was measured with other rows"
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
@@ -120,6 +124,9 @@ class ProfileCache:
             thorough=thorough,
             progress=progress,
         )
+        interface = _limited(measured.interface, definition)
+        if measured.guess:
+            return ProfiledModel(measured.record, interface, measured.sessions, measured.guess)
         key = await asyncio.to_thread(self._key, definition)
         document = {
             "record": measured.record.to_dict(),
@@ -130,7 +137,6 @@ class ProfileCache:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
-        interface = _limited(measured.interface, definition)
         return ProfiledModel(measured.record, interface, measured.sessions)
 
     @staticmethod
@@ -147,7 +153,15 @@ def _content(definition: ModelDefinition) -> dict[str, Any]:
     files."""
     files = {**definition.sample_rows, "": definition.samples}
     hashes = {name: hash_file(path) for name, path in files.items() if path is not None}
-    return {key: each for key, each in (("values", definition.values), ("samples", hashes)) if each}
+    return {"values": definition.values, "samples": hashes}
+
+
+def _all_stated(definition: ModelDefinition, interface: ModelInterface) -> bool:
+    """Whether rows are as the settings or the model say: no axis is free, no content is stated."""
+    free = (spec for spec in interface.inputs if -1 in spec.shape[1 if interface.batches else 0 :])
+    stated = definition.warmup_shapes.keys()
+    content = definition.values or definition.samples or definition.sample_rows
+    return not content and all(spec.name in stated for spec in free)
 
 
 def _limited(interface: ModelInterface, definition: ModelDefinition) -> ModelInterface:

@@ -18,7 +18,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import inf
 from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -273,12 +272,12 @@ class DeadlineQueue:
 
     def rows_due(self, deadline: float, penalty: float) -> int:
         """Rows of the requests due no later than `deadline` that cost at least `penalty`."""
-        after = (deadline, inf)
-        due = 0
-        for (_, cost), part in self.kinds.parts.items():  # Asked for each refusal: no generator.
-            if cost >= penalty:
-                due += part[0][2].rows * bisect_right(part, after)
-        return due
+        after = (deadline, float("inf"))
+        return sum(
+            part[0][2].rows * bisect_right(part, after)
+            for (_, cost), part in self.kinds.parts.items()
+            if cost >= penalty
+        )
 
     def penalties(self) -> list[float]:
         """The different penalties, ascending."""

@@ -49,7 +49,8 @@ def check_interface(definition: ModelDefinition, interface: ModelInterface) -> t
         raise InterfaceMismatchError(f"{definition.name}/{CONFIG_FILE}", *wrong_config)
     if wrong_settings:
         raise InterfaceMismatchError(f"{definition.name}/{SETTINGS_FILE}", *wrong_settings)
-    return (*_unlisted(definition, interface), *padding_warnings(definition))
+    unlisted, fixed = _unlisted(definition, interface), _fixed_batch(definition, interface)
+    return (*unlisted, *fixed, *padding_warnings(definition))
 
 
 def _tensors(
@@ -110,6 +111,22 @@ def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterato
     for spec in interface.outputs:
         if stated and spec.name not in named:
             yield f"{where}: output {spec.name!r} is not listed, and served all the same"
+
+
+def _fixed_batch(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
+    """A sentence if the model looks as if it was exported for one number of rows."""
+    specs = [spec for spec in (*interface.inputs, *interface.outputs) if spec.shape]
+    first = {spec.shape[0] for spec in specs}
+    if definition.settings.max_batch == 0 or len(first) != 1 or not interface.inputs:
+        return
+    (rows,) = first
+    if rows == 1 or (rows > 1 and all(len(spec.shape) > 1 for spec in specs)):
+        axes = ", ".join(f"{spec.name!r}: {{0: 'batch'}}" for spec in interface.inputs[:3])
+        yield (
+            f"{definition.where}: the first axis of all inputs and outputs is always {rows}, so "
+            "requests never share a batch; export the model with a free one (torch.onnx.export: "
+            f"dynamic_axes={{{axes}, …}}), or state 'max_batch: 0' if that is meant"
+        )
 
 
 def _agrees(stated: Sequence[int], row: Sequence[int]) -> bool:

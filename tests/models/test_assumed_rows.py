@@ -1,0 +1,188 @@
+"""What is assumed of a model's rows is said, with the key that states it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.executors.cores import available_cores
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.measuring import GUESS_S, Measurement, measure
+from slacktide.executors.ports import ModelSource
+from slacktide.models.check import Severity, check_repository, try_loading
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.replica_launcher import source_of
+from slacktide.models.repository.profile_store import ProfileStore
+from slacktide.models.repository.repository import Repository
+
+value = helper.make_tensor_value_info
+
+
+def write(
+    root: Path,
+    name: str,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: Sequence[Any] = (),
+    yaml: str = "",
+) -> Path:
+    """Add a model of these nodes to a repository; its file."""
+    folder = root / name / "1"
+    folder.mkdir(parents=True)
+    (root / name / "slacktide.yaml").write_text(yaml)
+    graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
+    opsets = [helper.make_opsetid("", 17)]
+    path = folder / "model.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), str(path))
+    return path
+
+
+def voice(root: Path, yaml: str = "") -> Path:
+    """Keeps a state and takes a rate, as voice detectors do; only 16000 fits its table."""
+    least, zero = (
+        numpy_helper.from_array(np.array(n), name) for n, name in ((15999, "a"), ([0], "z"))
+    )
+    floats, whole = TensorProto.FLOAT, TensorProto.INT64
+    return write(
+        root,
+        "voice",
+        [
+            helper.make_node("Sub", ["rate", "a"], ["index"]),
+            helper.make_node("Gather", ["table", "index"], ["gain"]),
+            helper.make_node("Mul", ["sound", "gain"], ["louder"]),
+            helper.make_node("ReduceMean", ["louder"], ["mean"], axes=[1], keepdims=1),
+            helper.make_node("Unsqueeze", ["mean", "z"], ["one"]),
+            helper.make_node("Concat", ["one", "one"], ["both"], axis=0),
+            helper.make_node("Concat", ["state", "both"], ["next"], axis=2),
+        ],
+        [
+            value("sound", floats, [None, None]),
+            value("state", floats, [2, None, 4]),
+            value("rate", whole, []),
+        ],
+        [value("next", floats, [2, None, 5])],
+        [least, zero, numpy_helper.from_array(np.array([1, 2], np.float32), "table")],
+        yaml,
+    )
+
+
+def image(root: Path, name: str = "image", batch: Any = "n", yaml: str = "") -> Path:
+    node = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    shapes = [batch, 3, 48, None], [batch, 3, 1, 1]
+    x, y = (value(n, TensorProto.FLOAT, each) for n, each in zip("xy", shapes, strict=True))
+    return write(root, name, [node], [x], [y], yaml=yaml)
+
+
+def findings(root: Path) -> list[str]:
+    cores = available_cores()[:1]
+    found = [*check_repository(root), *asyncio.run(try_loading(root, cores))]
+    assert all(each.severity is Severity.WARNING for each in found)
+    return [each.message for each in found]
+
+
+def measured(path: Path, **stated: Any) -> Measurement:
+    async def body() -> Measurement:
+        executor = InProcessExecutor()
+        try:
+            source = ModelSource("m", "1", path, path.parent, **stated)
+            cores = [tuple(available_cores()[:1])]
+            return await measure(executor, source, cores=cores, budget_s=0.01)
+        finally:
+            await executor.close()
+
+    return asyncio.run(body())
+
+
+def test_free_axes_are_named_with_their_key(tmp_path: Path) -> None:
+    image(tmp_path, yaml="max_batch: 2")
+    assert findings(tmp_path) == [
+        "image/1/model.onnx: input 'x' is [-1, 3, 48, -1] (free axes: 3): rows of [3, 48, 320] are "
+        "assumed, which run; inputs.x.shape states what is typical"
+    ]
+
+
+def test_nothing_is_said_where_all_is_stated(tmp_path: Path) -> None:
+    image(tmp_path, "shape", yaml="max_batch: 2\ninputs: {x: {shape: [3, 48, 8]}}")
+    image(tmp_path, "shapes", yaml="max_batch: 2\ninputs: {x: {shapes: [[3, 48, 8]]}}")
+    image(tmp_path, "samples", yaml="max_batch: 2\nsamples: x.npz")
+    np.savez(tmp_path / "samples" / "x.npz", x=np.ones((1, 3, 48, 5), np.float32))
+    assert findings(tmp_path) == []
+
+
+def test_a_fixed_batch_is_told_how_to_be_exported(tmp_path: Path) -> None:
+    image(tmp_path, "one", batch=1, yaml="inputs: {x: {shape: [1, 3, 48, 8]}}")
+    image(tmp_path, "meant", batch=1, yaml="max_batch: 0\ninputs: {x: {shape: [1, 3, 48, 8]}}")
+    assert findings(tmp_path) == [
+        "one/1/model.onnx: the first axis of all inputs and outputs is always 1, so requests never "
+        "share a batch; export the model with a free one (torch.onnx.export: dynamic_axes={'x': "
+        "{0: 'batch'}, …}), or state 'max_batch: 0' if that is meant"
+    ]
+
+
+def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -> None:
+    path = voice(tmp_path)
+    (message,) = findings(tmp_path)
+    assert message.startswith("voice/1/model.onnx: no row that could be made up runs (")
+    assert message.endswith(
+        "): until it is known how long requests take, they are served one at a time; state "
+        "inputs.sound.shape, inputs.state.shape, inputs.sound.value, inputs.state.value, "
+        "inputs.rate.value or samples"
+    )
+    found = measured(path)
+    assert "Gather" in found.guess
+    assert found.record.table.expected(1, 1) == GUESS_S
+    assert found.record.table.p99(1, 1) > 10 * GUESS_S
+    assert not found.interface.batches
+
+
+def test_with_its_value_the_model_runs(tmp_path: Path) -> None:
+    voice(tmp_path, "inputs: {rate: {value: 16000}}")
+    assert findings(tmp_path) == [
+        "voice/1/model.onnx: input 'sound' is [-1, -1] (free axes: 0, 1): rows of [1, 128] are "
+        "assumed, which run; inputs.sound.shape states what is typical",
+        "voice/1/model.onnx: input 'state' is [2, -1, 4] (free axes: 1): rows of [2, 1, 4] are "
+        "assumed, which run; inputs.state.shape states what is typical",
+    ]
+
+
+def test_a_single_number_is_named(tmp_path: Path) -> None:
+    x, y = (value(name, TensorProto.FLOAT, [4]) for name in "xy")
+    scale = value("scale", TensorProto.FLOAT, [])
+    node = helper.make_node("Mul", ["x", "scale"], ["y"])
+    write(tmp_path, "m", [node], [x, scale], [y], yaml="max_batch: 0")
+    assert findings(tmp_path) == [
+        "m/1/model.onnx: input 'scale' is a single number, and a random one is assumed; "
+        "inputs.scale.value states a typical one"
+    ]
+
+
+def test_a_guess_is_not_stored(tmp_path: Path) -> None:
+    voice(tmp_path)
+    (definition,) = Repository(tmp_path).read("voice")
+    cache = ProfileCache(ProfileStore(), budget_s=0.01)
+
+    async def known() -> str:
+        executor = InProcessExecutor()
+        try:
+            cores = [tuple(available_cores()[:1])]
+            found = await cache.known(definition, source_of(definition), executor, cores)
+            return found.guess
+        finally:
+            await executor.close()
+
+    assert "Gather" in asyncio.run(known())
+    assert cache.find(definition, [1]) is None
+    assert list(definition.folder.glob("profile*")) == []
+
+
+@pytest.mark.parametrize("stated", [{"values": {"rate": 5}}, {"warmup_shapes": {"sound": (1, 9)}}])
+def test_what_is_stated_and_does_not_run_is_a_guess_as_well(tmp_path: Path, stated: Any) -> None:
+    assert measured(voice(tmp_path), **stated).guess
