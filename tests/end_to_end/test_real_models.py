@@ -6,6 +6,9 @@ tests are marked `network`; `make test-network` runs them.
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +151,25 @@ def test_a_bare_folder_serves_or_says_which_key_is_missing(
                 for output, values in expected(PINNED[name], inputs).items():
                     found = answer.as_numpy(output)
                     np.testing.assert_allclose(found, values, rtol=1e-3, atol=1e-5)
+
+
+def checked(root: Path) -> dict[str, str]:
+    """What `models check` finds, by model."""
+    command = [sys.executable, "-m", "slacktide", "models", "check", str(root), "--json"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found: dict[str, str] = {}
+    for one in json.loads(said.stdout):
+        found[one["model"]] = found.get(one["model"], "") + one["message"]
+    return found
+
+
+def test_check_names_the_key_of_every_model_that_leaves_sizes_free(
+    bare: Path, tmp_path: Path
+) -> None:
+    found = checked(bare)
+    assert found.keys() == PINNED.keys() - {"magika"}
+    for name, said in found.items():
+        assert PINNED[name].key in said
+    assert "inputs.sr.value" in found["vad"]
+    stated = checked(lay_out(PINNED.values(), tmp_path, stated=True))
+    assert not any(PINNED[name].key in said for name, said in stated.items())
