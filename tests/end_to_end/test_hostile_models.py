@@ -43,7 +43,7 @@ def test_the_checker_can_be_kept_from_loading(zoo: Any) -> None:
     zoo.hostile()
     done = _slacktide("models", "check", "--files-only", zoo.root)
     found = {line.split(": ")[1] for line in done.stdout.splitlines()}
-    assert found == {"far", "deep", "endless", "sixty", "wide", "outside"}
+    assert found == {"far", "deep", "endless", "sixty", "wide", "outside", "vast", "empty"}
 
 
 def test_a_server_with_too_few_descriptors_says_so_and_ends(zoo: Any) -> None:

@@ -469,7 +469,7 @@ def test_a_broken_model_says_so_and_leaves_the_executor_usable(models: Any) -> N
 )
 def test_no_inputs_are_made_that_the_model_cannot_have(shape: tuple[int, ...], why: str) -> None:
     source = ModelSource("m", "1", Path(), Path(), warmup_shapes={"x": shape})
-    with pytest.raises(ValueError, match=rf"inputs\.x\.shape: .*{why}"):
+    with pytest.raises(ValueError, match=rf"'?x.*{why}"):
         SyntheticRows(IMAGES, source).shapes()
 
 

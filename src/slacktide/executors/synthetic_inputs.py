@@ -92,15 +92,13 @@ class SyntheticRows:
                 shape = shapes[name]
                 shapes[name] = (*shape[: one.axis - 1], length, *shape[one.axis :])
         sizes = {spec.name: row_bytes(spec, shapes[spec.name]) for spec in self._interface.inputs}
-        for name, nbytes in sizes.items():
-            if not nbytes or (
-                sum(sizes.values()) > MOST_ROW_BYTES and nbytes == max(sizes.values())
-            ):
-                found = f"takes {nbytes} bytes, above {MOST_ROW_BYTES} with all inputs"
-                found = found if nbytes else "is empty"
-                raise ValueError(
-                    f"inputs.{name}.shape: a row of shape {list(shapes[name])} {found}"
-                )
+        for name in sorted(sizes, key=lambda name: -sizes[name]):
+            row = f"input {name!r}: a row of shape {list(shapes[name])}"
+            if sum(sizes.values()) > MOST_ROW_BYTES:
+                found = f"takes {sizes[name]} bytes, above {MOST_ROW_BYTES} with all inputs"
+                raise ValueError(f"{row} {found}")
+            if not sizes[name]:
+                raise ValueError(f"{row} is empty")
         return shapes
 
     def arrays(
@@ -132,11 +130,10 @@ class SyntheticRows:
             if free[name]:
                 lead = len(spec.shape) - len(axes[name])
                 which = ", ".join(str(axis + lead) for axis in free[name])
-                runs = "which run" if max(shapes[name]) > 1 else "as no common size runs"
                 found.append(
                     f"input {name!r} is {list(spec.shape)} (free axes: {which}): rows of "
-                    f"{list(shapes[name])} are assumed, {runs}; inputs.{name}.shape states what is "
-                    "typical"
+                    f"{list(shapes[name])} are assumed, which run; inputs.{name}.shape states what "
+                    "is typical"
                 )
             elif single and name not in known and len(axes) > 1:
                 found.append(

@@ -93,8 +93,7 @@ def _version(definition: ModelDefinition) -> Iterator[Finding]:
             try:
                 SyntheticRows(interface, source_of(definition))
             except ValueError as error:
-                where = f"{definition.name}/{SETTINGS_FILE}"
-                yield Finding(definition.name, Severity.ERROR, f"{where}: {error}")
+                raise ModelFileError(definition.where, str(error)) from None
     except RepositoryError as error:
         yield Finding(definition.name, Severity.ERROR, str(error))
 

@@ -235,10 +235,9 @@ def test_rows_that_are_stated_are_held_against_the_model(root: Path, add_model: 
     np.savez(add_model("c", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", y=np.ones(2))
     np.savez(add_model("d", data=data, yaml="samples: rows.npz") / "1" / "rows.npz", x=OK)
     assert _messages(root) == [
-        "error a/slacktide.yaml: inputs.x.value: expected one of FP32, got 1e+39",
-        "error b/slacktide.yaml: samples: array 'x' of rows.npz: expected float32, got float64",
-        "error c/slacktide.yaml: samples: array 'y' of rows.npz: "
-        "the model has no such input, only x",
+        "error a/1/model.onnx: inputs.x.value: expected one of FP32, got 1e+39",
+        "error b/1/model.onnx: samples: array 'x' of rows.npz: expected float32, got float64",
+        "error c/1/model.onnx: samples: array 'y' of rows.npz: the model has no such input, only x",
     ]
 
 
