@@ -168,6 +168,34 @@ class Zoo:
             settings=settings,
         )
 
+    def filter(self, name: str = "filter", *, settings: str = "") -> Path:
+        """Two convolutions along a free axis: takes the longer, the longer its request is. A row of
+        a length that is 3 more than a multiple of 4 does not fit."""
+        generator = np.random.default_rng(0)
+        first, second = (
+            generator.normal(size=shape).astype(np.float32) for shape in ((32, 1, 9), (1, 32, 9))
+        )
+        return self.save(
+            name,
+            [
+                helper.make_node("Conv", ["x", "first"], ["a"], pads=[4, 4]),
+                helper.make_node("Conv", ["a", "second"], ["b"], pads=[4, 4]),
+                helper.make_node("Shape", ["x"], ["length"], start=2),
+                helper.make_node("Mod", ["length", "four"], ["rest"]),
+                helper.make_node("Gather", ["three", "rest"], ["zero"]),
+                helper.make_node("Add", ["b", "zero"], ["y"]),
+            ],
+            [value("x", TensorProto.FLOAT, ["n", 1, "length"])],
+            [value("y", TensorProto.FLOAT, ["n", 1, "length"])],
+            [
+                numpy_helper.from_array(first, "first"),
+                numpy_helper.from_array(second, "second"),
+                numpy_helper.from_array(np.array([4]), "four"),
+                numpy_helper.from_array(np.zeros(3, np.float32), "three"),
+            ],
+            settings=settings,
+        )
+
     def greedy(self, name: str = "greedy", *, settings: str = "") -> Path:
         """A tensor as long as its request says: asks for more memory than there is."""
         fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [0.0])
@@ -357,6 +385,11 @@ def slow_call(**parameters: Any) -> dict[str, Any]:
     return call_of({"x": ("FP32", [1, 2], [1, 2])}, **parameters)
 
 
+def filter_call(length: int, *, rows: int = 1, **parameters: Any) -> dict[str, Any]:
+    """A request of `rows` rows of this length for `filter`."""
+    return call_of({"x": ("FP32", [rows, 1, length], [1] * (rows * length))}, **parameters)
+
+
 def matmul_call(**parameters: Any) -> dict[str, Any]:
     """A request of one row for `matmul`."""
     return call_of({"x": ("FP32", [1, 4], [1, 0, 0, 0])}, **parameters)
@@ -379,6 +412,7 @@ class House:
     call_of = staticmethod(call_of)
     spin_call = staticmethod(spin_call)
     slow_call = staticmethod(slow_call)
+    filter_call = staticmethod(filter_call)
     matmul_call = staticmethod(matmul_call)
 
     def __init__(self, server: slacktide.Server, zoo: Zoo) -> None:

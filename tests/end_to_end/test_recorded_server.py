@@ -13,12 +13,17 @@ from typer.testing import CliRunner
 from slacktide.cli.main import app
 from slacktide.engine import EngineSettings
 from slacktide.recording import Call, PoolOpened, Recording, replay
+from slacktide.recording.decisions import Decision, Notes, Ran
+from slacktide.recording.explain import lines
 
 
 def trouble(house: Any) -> None:
-    """Load, overload, a killed worker, a client that leaves, a reload and a model unloaded."""
+    """Load, overload, new shapes, a killed worker, a client that leaves, a reload, an unload."""
     waiting = [house.later("slow", house.slow_call(timeout=200_000)) for _ in range(60)]
     waiting += [house.later("matmul", house.matmul_call()) for _ in range(60)]
+    # Lengths that were never measured; one of them does not fit.
+    lengths = (8003, 8000, 16000, 8000, 32000, 8003) * 3
+    waiting += [house.later("filter", house.filter_call(length)) for length in lengths]
     with house.hold():  # its client leaves
         held = [house.later("killed", house.spin_call(20_000)) for _ in range(3)]
         house.queued("killed", 3)
@@ -44,6 +49,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) 
     zoo.slow(settings="max_batch: 1\n")
     zoo.spin(settings="max_batch: 8\n")
     zoo.spin("killed", settings="max_batch: 8\n")
+    zoo.filter(settings="max_batch: 4\n")
     path: Path = folder / "server.rec"
     # What is taken to hang must be what the header says, so it is set before the engine is made.
     patient = EngineSettings(hang_floor=30.0)
@@ -69,6 +75,18 @@ def test_the_same_commands_come_again(recorded: Path) -> None:
         for event in line.record.events
     }
     assert {"Submitted", "BatchFinished", "ReplicaLost", "Cancelled", "PlanChanged"} <= seen
+
+
+def test_it_says_which_requests_ran_first_of_their_shape(recorded: Path) -> None:
+    told: list[Decision] = []
+    notes = Notes(told.append)
+    assert replay(Recording(recorded), notes, pools=notes.pools).difference is None
+    runs = [each for each in told if isinstance(each, Ran) and each.unmeasured]
+    assert runs
+    assert all(len(run.batch.members) == 1 for run in runs)
+    text = [line for run in runs for line in lines(run, begin=0.0)]
+    assert any("alone, to learn how long requests of its shape take" in line for line in text)
+    assert {run.batch.replica.pool.model for run in runs} == {"filter"}
 
 
 def test_pools_that_were_opened_later_are_recorded_too(recorded: Path) -> None:

@@ -173,6 +173,8 @@ class World:
         self.solo: SoloProfiling | None = None
         self.unmeasured: dict[str, Any] | None = None
         """What the rules for requests of unmeasured shapes state, by model; None: no rules."""
+        self.judged: set[Signature] = set()
+        """Shapes that can be judged though they have not run."""
         self.engine = Engine(self._parts, settings)
         self.answers: dict[int, Outcome] = {}
         self.freed: list[int] = []
@@ -190,7 +192,14 @@ class World:
         stated = (self.unmeasured or {}).get(pool.model)
         rules = None
         if stated is not None:
-            rules = UnmeasuredRules(lambda request: request.signature in measured, **stated)
+
+            def has_run(request: Request) -> bool:
+                return request.signature in measured
+
+            def judged(request: Request) -> bool:
+                return has_run(request) or request.signature in self.judged
+
+            rules = UnmeasuredRules(judged, has_run, **stated)
         return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo, rules)
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:

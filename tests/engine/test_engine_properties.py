@@ -62,6 +62,7 @@ class EngineMachine(RuleBasedStateMachine):
         if self.samples:
             self.world.solo = SoloProfiling(lambda request: request.id % 3 > 0, 0.5)
         self.world.unmeasured = self.unmeasured
+        self.world.judged = {((6,),)}
         self.next_id = 0
         self.running = {}
         self.starting = {}

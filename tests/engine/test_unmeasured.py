@@ -212,6 +212,37 @@ def test_a_shape_that_fails_is_refused_for_a_while_to_the_same_client(shaped):
     assert world.answers[6].reason is Reason.ON_TIME
 
 
+def test_a_shape_that_was_judged_by_others_is_refused_too_once_it_has_failed(shaped):
+    world = shaped()
+    world.judged = {NEW}
+    world.submit(1, signature=KNOWN)
+    world.submit(2, 3, signature=NEW, client="x")
+    world.submit(4, 5, signature=NEW, client="y")
+    world.submit(6, signature=KNOWN, client="x")
+    world.finish()
+    assert members(world)[-1] == [2, 3, 4, 5]
+    world.send(BatchFailed(world.batches[-1].id, "no"), after=0.01)
+    for _ in range(2):  # each by itself: one of them may have spoilt it for the others
+        world.send(BatchFailed(world.batches[-1].id, "no"), after=0.01)
+    world.submit(7, signature=NEW, client="x")
+    world.submit(8, signature=NEW, client="y")
+    assert world.answers[7].reason is Reason.BAD_INPUT
+    assert 8 not in world.answers
+    world.send(BatchFinished(world.batches[-1].id), after=0.01)
+    assert members(world)[2:] == [[2], [3], [4], [5]]
+    world.submit(9, signature=NEW, client="x")
+    assert 9 not in world.answers, "the shape can be run"
+
+
+def test_what_fails_of_a_shape_that_has_run_is_not_held_against_it(shaped):
+    world = shaped()
+    world.submit(1, signature=KNOWN)
+    world.send(BatchFailed(world.batches[-1].id, "no"), after=0.01)
+    world.submit(2, signature=KNOWN)
+    world.finish()
+    assert world.answers[2].reason is Reason.ON_TIME
+
+
 def test_only_so_many_failed_shapes_are_remembered(shaped):
     world = shaped()
     for id in range(MOST_FAILED + 1):

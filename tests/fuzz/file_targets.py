@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +41,13 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.synthetic_inputs import SyntheticRows
-from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.learnt import LearntTimes, learnt, times_of
+from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
 from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.profile_store import ProfileKey, ProfileStore
 from slacktide.models.repository.repository import ModelDefinition, Repository
+from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import merge, parse_settings, validate_settings
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
@@ -264,6 +268,42 @@ def run_profiles(data: bytes) -> None:
         assert ProfileRecord.from_dict(known.record.to_dict()) == known.record
 
 
+TAKEN = ProfiledModel(
+    ProfileRecord(LatencyTable.linear(0.004, 0.002, 8, cores=(1, 2), spread=1.3), {"x": (4,)}),
+    ModelInterface((TensorSpec("x", Datatype.FP32, (-1, -1)),), (), 8),
+    key=KEY,
+)
+
+
+def learnt_examples() -> list[bytes]:
+    found = []
+    for settings in ({}, {"work_hint": "bytes"}):
+        definition = replace(_model(b"model"), settings=ModelSettings.model_validate(settings))
+        times = times_of(TAKEN.record, TAKEN.interface, definition.settings)
+        for n in range(40):
+            shape = ((1 + n % 5,),)
+            request = Request(n, "m", 0.0, 1.0, signature=shape, work_hint=float(n % 3))
+            times.observe(0.001 * (1 + n % 5), (request,), 1, 1)
+        path = ProfileStore().save(definition, KEY, learnt(TAKEN.record, times), "learnt")
+        found.append(path.read_bytes())
+    return found
+
+
+def run_learnt(data: bytes) -> None:
+    for settings in ({}, {"work_hint": "bytes"}):
+        definition = replace(_model(b"model"), settings=ModelSettings.model_validate(settings))
+        path = next(ProfileStore()._places(definition, KEY.hardware, "learnt"))
+        path.write_bytes(data)
+        times = LearntTimes(ProfileStore()).times(definition, TAKEN)
+        request = Request(1, "m", 0.0, 1.0, signature=((3,),), work_hint=2.0)
+        for rows in (1, 8):
+            for members in ((), (request,)):
+                found = times.of(rows, 1, members)
+                assert 0.0 < found.expected <= found.p99 < math.inf
+        times.observe(0.002, (request,), 1, 1)
+        json.dumps(times.export(), allow_nan=False)
+
+
 def recording_examples() -> list[bytes]:
     path = folder() / "made.rec"
     recorder = Recorder(path, EngineSettings(), limit=1 << 26)
@@ -315,5 +355,6 @@ TARGETS = (
     Target("onnx", onnx_examples, run_onnx, messages(onnx.ModelProto), apart=True),
     Target("samples", samples_examples, run_samples, text(b"shape", b"'|O'", b"99999999999")),
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
+    Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
 )

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
     "http", "json", "grpc", "tensors", "parameters", "yaml", "pbtxt", "onnx", "samples", "profiles",
-    "recordings",
+    "learnt", "recordings",
 )  # fmt: skip
 
 

@@ -196,8 +196,8 @@ class Batches:
             if entry.state is State.RUNNING:
                 self._serve(entry, batch, Reason.ON_TIME)
         state.commands.append(FreeSlots(ids, state.cause))
-        if running.unmeasured:
-            self._unmeasured.release(placement.pool)
+        if placement.pool.unmeasured is not None:
+            self._unmeasured.finished(running)
 
     def failed(self, event: BatchFailed) -> None:
         running = self.leave(event.batch)
@@ -210,7 +210,7 @@ class Batches:
             else:
                 self._state.end_running(entry, batch, Reason.RUNTIME_ERROR, event.detail)
         self._forget_all_but_quarantined(batch)
-        if running.unmeasured:
+        if running.placement.pool.unmeasured is not None and not retry:
             self._unmeasured.failed(running, event.detail)
 
     def aborted(self, event: BatchAborted) -> None:

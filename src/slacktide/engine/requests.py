@@ -105,15 +105,10 @@ class Requests:
         else:
             if request.rows > pool.widest:
                 pool.widest = request.rows
-            queue = pool.unmeasured
-            if queue is None or queue.rules.measured(request):
+            if pool.unmeasured is None:
                 reason = pool.scheduler.add(request, now=now)
             else:
-                pool.scheduler.remove(request.id)
-                reason, detail = self._unmeasured.refusal(queue, request)
-                if reason is None:
-                    entry.state = State.UNMEASURED
-                    queue.add(request)
+                reason, detail = self._unmeasured.admit(entry, pool, request)
         if reason is not None:
             state.end(entry, reason, detail)
             state.forget(request.id)

@@ -14,9 +14,9 @@ At most one such request of a pool runs at a time, alone, and only if
 
 So requests of known shapes keep their deadlines however many new shapes come. A run that ends
 teaches the pool's times: what is measured from then on leaves for the scheduler, which judges it as
-any other. A run that fails ends its request only; further ones of its shape are refused for
-a while, at once, with what the model said: those of the same client after one failure, all after
-two clients have failed, so that no client can make a shape unusable for others.
+any other. A run that fails ends its request only. If its shape has never run, further requests of
+it are refused for a while, at once, with what the model said: those of the same client after one
+failure, all after two clients have failed, so that no client can make a shape unusable for others.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason, Request, Signature
 from slacktide.engine.idle_work import SAVED_S, TimeShare, can_wait
-from slacktide.engine.ledger import State
+from slacktide.engine.ledger import Entry, State
 
 if TYPE_CHECKING:
     from slacktide.engine.lane import Lane, Running
     from slacktide.engine.placement import Placement
     from slacktide.engine.pool import Pool
     from slacktide.engine.state import EngineState
+
+SHARE = 0.1
+"""Of the lanes' time, where a policy states no share of best-effort requests."""
 
 FAILED_S = 60.0
 """Seconds for which requests of a shape that has failed are refused."""
@@ -55,9 +58,11 @@ class UnmeasuredRules:
     measured: Callable[[Request], bool]
     """Whether the run time of this request can be judged. The same for all of one signature; may
     change with what is learnt."""
+    has_run: Callable[[Request], bool]
+    """Whether its shape has: one that has been judged from other sizes may yet fail."""
     refuse: bool = False
     """Whether those with a deadline are refused instead (`Reason.UNMEASURED`)."""
-    share: float = 0.1
+    share: float = SHARE
     """Of the time of the pool's lanes that they may take from others, 0 to 1."""
     most: int | None = None
     """Most that wait; None: no limit."""
@@ -122,19 +127,35 @@ class UnmeasuredWork:
     def __init__(self, state: EngineState) -> None:
         self._state = state
 
-    def refusal(self, queue: UnmeasuredQueue, request: Request) -> tuple[Reason | None, str]:
-        """Why a request that is not measured is refused, and the detail; None if it may wait."""
-        known = queue.failed.get(request.signature)
-        if known is not None and self._state.now >= known.until:
-            del queue.failed[request.signature]
-        elif known is not None and (request.client in known.clients or len(known.clients) > 1):
-            return Reason.BAD_INPUT, known.detail
-        rules = queue.rules
+    def admit(self, entry: Entry, pool: Pool, request: Request) -> tuple[Reason | None, str]:
+        """Queue a request, with the scheduler or here; or why not, and the detail."""
+        queue, scheduler = pool.unmeasured, pool.scheduler
+        assert queue is not None
+        rules, why = queue.rules, self._failure(queue, request) if queue.failed else None
+        measured = rules.measured(request)
+        if measured and why is None:
+            return scheduler.add(request, now=self._state.now), ""
+        scheduler.remove(request.id)  # its notice
+        if why is not None:
+            return Reason.BAD_INPUT, why
+        entry.state = State.UNMEASURED
         if rules.refuse and not request.best_effort:
             return Reason.UNMEASURED, ""
         if rules.most is not None and len(queue) >= rules.most:
             return Reason.QUEUE_FULL, ""
+        queue.add(request)
         return None, ""
+
+    def _failure(self, queue: UnmeasuredQueue, request: Request) -> str | None:
+        """Why the model cannot run it, as others of its shape have shown; None if they have not."""
+        known = queue.failed.get(request.signature)
+        if known is None:
+            return None
+        if self._state.now >= known.until:
+            del queue.failed[request.signature]
+            return None
+        told = request.client in known.clients or len(known.clients) > 1
+        return known.detail if told else None
 
     def offered_on(self, placement: Placement) -> Request | None:
         """The one that may compete for the lane of `placement` now, by its pool's share."""
@@ -180,24 +201,36 @@ class UnmeasuredWork:
         queue.time.pay(seconds)
         self._state.touch(pool)
 
+    def finished(self, running: Running) -> None:
+        """A batch of a pool with rules was run: its shape can be."""
+        pool = running.placement.pool
+        assert pool.unmeasured is not None
+        pool.unmeasured.failed.pop(running.batch.members[0].signature, None)
+        if running.unmeasured:
+            self.release(pool)
+
     def failed(self, running: Running, detail: str) -> None:
-        """The model could not run it: refuse what else has its shape, for a while."""
-        pool, (request,) = running.placement.pool, running.batch.members
-        queue = pool.unmeasured
+        """The model could not run a request of a pool with rules: where its shape has never run,
+        refuse what else has it, for a while."""
+        pool, request = running.placement.pool, running.batch.members[0]
+        queue, state = pool.unmeasured, self._state
         assert queue is not None
+        if queue.rules.has_run(request):
+            return
         known = queue.failed.pop(request.signature, None)
         clients = {request.client} if known is None else {*known.clients, request.client}
         shapes = ", ".join(str(list(shape)) for shape in request.signature)
         why = f"the model cannot run rows of shape {shapes}: {detail}"
-        until = self._state.now + FAILED_S
+        until = state.now + FAILED_S
         queue.failed[request.signature] = _Failure(until, why, clients)
         if len(queue.failed) > MOST_FAILED:
             queue.failed.popitem(last=False)
-        for other in queue.requests():
-            if other.signature == request.signature:
-                reason, why = self.refusal(queue, other)
-                if reason is Reason.BAD_INPUT:
-                    self._end(queue, other, reason, why)
+        for other in (*queue.requests(), *pool.scheduler.pending()):
+            if other.signature == request.signature and self._failure(queue, other) is not None:
+                entry = state.ledger.entries[other.id]
+                state.withdraw(entry)
+                state.end(entry, Reason.BAD_INPUT, why)
+                state.forget(other.id)
 
     def release(self, pool: Pool) -> None:
         """What is measured by now leaves for the scheduler."""
@@ -209,25 +242,22 @@ class UnmeasuredWork:
             if measured is None:
                 measured = judged[request.signature] = queue.rules.measured(request)
             if measured:
+                queue.remove(request)
+                entry = state.ledger.entries[request.id]
+                entry.state = State.QUEUED
                 reason = pool.scheduler.add(request, now=state.now)
-                if reason is None:
-                    queue.remove(request)
-                    state.ledger.entries[request.id].state = State.QUEUED
-                else:
-                    self._end(queue, request, reason)
+                if reason is not None:
+                    state.end(entry, reason)
+                    state.forget(request.id)
         state.touch(pool)
 
     def expire(self, queue: UnmeasuredQueue) -> None:
         """Drop those whose deadline has passed."""
-        while queue.due <= self._state.now:
-            self._end(queue, queue.timed[0][2], Reason.EXPIRED)
-
-    def _end(
-        self, queue: UnmeasuredQueue, request: Request, reason: Reason, detail: str = ""
-    ) -> None:
-        queue.remove(request)
-        self._state.end(self._state.ledger.entries[request.id], reason, detail)
-        self._state.forget(request.id)
+        state = self._state
+        while queue.due <= state.now:
+            _, id, _ = queue.timed.pop(0)
+            state.end(state.ledger.entries[id], Reason.EXPIRED)
+            state.forget(id)
 
     def _ready(self, pool: Pool) -> UnmeasuredQueue | None:
         """The queue of `pool`, if one of it may run; measured ones have left it."""

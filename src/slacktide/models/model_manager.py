@@ -31,7 +31,6 @@ from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
-from slacktide.profiles import ClassedTimes, fit_latency
 from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.models")
@@ -150,6 +149,7 @@ class ModelManager:
                         name, version.version, VersionState.UNAVAILABLE, UNLOADED
                     )
                 await self._retire(old)
+                await self._profiles.learnt.save(old)
 
         await self._to_its_end(work())
 
@@ -198,6 +198,7 @@ class ModelManager:
         layout = self._plan_builder.layout_with(name, definitions[0].settings)
         if name in layout.warnings:
             log.warning("%s: %s; it gets those", name, layout.warnings[name])
+        await self._profiles.learnt.save(self._catalog.serving(name).values())
         new: list[LoadedVersion] = []
         try:
             for definition in definitions:
@@ -239,6 +240,7 @@ class ModelManager:
         )
         for warning in (*warnings, *assumed):
             log.warning("%s: %s", definition.name, warning)
+        times = await asyncio.to_thread(self._profiles.learnt.times, definition, known)
         self._generation += 1
         limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
         try:
@@ -264,15 +266,10 @@ class ModelManager:
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
         )
-        record = known.record
-        times = ClassedTimes(
-            record.table,
-            latency=lambda cores: fit_latency(record.table, cores, record.sizes).latency,
-        )
         # Replicas warm up with the row that was found to run, and need not look for it again.
         batch = source.max_batch if known.interface.batches else 0
-        source = replace(source, warmup_shapes=record.shapes, max_batch=batch)
-        version.add_pool(source, times, cores=len(core_sets[0]) or 1)
+        source = replace(source, warmup_shapes=known.record.shapes, max_batch=batch)
+        version.add_pool(source, times, cores=len(core_sets[0]) or 1, known=known)
         return version
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:

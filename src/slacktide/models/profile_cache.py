@@ -17,6 +17,7 @@ from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
+from slacktide.models.learnt import LearntTimes
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import (
     ProfileKey,
@@ -42,6 +43,8 @@ class ProfiledModel:
     """What the replica had that it was measured on."""
     guess: str = ""
     """Why nothing could be measured, and the record is only a guess; empty if it is none."""
+    key: ProfileKey | None = None
+    """What it was measured for."""
 
 
 class ProfileCache:
@@ -50,6 +53,7 @@ class ProfileCache:
     def __init__(self, store: ProfileStore, *, budget_s: float = 2.0) -> None:
         """`budget_s`: what measuring a version may take when it is loaded without a profile."""
         self._store = store
+        self.learnt = LearntTimes(store)
         self._budget_s = budget_s
 
     async def known(
@@ -77,7 +81,8 @@ class ProfileCache:
     ) -> ProfiledModel | None:
         """A stored profile for these core counts and sessions; None if none fits. Blocks: reads
         files."""
-        stored = self._store.find(definition, self._key(definition))
+        key = self._key(definition)
+        stored = self._store.find(definition, key)
         if stored is None:
             return None
         try:
@@ -101,7 +106,7 @@ class ProfileCache:
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
-        return ProfiledModel(record, interface)
+        return ProfiledModel(record, interface, key=key)
 
     async def measure(
         self,
@@ -125,9 +130,9 @@ class ProfileCache:
             progress=progress,
         )
         interface = _limited(measured.interface, definition)
-        if measured.guess:
-            return ProfiledModel(measured.record, interface, measured.sessions, measured.guess)
         key = await asyncio.to_thread(self._key, definition)
+        if measured.guess:
+            return ProfiledModel(measured.record, interface, measured.sessions, measured.guess, key)
         document = {
             "record": measured.record.to_dict(),
             "interface": measured.interface.to_dict(),
@@ -137,7 +142,7 @@ class ProfileCache:
             await asyncio.to_thread(self._store.save, definition, key, document)
         except RepositoryError as error:
             log.warning("profile of %s could not be stored: %s", definition.where, error)
-        return ProfiledModel(measured.record, interface, measured.sessions)
+        return ProfiledModel(measured.record, interface, measured.sessions, key=key)
 
     @staticmethod
     def _key(definition: ModelDefinition) -> ProfileKey:

@@ -18,9 +18,10 @@ from slacktide.executors.arena import Arena
 from slacktide.executors.ports import ModelSource, SessionSize
 from slacktide.models.input_blocklist import InputBlocklist
 from slacktide.models.input_check import InputCheck
+from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters
+from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.repository import ModelDefinition
-from slacktide.profiles import ClassedTimes
 
 log = logging.getLogger("slacktide.models")
 
@@ -47,12 +48,16 @@ class LoadedPool:
     id: PoolId
     version: LoadedVersion = field(repr=False)
     source: ModelSource
-    times: ClassedTimes
+    times: PoolTimes
     cores: int = 1
     """Of a lane it serves on, at least; 1 on an accelerator."""
     sessions: Sequence[SessionSize] = ()
     """Of the replica that came up last."""
     replicas_up: set[int] = field(default_factory=set)
+    known: ProfiledModel | None = None
+    """What its times rest on."""
+    saved: int | None = None
+    """The revision of its times that was stored last."""
     drifting: bool = False  # the log's last word on batch times
 
     @property
@@ -93,11 +98,17 @@ class LoadedVersion:
     _idle: asyncio.TimerHandle | None = None
 
     def add_pool(
-        self, source: ModelSource, times: ClassedTimes, *, cores: int = 1, variant: str = ""
+        self,
+        source: ModelSource,
+        times: PoolTimes,
+        *,
+        cores: int = 1,
+        variant: str = "",
+        known: ProfiledModel | None = None,
     ) -> LoadedPool:
         """Have one pool more serve the version. The engine learns of it with the next plan."""
         id = PoolId(self.name, self.version, variant, self.generation)
-        self.pools.append(LoadedPool(id, self, source, times, cores))
+        self.pools.append(LoadedPool(id, self, source, times, cores, known=known))
         return self.pools[-1]
 
     @property

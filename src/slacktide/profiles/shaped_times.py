@@ -131,6 +131,10 @@ class ShapedTimes:
             self._law is not None and self._law.reaches(self._size(request.signature))
         )
 
+    def has_run(self, request: Request) -> bool:
+        """Whether requests of its shape have run, as far as is remembered."""
+        return request.signature in self._shapes
+
     def observe(self, seconds: float, members: Sequence[Request], rows: int, cores: int) -> None:
         """Learn from one finished batch; times that are not positive and finite are ignored."""
         if not (members and 0.0 < seconds < math.inf):

@@ -10,7 +10,9 @@ from slacktide.domain.options import OptionError
 from slacktide.domain.registry import Registry
 from slacktide.engine.idle_work import SoloCounts, SoloProfiling
 from slacktide.engine.ports import BatchTimes, PoolParts, PoolView, Scheduler
-from slacktide.profiles import ClassedTimes
+from slacktide.engine.unmeasured import SHARE, UnmeasuredRules
+from slacktide.profiles import ClassedTimes, ShapedTimes
+from slacktide.scheduling.arrival_policy import ArrivalPolicy
 from slacktide.scheduling.clockwork import Clockwork
 from slacktide.scheduling.edf import Edf
 from slacktide.scheduling.fifo import Fifo
@@ -106,4 +108,19 @@ class PoolRecipe:
         solo = None
         if self.profiling > 0.0 and isinstance(times, ClassedTimes):
             solo = SoloProfiling(times.wants, self.profiling, counts or SoloCounts())
-        return PoolParts(scheduler, times, self.share, solo)
+        unmeasured = None
+        if isinstance(times, ShapedTimes) and not isinstance(scheduler, ArrivalPolicy):
+            unmeasured = self._unmeasured(times)
+        return PoolParts(scheduler, times, self.share, solo, unmeasured)
+
+    def _unmeasured(self, times: ShapedTimes) -> UnmeasuredRules:
+        """What becomes of requests whose shape `times` cannot judge. A policy that serves in order
+        of arrival judges none."""
+        options = POLICIES.read(self.scheduler, self.options)
+        return UnmeasuredRules(
+            times.measured,
+            times.has_run,
+            refuse=getattr(options, "guarantee", None) == "p99",
+            share=getattr(options, "best_effort_share", SHARE),
+            most=getattr(options, "max_queue", None),
+        )

@@ -64,7 +64,7 @@ class App:
         self.repository = open_repository(repository, _state_folder(settings))
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: tuple[asyncio.Task[None], ...] = ()
         self._tracer: RequestTracer | None = None
         if settings.trace_endpoint is not None:
             self._tracer = open_tracer(
@@ -98,7 +98,7 @@ class App:
         self.recorder: Recorder | None = None
         if settings.record is not None:
             self.recorder = Recorder(settings.record, engine_settings, limit=settings.record_limit)
-        profiles = ProfileCache(
+        profiles = self._profiles = ProfileCache(
             ProfileStore(settings.state_dir), budget_s=settings.profile_budget_s
         )
         pools = ModelPoolFactory(
@@ -192,7 +192,10 @@ class App:
         except Exception:
             await self.close()
             raise
-        self._watching = asyncio.create_task(self.credentials.watch())
+        self._watching = (
+            asyncio.create_task(self.credentials.watch()),
+            asyncio.create_task(self._profiles.learnt.keep(self.catalog.all)),
+        )
         self._report_models()
         log.info("ready: %s", self.front_ends.addresses())
 
@@ -233,9 +236,10 @@ class App:
     async def close(self) -> None:
         """Stop everything now. What is still in flight is refused. Safe after a failed start."""
         self.data.draining = True
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         await self.front_ends.close()
+        await self._profiles.learnt.save(self.catalog.all())
         self.driver.close()
         self.data.overload.report()
         if self.recorder is not None:

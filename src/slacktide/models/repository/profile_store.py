@@ -5,7 +5,8 @@
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
 
-The store knows nothing of what a profile says. It wraps a JSON object with what it was measured
+What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json. The store
+knows nothing of what either says. It wraps a JSON object with what it was measured
 for, and gives it back only to the same model on the same hardware; anything else is missing, with
 a reason for the log.
 """
@@ -19,7 +20,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from slacktide.models.repository.errors import RepositoryError, UnwritableError
 from slacktide.models.repository.paths import (
@@ -96,6 +97,11 @@ SCHEMA = 1
 MAX_PROFILE_BYTES = 16 * 1024 * 1024
 
 
+Kind: TypeAlias = Literal["profile", "learnt"]
+"""A profile, or what predictions have learnt since it was taken."""
+_CALLED: Mapping[Kind, str] = {"profile": "profile", "learnt": "record of what was learnt"}
+
+
 @dataclass(frozen=True, slots=True)
 class ProfileKey:
     """What a profile was measured for."""
@@ -113,19 +119,21 @@ class ProfileStore:
         """`state_dir`: where profiles go whose model's folder cannot be written."""
         self._state_dir = state_dir
 
-    def find(self, definition: ModelDefinition, key: ProfileKey) -> dict[str, Any] | None:
-        """The newest profile that fits `key`. Never raises: a bad file is a missing one.
+    def find(
+        self, definition: ModelDefinition, key: ProfileKey, kind: Kind = "profile"
+    ) -> dict[str, Any] | None:
+        """The newest one that fits `key`. Never raises: a bad file is a missing one.
 
         If none fits, the log says of each file that was found what is wrong with it.
         """
         fitting: list[tuple[int, dict[str, Any]]] = []
         reasons: list[str] = []
-        for path in self._places(definition, key.hardware):
+        for path in self._places(definition, key.hardware, kind):
             try:
                 modified = path.stat().st_mtime_ns
             except OSError:
                 continue
-            document = _read(path, key)
+            document = _read(path, key, kind)
             if isinstance(document, str):
                 reasons.append(f"{definition.name}/{definition.version}/{path.name}: {document}")
             else:
@@ -133,15 +141,19 @@ class ProfileStore:
         if fitting:
             return max(fitting, key=lambda pair: pair[0])[1]
         for reason in reasons:
-            log.warning("profile ignored: %s", reason)
+            log.warning("%s ignored: %s", _CALLED[kind], reason)
         return None
 
     def save(
-        self, definition: ModelDefinition, key: ProfileKey, profile: Mapping[str, Any]
+        self,
+        definition: ModelDefinition,
+        key: ProfileKey,
+        content: Mapping[str, Any],
+        kind: Kind = "profile",
     ) -> Path:
-        """Write a profile, whole or not at all; returns where.
+        """Write a profile, or what was learnt, whole or not at all; returns where.
 
-        Raises UnwritableError, or ValueError if `profile` is not JSON (NaN is not).
+        Raises UnwritableError, or ValueError if `content` is not JSON (NaN is not) or too large.
         """
         wrapped = {
             "schema": SCHEMA,
@@ -149,13 +161,13 @@ class ProfileStore:
             "version": definition.version,
             "model_sha256": key.model_hash,
             "hardware": key.hardware,
-            "profile": dict(profile),
+            kind: dict(content),
         }
         data = json.dumps(wrapped, indent=1, allow_nan=False).encode()
         if len(data) > MAX_PROFILE_BYTES:
-            raise ValueError(f"a profile of {len(data)} bytes; expected {MAX_PROFILE_BYTES}")
+            raise ValueError(f"{len(data)} bytes; expected {MAX_PROFILE_BYTES} at most")
         reason = ""
-        for path in self._places(definition, key.hardware):
+        for path in self._places(definition, key.hardware, kind):
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
@@ -166,19 +178,22 @@ class ProfileStore:
         advice = "" if self._state_dir is not None else "; name a state folder (--state-dir)"
         raise UnwritableError(
             f"{definition.name}/{definition.version}",
-            f"a profile cannot be saved: {reason}{advice}",
+            f"a {_CALLED[kind]} cannot be saved: {reason}{advice}",
         )
 
-    def _places(self, definition: ModelDefinition, hardware: str) -> Iterator[Path]:
-        """Where a profile may lie, the best place first."""
-        name = f"{PROFILE_PREFIX}{hashlib.sha256(hardware.encode()).hexdigest()[:16]}.json"
+    def _places(
+        self, definition: ModelDefinition, hardware: str, kind: Kind = "profile"
+    ) -> Iterator[Path]:
+        """Where one may lie, the best place first."""
+        digest = hashlib.sha256(hardware.encode()).hexdigest()[:16]
+        name = f"{PROFILE_PREFIX}{digest}{'' if kind == 'profile' else f'.{kind}'}.json"
         yield definition.folder / name
         if self._state_dir is not None:
             yield self._state_dir / "profiles" / definition.name / definition.version / name
 
 
-def _read(path: Path, key: ProfileKey) -> dict[str, Any] | str:
-    """The profile in a file, or why it does not count."""
+def _read(path: Path, key: ProfileKey, kind: Kind) -> dict[str, Any] | str:
+    """What a file holds, or why it does not count."""
     try:
         wrapped = json.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
     except RepositoryError as error:
@@ -191,5 +206,5 @@ def _read(path: Path, key: ProfileKey) -> dict[str, Any] | str:
         return "was measured on another model"
     if wrapped.get("hardware") != key.hardware:
         return "was measured on other hardware"
-    profile = wrapped.get("profile")
-    return profile if isinstance(profile, dict) else "holds no profile"
+    content = wrapped.get(kind)
+    return content if isinstance(content, dict) else f"holds no {_CALLED[kind]}"

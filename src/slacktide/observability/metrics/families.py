@@ -19,9 +19,9 @@ from slacktide.engine import Snapshot
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
 from slacktide.executors.ports import SessionSize
+from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.versions import Catalog, VersionState
-from slacktide.profiles import ClassedTimes
 
 
 class Sample(NamedTuple):
@@ -212,7 +212,7 @@ class VersionView:
     model: str
     version: str
     counters: ModelCounters
-    times: ClassedTimes
+    times: PoolTimes
     cores: int = 1
     ready: bool = False
     sessions: Sequence[SessionSize] = ()

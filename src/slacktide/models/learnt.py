@@ -1,0 +1,148 @@
+"""What a version's predictions have learnt, kept across restarts.
+
+    REPOSITORY/tiny_mlp/1/profile.<hardware>.learnt.json
+
+Beside the profile, of which it is a correction: a model file, hardware or profile that has changed
+makes it void. It is written when the version is unloaded, when the server stops, and every minute
+in which predictions have moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from slacktide.domain.tensors import ModelInterface
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.profile_store import ProfileStore
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.settings import ModelSettings
+from slacktide.profiles import (
+    ClassedTimes,
+    ProfileError,
+    ProfileRecord,
+    ShapedTimes,
+    fit_latency,
+)
+
+if TYPE_CHECKING:
+    from slacktide.models.profile_cache import ProfiledModel
+    from slacktide.models.versions import LoadedVersion
+
+log = logging.getLogger("slacktide.profiles")
+
+PoolTimes: TypeAlias = ClassedTimes | ShapedTimes
+
+SAVE_S = 60.0
+"""Seconds between two looks at what has moved."""
+
+
+def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
+    """Whether requests differ in shape, and their work with it: an input has a free axis that is
+    neither the batch axis nor padded, and no work hint is declared."""
+    if settings.work_hint is not None:
+        return False
+    padding = None if settings.pads is None else settings.pads.fitting(interface)
+    padded = {} if padding is None else {name: one.axis for name, one in padding.inputs.items()}
+    first = 1 if interface.batches else 0
+    return any(
+        size < 0 and axis != padded.get(spec.name)
+        for spec in interface.inputs
+        for axis, size in enumerate(spec.shape)
+        if axis >= first
+    )
+
+
+def times_of(
+    record: ProfileRecord, interface: ModelInterface, settings: ModelSettings
+) -> PoolTimes:
+    """The predictions that follow from a profile, with nothing learnt."""
+    if is_shaped(interface, settings):
+        reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
+        return ShapedTimes(record.table, reference, record.sizes)
+    return ClassedTimes(
+        record.table, latency=lambda cores: fit_latency(record.table, cores, record.sizes).latency
+    )
+
+
+class LearntTimes:
+    """Finds and saves what was learnt."""
+
+    def __init__(self, store: ProfileStore) -> None:
+        self._store = store
+
+    def times(self, definition: ModelDefinition, known: ProfiledModel) -> PoolTimes:
+        """Predictions by the profile, and by what was learnt with it before. Blocks: reads files.
+        Never raises for them."""
+
+        def fresh() -> PoolTimes:
+            return times_of(known.record, known.interface, definition.settings)
+
+        if known.key is None or not _is_kept(definition):
+            return fresh()
+        found = self._store.find(definition, known.key, "learnt")
+        if found is None:
+            return fresh()
+        if found.get("record") != _digest(known.record):
+            log.info("%s: what was learnt with an earlier profile does not count", definition.where)
+            return fresh()
+        return _restored(fresh, found, definition.where)
+
+    async def save(self, versions: Iterable[LoadedVersion]) -> None:
+        """Write what has moved since it was written last. Never raises for a file."""
+        for version in versions:
+            pool, definition = version.pool, version.definition
+            known, revision = pool.known, pool.times.revision
+            if known is None or known.key is None or not _is_kept(definition):
+                continue
+            if not pool.times.batches or pool.saved == revision:
+                continue
+            pool.saved = revision
+            content = learnt(known.record, pool.times)
+            try:
+                await asyncio.to_thread(self._store.save, definition, known.key, content, "learnt")
+            except (RepositoryError, ValueError) as error:
+                log.warning("what %s has learnt could not be stored: %s", definition.where, error)
+
+    async def keep(self, versions: Callable[[], Iterable[LoadedVersion]]) -> None:
+        """Save every minute, until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_S)
+            await self.save(versions())
+
+
+def _is_kept(definition: ModelDefinition) -> bool:
+    """Whether what it learns is of the model: a profiled replica only acts its part."""
+    return definition.settings.executor != "profiled"
+
+
+def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
+    """What `times` have learnt since `record` was taken, JSON-ready: see docs/profiles.md."""
+    point = times.point if isinstance(times, ClassedTimes) else None
+    return {
+        "record": _digest(record),
+        "correction": None if point is None or not point.batches else point.export(),
+        "learnt": times.export(),
+    }
+
+
+def _restored(fresh: Callable[[], PoolTimes], found: dict[str, Any], where: str) -> PoolTimes:
+    """Predictions with what was learnt; without, if that cannot be read."""
+    times = fresh()
+    try:
+        if isinstance(times, ClassedTimes) and found.get("correction") is not None:
+            times.point.load(found["correction"])
+        times.load(found.get("learnt"))
+    except (ProfileError, TypeError, ValueError, KeyError, OverflowError) as error:
+        log.warning("what %s has learnt is ignored: %s", where, error)
+        return fresh()
+    return times
+
+
+def _digest(record: ProfileRecord) -> str:
+    plain = json.dumps(record.to_dict(), sort_keys=True)
+    return hashlib.sha256(plain.encode()).hexdigest()
