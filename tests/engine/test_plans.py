@@ -348,3 +348,18 @@ def test_a_lost_batch_without_a_route_is_over(world, one_model_plan):
     world.deploy(one_model_plan("1", model="other"))
     world.send(ReplicaLost(world.started[0].id, "killed"))
     assert world.reasons() == {1: Reason.UNAVAILABLE}
+
+
+def test_a_lane_that_left_the_plan_goes_with_a_version_that_is_given_up(make_world, one_model_plan):
+    """It serves on the old lane until it is up on the new one, where it turns out to be broken."""
+    world = make_world()
+    plan = one_model_plan("1")
+    world.deploy(plan)
+    elsewhere = Plan(
+        (LaneSpec("elsewhere", (1,)),),
+        (Deployment(PoolId("m", "1"), "elsewhere", 4),),
+        plan.routes,
+    )
+    world.send(PlanChanged(elsewhere))
+    world.send(ReplicaLost(world.started[-1].id, "no such file", permanent=True))
+    assert "lane0" not in world.engine.state.lanes

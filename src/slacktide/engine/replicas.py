@@ -167,6 +167,8 @@ class ReplicaLifecycle:
         for placement in tuple(pool.placements):
             if for_good or placement.phase.leaves:
                 self.detach(placement)
+                if placement.lane.removed:  # this may have been the last on it
+                    self._state.mark(placement.lane)
             elif placement.busy:  # parked once that batch is done, or it has died
                 if placement.phase is Phase.UP:
                     placement.go(Step.RESTART)
