@@ -1,5 +1,9 @@
 """How well the model of cores and batch fits our own residual classifier, and what fitting costs.
 
+How well the law over sizes holds for the same network with free height and width: known at three
+sizes, asked for others, for batches of 1 to 8. ONNX Runtime alone on one thread, whose CPU time
+counts, sizes in turn: what is judged is the law, not the machine.
+
 `slacktide profile` as a user runs it, on one core, two, … all, batches of 1 to 16; the fit is that
 of the stored p99s and of the medians. The fit to measurements from elsewhere is a figure of
 `slacktide reproduce sponge --data`.
@@ -13,18 +17,27 @@ import sys
 import time
 from collections.abc import Sequence
 from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bench.machine import ROOT
 from bench.measurement import Figure, Options, Result, Table, at_most
 from bench.models import model_file, variant_repository
-from slacktide.profiles import CorrectedTimes, LatencyTable
+from slacktide.profiles import CorrectedTimes, LatencyTable, SizeLaw
 from slacktide.profiles.amdahl import AmdahlModel, fit_grid
+from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.show import duration
+from slacktide.profiles.size_law import SizeWork
 
 MODEL = "residual"
 MOST_ROWS = 16
 CORES = (1, 2, 4, 8, 16, 32)
 SIZES = (1, 2, 4, 8, 16)
+SIDES = (48, 64, 80, 96, 128, 160, 192, 224, 256)
+KNOWN_SIDES = (48, 96, 192)
+PROFILED = 96
+ROWS = (1, 2, 4, 8)
 
 
 def run(options: Options) -> Result:
@@ -56,6 +69,27 @@ def run(options: Options) -> Result:
             )
         )
         result.details["fits"] = fits
+    if options.wants("sizes"):
+        points = _law_over_sizes(3 if options.quick else 15)
+        errors = tuple(100 * abs(one.predicted / one.measured - 1.0) for one in points)
+        goal = at_most(8.0)
+        result.figures += (
+            Figure("sizes not measured, median error", median(errors), "%", goal, "", errors),
+            Figure("sizes not measured, worst error", max(errors), "%"),
+        )
+        columns = [str(side) for side in SIDES if side not in KNOWN_SIDES]
+        errors_of = {(one.rows, one.side): one.predicted / one.measured - 1.0 for one in points}
+        result.tables.append(
+            Table(
+                f"error of the law, by batch and side; known at {KNOWN_SIDES}",
+                ("batch", *columns),
+                tuple(
+                    (str(rows), *(f"{errors_of[rows, int(side)]:+.1%}" for side in columns))
+                    for rows in ROWS
+                ),
+            )
+        )
+        result.details["sizes"] = [one._asdict() for one in points]
     if options.wants("cost"):
         fitting, planning = _costs(5 if options.quick else 50)
         result.figures += (
@@ -79,6 +113,68 @@ def _profile(effort: Sequence[str]) -> dict[str, dict[str, float | list[dict[str
     )
     (version,) = json.loads(done.stdout).values()
     return version["fit"]
+
+
+class SizedPoint(NamedTuple):
+    """A batch of a size that the law did not know; seconds."""
+
+    rows: int
+    side: int
+    measured: float
+    predicted: float
+
+
+def _law_over_sizes(rounds: int) -> list[SizedPoint]:
+    """What the law says of the sides that are not among those known."""
+    session = free_size_session()
+    rng = np.random.default_rng(0)
+    seconds: dict[tuple[int, int], list[float]] = {}
+    batches = {
+        (rows, side): rng.integers(0, 256, (rows, 3, side, side), dtype=np.uint8)
+        for side in SIDES
+        for rows in ROWS
+    }
+    for number in range(rounds + 1):
+        for key, frames in batches.items():
+            begin = time.thread_time()
+            session.run(None, {"frames": frames})
+            if number:  # the first of each counts for nothing
+                seconds.setdefault(key, []).append(time.thread_time() - begin)
+    took = {key: median(those) for key, those in seconds.items()}
+    profiled = [[took[rows, PROFILED]] for rows in ROWS]
+    scale = WorkScale(LatencyTable.from_grid(ROWS, (1,), profiled, profiled))
+    law = SizeLaw.fit(
+        [
+            SizeWork((side / PROFILED) ** 2, scale.work_of(took[1, side], 1, 1))
+            for side in KNOWN_SIDES
+        ]
+    )
+    assert law is not None
+    return [
+        SizedPoint(
+            rows,
+            side,
+            took[rows, side],
+            scale.table_of(law.work((side / PROFILED) ** 2)).expected(rows, 1),
+        )
+        for rows, side in took
+        if side not in KNOWN_SIDES
+    ]
+
+
+def free_size_session() -> Any:
+    """The residual classifier with free height and width, on one thread."""
+    import onnx
+    import onnxruntime
+
+    model = onnx.load(model_file(MODEL))
+    shape = model.graph.input[0].type.tensor_type.shape.dim
+    shape[2].dim_param, shape[3].dim_param = "height", "width"
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def _costs(rounds: int) -> tuple[float, float]:

@@ -56,6 +56,19 @@ def test_times_at_other_lengths_are_fitted_too() -> None:
     assert fit.error == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_square_in_the_length_is_not_taken_for_a_smaller_fixed_part() -> None:
+    """As attention has it: a row of four times the length takes ten times as long."""
+    grid = [[0.010 + rows * (0.004 + 0.002)] for rows in (1, 2, 4, 8)]
+    table = LatencyTable.from_grid((1, 2, 4, 8), (1,), grid, grid)
+    others = [
+        SizeTime(rows, 1, n, 0.010 + rows * (0.004 * n + 0.002 * n * n))
+        for rows in (1, 8)
+        for n in (0.5, 2.0, 4.0)
+    ]
+    latency = fit_latency(table, 1, others).latency
+    assert (latency.c0, latency.c1) == pytest.approx((0.010, 0.006))
+
+
 def test_core_counts_that_were_not_measured_lie_between_their_neighbours() -> None:
     sizes = (1, 2, 4)
     grid = [[0.010 + 0.004 / c + size * (0.001 + 0.008 / c) for c in (2, 8)] for size in sizes]

@@ -1,11 +1,12 @@
 """`fit_latency`: c0 and c1 of l_B = c0 + c1 · k · max(l), from a measured profile.
 
 The table of a profile is taken with inputs of one length, so it shows c0 and c1 · length; that
-length is taken as the unit. Where the model has padded axes, times at other lengths stand beside
-it, and the fit is to all of them. A length of 1 is then the work of one row as profiled, whatever
-the cores, and a request's own length is learnt from its time alone. Least squares of the relative
-errors, so that a batch of one counts as much as a batch of 64 (Orloj §4.2 gives the form, not the
-fit).
+length is taken as the unit. A length of 1 is then the work of one row as profiled, whatever the
+cores, and a request's own length is learnt from its time alone. Where the model has padded axes,
+times at other lengths n stand beside the table, and the fit is to all of them: a row's work is
+(b · n + d · n²) / (b + d), the law of size_law.py but for what does not depend on the size, which
+c0 covers; its square is what attention costs. Least squares of the relative errors, so that a batch
+of one counts as much as a batch of 64 (Orloj §4.2 gives the form, not the fit).
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from slacktide.domain import Signature
+from slacktide.profiles.amdahl import non_negative
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.run_classes import BatchLatency
+from slacktide.profiles.size_law import ENOUGH_SIZES
 from slacktide.profiles.surface import between, core_share
 
 LEAST_PART = 1e-3
@@ -93,10 +98,19 @@ def latency_on(
 
 
 def _fit(table: LatencyTable, cores: int, others: Sequence[SizeTime]) -> tuple[float, float]:
-    """(c0, c1) of one column: min Σ (c0 / t + c1 · x / t − 1)² over points (x = k · length, t),
-    both within their bounds."""
+    """(c0, c1) of one column: min Σ (c0 / t + c1 · x / t − 1)² over points (x = k · work, t), all
+    coefficients within their bounds."""
+    beside = [one for one in others if one.cores == cores]
     points = [(float(size), table.expected(size, cores)) for size in table.batches]
-    points += [(one.rows * one.size, one.seconds) for one in others if one.cores == cores]
+    if len({1.0, *(one.size for one in beside)}) >= ENOUGH_SIZES:
+        rows = [(k, k, t) for k, t in points]
+        rows += [(one.rows * one.size, one.rows * one.size**2, one.seconds) for one in beside]
+        x, square, t = np.array(rows).T
+        shares = np.stack([1.0 / t, x / t, square / t], axis=1)
+        c0, linear, quadratic = non_negative(shares, np.ones_like(t)).tolist()
+        if linear + quadratic >= LEAST_PART * points[0][1] / points[0][0]:
+            return c0, linear + quadratic
+    points += [(one.rows * one.size, one.seconds) for one in beside]
     x, t = points[0]
     least = LEAST_PART * t / x
     if len(points) == 1:

@@ -35,8 +35,10 @@ ENOUGH_SIZES = 3
 REACH = 4.0
 """Work is judged by the law up to so many times the largest known size, and down to the smallest
 divided by it."""
-_PRIOR = 0.03
-"""Weight of the points in proportion: a known size counts as much as a thousand of them."""
+_PRIOR = 0.1
+"""Weight of an error at the points in proportion, against one at a known size. With three to
+five sizes known to within 4 %, of a linear, a quadratic or a mixed law, 90 % of predictions are
+then within 18 % at twice the largest size and 33 % at four times; without them 28 % and 78 %."""
 _SAME = 1e-6
 
 
