@@ -13,8 +13,8 @@ two known sizes no work is below the smaller or above the larger of theirs, and 
 throughout as they do.
 
 Few known sizes close together say little of what is far away, and a square grows fastest there. So
-d costs a little: `_CAUTION` × the part that the square would have of a work in proportion, at the end
-of the reach, is one more error to make small.
+it costs a little: what it would have of a work in proportion, at the end of the reach, times
+`_CAUTION` is one more error to make small.
 """
 
 from __future__ import annotations
