@@ -279,7 +279,7 @@ def learnt_examples() -> list[bytes]:
     found = []
     for settings in ({}, {"work_hint": "bytes"}):
         definition = replace(_model(b"model"), settings=ModelSettings.model_validate(settings))
-        times = times_of(TAKEN.record, TAKEN.interface, definition.settings)
+        times = times_of(TAKEN, definition.settings)
         for n in range(40):
             shape = ((1 + n % 5,),)
             request = Request(n, "m", 0.0, 1.0, signature=shape, work_hint=float(n % 3))

@@ -133,13 +133,11 @@ def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -
     assert message.startswith("voice/1/model.onnx: no row that could be made up runs (")
     assert message.endswith(
         "): until it is known how long requests take, they are served one at a time; state "
-        "inputs.sound.shape, inputs.state.shape, inputs.sound.value, inputs.state.value, "
-        "inputs.rate.value or samples"
+        "inputs.sound.shape or inputs.state.shape or inputs.rate.value or samples"
     )
     found = measured(path)
     assert "Gather" in found.guess
-    assert found.record.table.expected(1, 1) == GUESS_S
-    assert found.record.table.p99(1, 1) > 10 * GUESS_S
+    assert found.record.table.expected(1, 1) == pytest.approx(GUESS_S)
     assert not found.interface.batches
 
 

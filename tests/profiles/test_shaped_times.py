@@ -279,3 +279,21 @@ def test_times_that_cannot_be_are_ignored(seconds: float) -> None:
     times.observe(seconds, of(square(200)), 1, 1)
     times.observe(1.0, (), 1, 1)
     assert times.export() == before
+
+
+def test_no_shape_is_judged_by_a_guess() -> None:
+    times = ShapedTimes(LatencyTable.linear(0.01, 0.04, 8), ())
+    sides = (50, 100, 200)
+    assert not any(times.measured(of(square(side))[0]) for side in (1, *sides))
+    for known, side in enumerate(sides):
+        assert times.measured(of(square(71))[0]) is False, known
+        run(times, square(side), 20)
+        assert times.measured(of(square(side))[0])
+        expected = times.of(1, 1, of(square(side))).expected
+        assert expected == pytest.approx(truth(square(side), 1), rel=0.3)
+    # Three sizes make a law, in which the guess has no part.
+    assert times.measured(of(square(71))[0])
+    judged = times.of(1, 1, of(square(71))).expected
+    assert judged == pytest.approx(truth(square(71), 1), rel=0.3)
+    again = load_times(json.loads(json.dumps(export_times(times))))
+    assert again.of(1, 1, of(square(71))).expected == pytest.approx(judged)

@@ -46,12 +46,10 @@ from slacktide.profiles import (
     session_sizes,
 )
 from slacktide.profiles.latency_fit import SizeTime
-from slacktide.profiles.shaped_times import GUESS_SPREAD
 
 WARM_UPS = 2
 GUESS_S = 0.05
-"""Seconds of a row on one core where nothing is known: a batch is given up after a hundred times
-that, and no request is judged by it."""
+"""Seconds of a row on one core where nothing is known. No request is judged by it."""
 _ARENA_LIMIT = 1 << 31
 """Bytes of address space; memory is used where inputs are written only."""
 
@@ -149,7 +147,7 @@ async def measure(
     work.meter.finish()
     if guess:
         most = max(1, interface.max_batch)
-        table = LatencyTable.linear(0.0, GUESS_S, most, cores=counts, spread=GUESS_SPREAD)
+        table = LatencyTable.linear(0.2 * GUESS_S, 0.8 * GUESS_S, most, cores=counts, spread=2.0)
         record = ProfileRecord(table, shapes, device, threads=source.threads)
         return Measurement(record, interface, clock() - begin, "", opened.sessions, guess)
     kept = {point: seconds for point, seconds in times.items() if point[0] in sizes}

@@ -117,16 +117,19 @@ class SyntheticRows:
         known = self._values.keys() | self._samples.keys()
         axes = self.open_axes()
         free = {name: [i for i, size in enumerate(each) if size < 0] for name, each in axes.items()}
+        specs = self._interface.inputs
+        single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - known
         if guess:
             keys = [f"inputs.{name}.shape" for name in free if free[name]]
-            keys += [f"inputs.{name}.value" for name in free if name not in known]
+            picky = single | {s.name for s in specs if not s.datatype.is_float} - known
+            keys += [f"inputs.{name}.value" for name in free if name in picky]
             return [
                 f"no row that could be made up runs ({guess}): until it is known how long requests "
-                f"take, they are served one at a time; state {', '.join(keys[:6])} or samples"
+                f"take, they are served one at a time; state {' or '.join([*keys[:6], 'samples'])}"
             ]
         found = []
-        for spec in self._interface.inputs:
-            name, single = spec.name, spec.shape == () or axes[spec.name] == spec.shape == (1,)
+        for spec in specs:
+            name = spec.name
             if free[name]:
                 lead = len(spec.shape) - len(axes[name])
                 which = ", ".join(str(axis + lead) for axis in free[name])
@@ -135,7 +138,7 @@ class SyntheticRows:
                     f"{list(shapes[name])} are assumed, which run; inputs.{name}.shape states what "
                     "is typical"
                 )
-            elif single and name not in known and len(axes) > 1:
+            elif name in single and len(axes) > 1:
                 found.append(
                     f"input {name!r} is a single number, and a random one is assumed; "
                     f"inputs.{name}.value states a typical one"

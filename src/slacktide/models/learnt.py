@@ -57,10 +57,11 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
     )
 
 
-def times_of(
-    record: ProfileRecord, interface: ModelInterface, settings: ModelSettings
-) -> PoolTimes:
+def times_of(known: ProfiledModel, settings: ModelSettings) -> PoolTimes:
     """The predictions that follow from a profile, with nothing learnt."""
+    record, interface = known.record, known.interface
+    if known.guess:
+        return ShapedTimes(record.table, ())
     if is_shaped(interface, settings):
         reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
         return ShapedTimes(record.table, reference, record.sizes)
@@ -80,7 +81,7 @@ class LearntTimes:
         Never raises for them."""
 
         def fresh() -> PoolTimes:
-            return times_of(known.record, known.interface, definition.settings)
+            return times_of(known, definition.settings)
 
         if known.key is None or not _is_kept(definition):
             return fresh()

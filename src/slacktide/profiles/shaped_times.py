@@ -43,6 +43,8 @@ MEMORY = 4096
 """Requests after which the counts of arrivals are halved."""
 GUESS_SPREAD = 100.0
 """p99 ÷ p50 where nothing is known."""
+GUESSED_ELEMENTS = 1 << 14
+"""Elements of a row of a table that is a guess."""
 LOOK_EVERY = 50
 """Batches between two looks at law and classes; what is far from them is looked at at once."""
 SCHEMA = 1
@@ -64,12 +66,13 @@ class ShapedTimes:
     def __init__(
         self, table: LatencyTable, reference: Signature, sizes: Sequence[SizeTime] = ()
     ) -> None:
-        """`table` was measured with rows of shape `reference`, `sizes` with others."""
+        """`table` was measured with rows of shape `reference`, `sizes` with others. Without a
+        reference the table is a guess, by which no shape counts as measured."""
         self.table = table
         """The profile as measured."""
         self.reference = reference
         self.sizes = tuple(sizes)
-        self._unit = elements(reference)
+        self._unit = elements(reference) if reference else GUESSED_ELEMENTS
         self._scale = WorkScale(table)
         self._profiled: dict[Signature, float] = {reference: 1.0}
         """Work of the shapes of the profile: the law knows them whatever is asked for."""
@@ -305,12 +308,13 @@ class ShapedTimes:
         """Fit the law to the sizes of the profile and to those that have run."""
         known = [
             SizeWork(shape.size, shape.work_now, float(shape.runs))
-            for shape in self._shapes.values()
+            for signature, shape in self._shapes.items()
+            if signature
         ]
         known += [
             SizeWork(self._size(signature), work, float(FIRST_RUNS))
             for signature, work in self._profiled.items()
-            if signature not in self._shapes
+            if signature and signature not in self._shapes
         ]
         self._law = SizeLaw.fit(known)
         self._scaled.clear()
