@@ -47,7 +47,7 @@ def export_times(times: Predictions) -> dict[str, Any]:
             "table": times.table.to_dict(),
             "correction": None,
             "latency": None,
-            "lengths": None,
+            "lengths": {},  # not null, so that versions that know no shapes refuse it
             "shapes": {
                 "reference": [list(shape) for shape in times.reference],
                 "sizes": plain_sizes(times.sizes),
