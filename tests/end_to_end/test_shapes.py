@@ -225,3 +225,22 @@ def test_what_no_longer_fits_does_not_count(
         asked = request(404)
         assert not house.look(lambda app: times_of(app).has_run(asked))
         assert house.infer("filter", house.filter_call(404)).status == 200
+
+
+def test_a_model_of_which_no_row_runs_learns_from_its_requests(
+    zoo: Any, serve: Callable[..., Any], learnt: Any
+):
+    zoo.filter(settings="max_batch: 4\ninputs: {x: {shape: [1, 403]}}\n")
+    with serve(zoo) as house:
+        assert house.look(lambda app: times_of(app).reference) == ()
+        refused = house.infer("filter", house.filter_call(403, timeout=20_000_000))
+        assert refused.status == 500
+        for length in (400, 404):
+            answer = house.infer("filter", house.filter_call(length, timeout=20_000_000))
+            assert answer.status == 200
+        known = house.look(lambda app: times_of(app).export())
+    assert learnt().exists()
+    with serve(zoo) as house:
+        assert house.look(lambda app: times_of(app).export()) == known
+        assert house.look(lambda app: times_of(app).measured(request(400)))
+        assert not house.look(lambda app: times_of(app).measured(request(403)))
