@@ -16,7 +16,7 @@ same arrivals, to which the times of all sizes are known (yardstick.py); the par
 that is not spent in the lane is taken off its deadlines. What the server predicted, and what its
 batches took, is read from its recording, replayed.
 
-Full: at least 8 s a run, and up to 20 s for 400 requests. `--quick`: 3 s. `--rows` picks models.
+Full: 8 to 24 s a run, 7 minutes in all. `--quick`: 3 s a run. `--rows` picks models.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ from slacktide.workloads import Fixed, Poisson
 
 LOAD = 0.7
 """Of capacity."""
-REQUESTS, SHORTEST, LONGEST, QUICK = 400, 8.0, 20.0, 3.0
-"""Requests that a run should have, and seconds that it may take."""
+SHORTEST, LONGEST, QUICK = 8.0, 24.0, 3.0
+"""Seconds that a run may take."""
 WARMUP = 2.0
 """Seconds of a run that are not scored."""
 BODIES = 8
@@ -99,6 +99,19 @@ class Measured:
         """Seconds of the lane: as scattered as onnxruntime alone, around `lane`."""
         bare = np.asarray(self.bare)
         return np.maximum(self.lane + bare - bare.mean(), 0.5 * self.lane)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What one run offers."""
+
+    name: str
+    factor: float
+    """Deadlines, × the true time."""
+    sizes: int
+    """The first so many sizes, in equal parts."""
+    requests: int
+    """About as many, if there is time for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,12 +172,9 @@ def _measure(model: PinnedModel, quick: bool) -> dict[str, Any]:
         root = lay_out([model], Path(folder) / "new", stated=True)
         path = Path(folder) / "server.rec"
         with servers.slacktide(root, "--record", str(path), "--record-limit", "4GiB") as serving:
-            mixes = [("10x", 10.0, known), ("3x", 3.0, known)]
-            mixes += [("later", 10.0, len(sizes))] if model.later else []
-            phases = [
-                _phase(serving, model, name, factor, inputs[:count], measured[:count], quick)
-                for name, factor, count in mixes
-            ]
+            mixes = [Mix("10x", 10.0, known, 400), Mix("3x", 3.0, known, 600)]
+            mixes += [Mix("later", 10.0, len(sizes), 250)] if model.later else []
+            phases = [_phase(serving, model, mix, inputs, measured, quick) for mix in mixes]
         predictions = Predictions()
         replayed = replay(Recording(path), predictions)
     new = [number for number in range(known) if sizes[number] != model.profiled]
@@ -262,20 +272,20 @@ def _bare_loop(model: PinnedModel, seconds: float) -> list[tuple[list[float], fl
 def _phase(
     serving: Serving,
     model: PinnedModel,
-    name: str,
-    factor: float,
+    mix: Mix,
     inputs: Sequence[Sequence[Tensors]],
     measured: Sequence[Measured],
     quick: bool,
 ) -> Phase:
-    """The mix of these sizes, with deadlines of `factor` × their true times."""
+    """One run, and its yardstick."""
+    inputs, measured = inputs[: mix.sizes], measured[: mix.sizes]
     rate = LOAD / float(np.mean([one.lane for one in measured]))
-    duration = QUICK if quick else min(max(REQUESTS / rate, SHORTEST), LONGEST)
+    duration = QUICK if quick else min(max(mix.requests / rate, SHORTEST), LONGEST)
     streams = tuple(
         Stream(
             model.name,
             Poisson(rate / len(inputs)),
-            Fixed(factor * one.true),
+            Fixed(mix.factor * one.true),
             payload=FilePayload(npz_files(f"{model.name}-{number}", each)),
             name=str(number),
         )
@@ -286,7 +296,7 @@ def _phase(
         streams=streams,
         duration=duration,
         warmup=WARMUP,
-        seed=sum(map(ord, name)),
+        seed=sum(map(ord, mix.name)),
         connections=CONNECTIONS,
         patience=PATIENCE,
     )
@@ -310,7 +320,7 @@ def _phase(
         serving, serving.path_of(model.name), body, within=3.0 * measured[0].true + 0.02
     )  # nothing is left of this run when the next begins
     late = float(np.percentile(log.lateness(), 99)) * 1e3
-    return Phase(name, schedule.due, schedule.stream, log.endings(), possible, late)
+    return Phase(mix.name, schedule.due, schedule.stream, log.endings(), possible, late)
 
 
 # ── what was predicted ───────────────────────────────────────────────────────────────────────
