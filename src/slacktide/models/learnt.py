@@ -75,6 +75,8 @@ class LearntTimes:
 
     def __init__(self, store: ProfileStore) -> None:
         self._store = store
+        self._complained: set[str] = set()
+        """Versions that could not be stored: the log says so once."""
 
     def times(self, definition: ModelDefinition, known: ProfiledModel) -> PoolTimes:
         """Predictions by the profile, and by what was learnt with it before. Blocks: reads files.
@@ -89,9 +91,9 @@ class LearntTimes:
         if found is None:
             return fresh()
         if found.get("record") != _digest(known.record):
-            log.info("%s: what was learnt with an earlier profile does not count", definition.where)
+            log.info("%s: what was learnt with an earlier profile does not count", definition.name)
             return fresh()
-        return _restored(fresh, found, definition.where)
+        return _restored(fresh, found, f"{definition.name}:{definition.version}")
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
         """Write what has moved since it was written last. Never raises for a file."""
@@ -107,7 +109,10 @@ class LearntTimes:
             try:
                 await asyncio.to_thread(self._store.save, definition, known.key, content, "learnt")
             except (RepositoryError, ValueError) as error:
-                log.warning("what %s has learnt could not be stored: %s", definition.where, error)
+                name = f"{version.name}:{version.version}"
+                if name not in self._complained:
+                    self._complained.add(name)
+                    log.warning("what %s learns cannot be stored: %s", name, error)
 
     async def keep(self, versions: Callable[[], Iterable[LoadedVersion]]) -> None:
         """Save every minute, until cancelled."""
@@ -131,7 +136,7 @@ def learnt(record: ProfileRecord, times: PoolTimes) -> dict[str, Any]:
     }
 
 
-def _restored(fresh: Callable[[], PoolTimes], found: dict[str, Any], where: str) -> PoolTimes:
+def _restored(fresh: Callable[[], PoolTimes], found: dict[str, Any], name: str) -> PoolTimes:
     """Predictions with what was learnt; without, if that cannot be read."""
     times = fresh()
     try:
@@ -139,7 +144,7 @@ def _restored(fresh: Callable[[], PoolTimes], found: dict[str, Any], where: str)
             times.point.load(found["correction"])
         times.load(found.get("learnt"))
     except (ProfileError, TypeError, ValueError, KeyError, OverflowError) as error:
-        log.warning("what %s has learnt is ignored: %s", where, error)
+        log.warning("what %s has learnt is ignored: %s", name, error)
         return fresh()
     return times
 
