@@ -115,7 +115,7 @@ def test_rows_of_raw_bytes_as_triton_has_them(tmp_path: Path) -> None:
         ({"image": np.zeros((0, 2, 2), "f4")}, "expected at least one row, got shape [0, 2, 2]"),
         ({"text": np.array([[b"\xff"]])}, "array 'text' of rows.npz: expected text, got |S1"),
         ({"text": np.ones((1, 1))}, "expected text, got float64"),
-        ({"text": np.array([["a"]], object)}, "expected a whole .npz file without objects"),
+        ({"text": np.array([["a"]], object)}, "expected an .npz file without objects"),
         (
             {"image": np.zeros((2, 2, 2), "f4"), "rate": np.zeros(3, "i2")},
             "expected as many rows of each input in rows.npz: {'image': 2, 'rate': 3}",
@@ -133,9 +133,9 @@ def test_a_truncated_file_of_samples(archive: Any, tmp_path: Path) -> None:
     cut = tmp_path / "cut.npz"
     for end in (0, 1, len(whole) // 2, len(whole) - 1):
         cut.write_bytes(whole[:end])
-        with pytest.raises(ValueError, match=r"^samples: cut\.npz: expected a whole \.npz file"):
+        with pytest.raises(ValueError, match=r"^samples: cut\.npz: expected an \.npz file"):
             rows_of(samples=cut)
-    with pytest.raises(ValueError, match=r"^samples: gone cannot be read: No such file"):
+    with pytest.raises(ValueError, match=r"^samples: gone: cannot be read: No such file"):
         rows_of(samples=tmp_path / "gone")
 
 
@@ -144,7 +144,7 @@ def test_a_huge_file_of_samples_is_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as entries:
         entries.writestr("image.npy", bytes(MOST_BYTES + 1))
     assert bomb.stat().st_size < 1 << 20
-    with pytest.raises(ValueError, match=r"at most 256 arrays and 67108864 bytes unpacked"):
+    with pytest.raises(ValueError, match=r"got 1 arrays of 67108865 bytes, above"):
         rows_of(samples=bomb)
     with bomb.open("wb") as file:
         file.truncate(MOST_BYTES + 1)

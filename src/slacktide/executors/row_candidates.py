@@ -9,7 +9,7 @@ with 1 everywhere: what a profile was taken at before there were conventions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec
@@ -47,22 +47,25 @@ def candidate_rows(
     if not any(-1 in shape for shape in axes.values()):
         return []
     images = {spec.name: _image_axes(spec, interface) for spec in interface.inputs}
-    groups: dict[Group, None] = {}
-    for name, axis in _open(axes):
-        if axis not in images[name] and not _is_rows(interface, axis, names[name][axis]):
-            groups.setdefault(_group(name, axis, names))
-    short: list[frozenset[Group]] = [frozenset()]
-    short += [frozenset({group}) for group in reversed(groups)]
+    free = [(name, i) for name, shape in axes.items() for i, size in enumerate(shape) if size < 0]
+    groups = {(name, axis): names[name][axis] or (name, axis) for name, axis in free}
+    lengths: dict[Group, None] = {}
+    for name, axis in free:
+        is_rows = axis == 0 and not interface.batches
+        is_rows = is_rows or str(names[name][axis]).lower() in _ROW_NAMES
+        if axis not in images[name] and not is_rows:
+            lengths.setdefault(groups[name, axis])
+    short: list[set[Group]] = [set(), *({group} for group in reversed(lengths)), {*lengths}]
     sizes = _sizes(axes, images, stated_sizes)
     found: dict[tuple[tuple[int, ...], ...], None] = {}
-    for length, ones, size in product(LENGTHS, (*short, frozenset(groups)), sizes):
+    for length, ones, size in product(LENGTHS, short, sizes):
         shapes = {name: list(shape) for name, shape in axes.items()}
-        for name, axis in _open(axes):
-            group = _group(name, axis, names)
+        for name, axis in free:
             if axis in images[name]:
                 shapes[name][axis] = (*size, 3)[images[name].index(axis)]
             else:
-                shapes[name][axis] = length if group in groups and group not in ones else 1
+                group = groups[name, axis]
+                shapes[name][axis] = length if group in lengths and group not in ones else 1
         row = tuple(tuple(shape) for shape in shapes.values())
         nbytes = (row_bytes(spec, tuple(shapes[spec.name])) for spec in interface.inputs)
         if sum(nbytes) <= _MOST_BYTES:
@@ -70,20 +73,6 @@ def candidate_rows(
     last = tuple(tuple(1 if n < 0 else n for n in shape) for shape in axes.values())
     rows = [row for row in found if row != last][: _MOST - 1]
     return [dict(zip(axes, row, strict=True)) for row in (*rows, last)]
-
-
-def _open(axes: RowShapes) -> Iterator[tuple[str, int]]:
-    """Input and number of each open axis."""
-    for name, shape in axes.items():
-        yield from ((name, axis) for axis, size in enumerate(shape) if size < 0)
-
-
-def _group(name: str, axis: int, names: AxisNames) -> Group:
-    return names[name][axis] or (name, axis)
-
-
-def _is_rows(interface: ModelInterface, axis: int, name: str | None) -> bool:
-    return (axis == 0 and not interface.batches) or (name or "").lower() in _ROW_NAMES
 
 
 def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
@@ -105,10 +94,9 @@ def _sizes(
     stated: Sequence[tuple[int, int]],
 ) -> list[tuple[int, int]]:
     """Heights and widths to try: what the file names first, then what its own height suggests."""
-    fixed = [axes[name][axis] for name, two in images.items() for axis in two[:2]]
-    fixed = [size for size in fixed if size > 0]
-    if all(-1 not in axes[name] for name, two in images.items() if two):
+    extents = [axes[name][axis] for name, two in images.items() for axis in two[:2]]
+    if -1 not in extents:
         return [IMAGE_SIZES[0]]  # no image is open: none of them counts
-    likely = [(fixed[0], fixed[0])] if fixed and fixed[0] >= _LINE else []
-    likely += [(fixed[0], 320)] if fixed and fixed[0] < _LINE else []
+    fixed = next((size for size in extents if size > 0), None)
+    likely = [] if fixed is None else [(fixed, fixed if fixed >= _LINE else 320)]
     return list(dict.fromkeys((*stated, *likely, *IMAGE_SIZES)))

@@ -82,7 +82,7 @@ def _bounded(path: Path, where: str) -> bytes:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise ValueError(f"{where} cannot be read: {error.strerror}") from None
+        raise ValueError(f"{where}: cannot be read: {error.strerror}") from None
     if len(data) > MOST_BYTES:
         raise ValueError(f"{where}: expected at most {MOST_BYTES} bytes")
     return data
@@ -98,26 +98,19 @@ def _unpack(path: Path) -> Mapping[str, NDArray[Any]]:
             entries = archive.infolist()
             nbytes = sum(entry.file_size for entry in entries)
             if nbytes > MOST_BYTES or len(entries) > _MOST_ARRAYS:
-                found = f"{len(entries)} of {nbytes} bytes"
-                limits = f"at most {_MOST_ARRAYS} arrays and {MOST_BYTES} bytes"
-                raise _TooLargeError(f"{where}: expected {limits} unpacked, got {found}")
+                found = f"{len(entries)} arrays of {nbytes} bytes"
+                raise ValueError(f"{found}, above {_MOST_ARRAYS} or {MOST_BYTES}")
             for entry in entries:
                 # No more is read than the entry says, and that it is as long is checked.
                 stream = io.BytesIO(archive.read(entry))
                 array = np.lib.format.read_array(stream, allow_pickle=False)
                 if array.size > MOST_BYTES:  # elements of no bytes
-                    raise _TooLargeError(f"{where}: expected at most {MOST_BYTES} elements")
+                    raise ValueError(f"{array.size} elements, above {MOST_BYTES}")
                 arrays[entry.filename.removesuffix(".npy")] = array
-    except _TooLargeError:
-        raise
     except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
         found = str(error).partition("\n")[0][:100] or type(error).__name__
-        raise ValueError(f"{where}: expected a whole .npz file without objects: {found}") from None
+        raise ValueError(f"{where}: expected an .npz file without objects, got {found}") from None
     return arrays
-
-
-class _TooLargeError(ValueError):
-    """An archive beyond the bounds."""
 
 
 def _as_datatype(array: NDArray[Any], datatype: Datatype) -> NDArray[Any] | None:

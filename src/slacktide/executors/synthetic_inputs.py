@@ -158,7 +158,10 @@ class SyntheticRows:
         lead = (1,) if self._interface.batches else ()
         while len(made) < _MOST_ROWS:
             arrays = self.arrays(shapes, 1, generator, first=len(made))
-            encoded = [_encoded(spec, arrays[spec.name]) for spec in self._interface.inputs]
+            encoded = [
+                array.tobytes() if array.dtype != object else encode_strings(array)
+                for array in arrays.values()
+            ]
             nbytes = sum(len(data) for data in encoded)
             if made and used + nbytes > _MOST_BYTES:
                 break
@@ -288,7 +291,3 @@ def _random(
     if datatype.is_float:
         return generator.standard_normal(shape, np.float32).astype(datatype.dtype, copy=False)
     return generator.integers(2, size=shape, dtype=np.uint8).astype(datatype.dtype)
-
-
-def _encoded(spec: TensorSpec, array: NDArray[Any]) -> bytes:
-    return encode_strings(array) if spec.datatype is Datatype.BYTES else array.tobytes()

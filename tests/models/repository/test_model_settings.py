@@ -103,7 +103,10 @@ def test_short_forms() -> None:
         ("limits: {payload: 12mb}", "limits.payload: expected a size in bytes, such as '64MiB'"),
         ("limits: {queue: 0}", "limits.queue: expected greater than or equal to 1, got 0"),
         ("inputs: {x: {shapes: [3]}}", "inputs.x.shapes[0]: expected a list, got 3"),
-        ("inputs: {x: {value: [1]}}", "inputs.x.value: expected a number, a text, true or false,"),
+        (
+            "inputs: {x: {value: [1]}}",
+            "inputs.x.value: expected a number, a text, true or false",
+        ),
         ("inputs: {x: {value: .nan}}", "inputs.x.value: expected a number, a text, true or false"),
         (
             "inputs: {x: {shapes: [[1], [2]]}, y: {shapes: [[3]]}}",

@@ -22,7 +22,6 @@ from pydantic import (
 
 from slacktide.domain.options import OptionError
 from slacktide.domain.padding import PaddedInput, Padding
-from slacktide.domain.suggestions import shown
 from slacktide.domain.units import format_seconds
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
@@ -139,11 +138,10 @@ class OutputPad(Section):
 
 
 def _constant(value: Any) -> Any:
-    if value is None or isinstance(value, bool | int | str):
+    known = value is None or isinstance(value, int | str)  # true and false are whole numbers
+    if known or (isinstance(value, float) and math.isfinite(value)):
         return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise ValueError(f"expected a number, a text, true or false, got {shown(value)}")
+    raise ValueError("expected a number, a text, true or false")
 
 
 Shape = Annotated[

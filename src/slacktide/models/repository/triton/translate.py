@@ -158,29 +158,26 @@ class _Reader:
 
     def warmup(self) -> None:
         """The first sample that names an input gives its typical shape and content; the shapes of
-        later samples are further ones."""
+        other samples are further ones."""
+        samples = [one.get("inputs", {}) for one in self._config.get("model_warmup", [])]
         inputs: dict[str, dict[str, Any]] = {}
         files: dict[str, str] = {}
-        typical: dict[str, list[int]] = {}
-        further: list[dict[str, list[int]]] = []
-        for sample in self._config.get("model_warmup", []):
-            named = sample.get("inputs", {})
-            shapes = {name: self._dims(tensor) for name, tensor in named.items()}
-            for name, tensor in named.items():
-                if name not in inputs:
-                    inputs[name] = self._content(name, tensor, files)
-                    if shapes[name]:
-                        inputs[name]["shape"] = typical[name] = shapes[name]
-            together = {name: shapes.get(name) or dims for name, dims in typical.items()}
-            if together != typical and together not in further and len(further) < MAX_SHAPES:
-                further.append(together)
-        for name, dims in typical.items():
-            # A sample before the first that names this input has no say in its shape.
-            own = [together.get(name, dims) for together in further]
-            if any(other != dims for other in own):
-                inputs[name]["shapes"] = own
-        if any(inputs.values()):
-            self.settings["inputs"] = {name: one for name, one in inputs.items() if one}
+        for name, tensor in (pair for sample in samples for pair in sample.items()):
+            dims = self._dims(tensor)
+            if name not in inputs:
+                inputs[name] = self._content(name, tensor, files)
+            if dims:
+                inputs[name].setdefault("shape", dims)
+        typical = {name: one["shape"] for name, one in inputs.items() if "shape" in one}
+        further = [
+            {name: sample.get(name, {}).get("dims") or dims for name, dims in typical.items()}
+            for sample in samples
+        ]
+        further = [shapes for shapes in further if shapes != typical][:MAX_SHAPES]
+        for name in typical if further else ():
+            inputs[name]["shapes"] = [shapes[name] for shapes in further]
+        if stated := {name: one for name, one in inputs.items() if one}:
+            self.settings["inputs"] = stated
         if files:
             self.settings["samples"] = {"rows": files}
 
