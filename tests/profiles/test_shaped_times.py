@@ -289,8 +289,9 @@ def test_no_shape_is_judged_by_a_guess() -> None:
         assert times.measured(of(square(71))[0]) is False, known
         run(times, square(side), 20)
         assert times.measured(of(square(side))[0])
-        expected = times.of(1, 1, of(square(side))).expected
-        assert expected == pytest.approx(truth(square(side), 1), rel=0.3)
+        learnt = times.of(1, 1, of(square(side)))
+        assert learnt.expected == pytest.approx(truth(square(side), 1), rel=0.3)
+        assert learnt.p99 < 1.5 * learnt.expected, "how far off the guess may be is forgotten"
     # Three sizes make a law, in which the guess has no part.
     assert times.measured(of(square(71))[0])
     judged = times.of(1, 1, of(square(71))).expected

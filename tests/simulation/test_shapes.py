@@ -155,6 +155,21 @@ def test_more_is_in_time_than_where_all_are_taken_for_the_profiled_shape() -> No
         assert goodput("slack", learnt(), slo, 1) > alike + more
 
 
+@pytest.mark.parametrize("slo", [3.0, 10.0])
+@pytest.mark.parametrize("guess", [False, True])
+def test_shapes_that_come_for_the_first_time_cost_next_to_nothing(guess: bool, slo: float) -> None:
+    """One shape was profiled, or none: the others run alone once, and are judged from then on."""
+
+    def new() -> ShapedTimes:
+        if guess:
+            return ShapedTimes(LatencyTable.linear(0.0, 0.05, 8, spread=100.0), ())
+        return ShapedTimes(TABLES[shape(100)], shape(100))
+
+    seeds = (1, 2, 3)
+    known = np.mean([goodput("slack", KnownTimes(), slo, seed) for seed in seeds])
+    assert np.mean([goodput("slack", new(), slo, seed) for seed in seeds]) > known - 0.01
+
+
 def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "a.rec", EngineSettings(), limit=1 << 30)
     recipe = PoolRecipe("slack")

@@ -73,7 +73,7 @@ class ShapedTimes:
         self.reference = reference
         self.sizes = tuple(sizes)
         self._unit = elements(reference) if reference else GUESSED_ELEMENTS
-        self._scale = WorkScale(table)
+        self._scale = WorkScale(table if reference else _as_sure_as_the_law(table))
         self._profiled: dict[Signature, float] = {reference: 1.0}
         """Work of the shapes of the profile: the law knows them whatever is asked for."""
         self._until_halved = MEMORY
@@ -376,3 +376,9 @@ class ShapedTimes:
         pairs = zip(self._pools, self._shares, strict=True)
         asked = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
         return asked[0][0] if len(asked) == 1 else MixedTime(*zip(*asked, strict=True))
+
+
+def _as_sure_as_the_law(guess: LatencyTable) -> LatencyTable:
+    """A guessed table for shapes that have run: how far off a guess may be says nothing of them."""
+    wide = [[LAW_SPREAD * seconds for seconds in row] for row in guess.p50_s]
+    return LatencyTable.from_grid(guess.batches, guess.cores, guess.p50_s, wide)
