@@ -69,7 +69,7 @@ class FlatTimes:
         self.observed.append((seconds, rows, cores))
         self.measured |= {member.signature for member in members}
 
-    def discount(self) -> None:
+    def discount(self, request: Request | None = None) -> None:
         """Certain of itself."""
 
     @property

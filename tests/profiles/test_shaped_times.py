@@ -193,6 +193,32 @@ def test_sizes_of_the_profile_are_known_from_the_start() -> None:
     assert len(times.classes(1)) == 3
 
 
+def test_a_shape_is_not_refused_for_ever_after_a_slow_first_run() -> None:
+    times = ShapedTimes(TABLE, REFERENCE)
+    (request,) = members = of(square(200))
+    times.observe(4.0 * truth(square(200), 1), members, 1, 1)
+    assert times.of(1, 1, members).quantile(0.2) < 2.0 * truth(square(200), 1)
+    for _ in range(500):
+        times.discount(request)
+    assert times.of(1, 1, members).expected < 2.0 * truth(square(200), 1)
+    assert times.of(1, 1, of(REFERENCE)).expected == pytest.approx(TABLE.expected(1, 1))
+
+
+def test_a_shape_of_which_the_law_is_doubted_has_to_run() -> None:
+    times = ShapedTimes(TABLE, REFERENCE)
+    for side in (50, 200):
+        run(times, square(side), 10)
+    (request,) = members = of(square(150))
+    assert times.measured(request)
+    times.discount(request)
+    assert not times.measured(request)
+    times.observe(truth(square(150), 1), members, 1, 1)
+    assert times.measured(request)
+    for side in range(1000):  # as many as come: none is kept for ever
+        times.discount(of(((3, 100, 100 + side),))[0])
+    assert times.measured(*of(((3, 100, 110),)))
+
+
 def test_refusals_on_an_idle_lane_make_all_predictions_shorter() -> None:
     times = ShapedTimes(TABLE, REFERENCE)
     run(times, square(200), 20)

@@ -67,8 +67,9 @@ class Learner(Protocol):
         """Learn from one finished batch. Changes predictions, and `revision` if noticeably."""
         ...
 
-    def discount(self) -> None:
-        """A request was refused because of these predictions while nothing ran: trust them less."""
+    def discount(self, request: Request | None = None) -> None:
+        """A request was refused because of these predictions while nothing ran: trust them less, or
+        those for requests like this one. None: it is not known what it is like."""
         ...
 
 

@@ -59,7 +59,9 @@ class CorrectedTimes:
     Raises ProfileError for rows or cores below 1 and for levels outside 0 to 1.
     """
 
-    def __init__(self, table: LatencyTable) -> None:
+    def __init__(self, table: LatencyTable, *, lower: float | None = None) -> None:
+        """`lower`: a first guess at how far batches fall below the median (log), if not a part of
+        how far they rise above it."""
         self.table = table
         """The profile as measured."""
         self._cores = list(table.cores)
@@ -73,7 +75,7 @@ class CorrectedTimes:
             len(table.batches),
             len(table.cores),
             upper=self._spread,
-            lower=max(_LOWER_SHARE * self._spread, LOWEST_SPREAD),
+            lower=max(_LOWER_SHARE * self._spread, LOWEST_SPREAD) if lower is None else lower,
         )
         self._profiled: dict[tuple[int, int], tuple[Place, float, float]] = {}
         self._answers: dict[tuple[int, int], SplitLogLogistic] = {}
@@ -116,7 +118,7 @@ class CorrectedTimes:
         if self._moved(place):
             self._publish()
 
-    def discount(self) -> None:
+    def discount(self, request: Request | None = None) -> None:
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less.
 

@@ -138,7 +138,7 @@ class ClassedTimes:
         if replaced > 1 or self._fresh >= (LOOK_EVERY // 5 if few else LOOK_EVERY):
             self._look()
 
-    def discount(self) -> None:
+    def discount(self, request: Request | None = None) -> None:
         """A request was refused on the word of these predictions, and nothing runs that could
         prove them wrong: trust them a little less."""
         if self._classes is None:

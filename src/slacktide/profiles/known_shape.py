@@ -29,6 +29,9 @@ FIRST_RUNS = 7
 and nothing but other batches says what is too long."""
 LAW_SPREAD = 1.3
 """The law over sizes may be off by this factor either way."""
+SLOW_START = 30.0
+"""After its first run a shape is taken to be as much faster, one time in a hundred: else requests
+could be refused for ever because of one slow run."""
 MOST_BATCHES = 30
 """Batches after which a shape is as sure as it gets."""
 _LEAST_WORK, _MOST_WORK = 1e-6, 1e9
@@ -134,8 +137,9 @@ class KnownShape:
         self._make(speed)
 
     def _make(self, speed: float) -> None:
-        wider = LAW_SPREAD ** (1.0 / len(self.first)) if self.first else 1.0
-        self.times = CorrectedTimes(self._scale.table_of(self.work, wider))
+        runs = len(self.first)
+        table = self._scale.table_of(self.work, LAW_SPREAD ** (1.0 / runs) if runs else 1.0)
+        self.times = CorrectedTimes(table, lower=math.log(SLOW_START) / runs if runs else None)
         self.seen = 0.0
         self.follow(speed)
 

@@ -45,6 +45,8 @@ GUESS_SPREAD = 100.0
 """p99 ÷ p50 where nothing is known."""
 GUESSED_ELEMENTS = 1 << 14
 """Elements of a row of a table that is a guess."""
+LAW_LOWER = 3.0
+"""p50 ÷ the 1st percentile by the law: a request that would do if the law is off has its chance."""
 LOOK_EVERY = 50
 """Batches between two looks at law and classes; what is far from them is looked at at once."""
 SCHEMA = 1
@@ -82,6 +84,8 @@ class ShapedTimes:
         self._handed_on = 0.0
         self._law: SizeLaw | None = None
         self._scaled: dict[int, LatencyTable] = {}
+        self._doubted: dict[Signature, None] = {}
+        """Shapes of which the law was not believed, oldest first."""
         self._since_look = 0
         self._pools: tuple[ClassTimes, ...] = ()
         self._shares: tuple[float, ...] = ()
@@ -130,8 +134,9 @@ class ShapedTimes:
     def measured(self, request: Request) -> bool:
         """Whether requests of its shape are judged by what was measured: of it, or of sizes near
         enough that the law holds."""
-        return request.signature in self._shapes or (
-            self._law is not None and self._law.reaches(self._size(request.signature))
+        signature = request.signature
+        return signature in self._shapes or (
+            signature not in self._doubted and self._law_of(self._size(signature)) is not None
         )
 
     def has_run(self, request: Request) -> bool:
@@ -159,6 +164,7 @@ class ShapedTimes:
         else:
             if shape is None:
                 shape = self._shapes[signature] = KnownShape(self._scale, self._size(signature))
+                self._doubted.pop(signature, None)
             work = self._scale.work_of(seconds * math.exp(-self._speed), rows, cores)
             before, moved = shape.times, True
             shape.first_run(work, self._speed, self._law_of(shape.size))
@@ -169,11 +175,25 @@ class ShapedTimes:
         elif self._since_look >= LOOK_EVERY:
             self._look()
 
-    def discount(self) -> None:
+    def discount(self, request: Request | None = None) -> None:
         """A request was refused on the word of these predictions, and nothing runs that could
-        prove them wrong: trust them a little less."""
-        self._speed = max(self._speed - DISCOUNT, -BOUND)
-        self._hand_on()
+        prove them wrong: trust those of its shape a little less. A shape that was judged by the
+        law has to run (`measured`)."""
+        if request is None:
+            self._speed = max(self._speed - DISCOUNT, -BOUND)
+            self._hand_on()
+            return
+        signature = request.signature
+        shape = self._shapes.get(signature)
+        if shape is not None:
+            seen = shape.times.revision
+            shape.times.discount()
+            if shape.times.revision != seen:
+                self._moved(signature, shape, shape.times)
+        else:
+            if len(self._doubted) >= MOST_SHAPES:
+                del self._doubted[next(iter(self._doubted))]
+            self._doubted[signature] = None
 
     # For people, logs and metrics
 
@@ -369,7 +389,7 @@ class ShapedTimes:
         p99 = p50 * GUESS_SPREAD
         if law is not None and law.reaches(size):
             p99 = table.p99(rows, cores) * speed * LAW_SPREAD
-        return SplitLogLogistic(p50, p99, math.log(LAW_SPREAD), math.log(p99 / p50))
+        return SplitLogLogistic(p50, p99, math.log(LAW_LOWER), math.log(p99 / p50))
 
     def _mixed(self, rows: int, cores: int) -> TimeDistribution:
         """The time of a batch of any one class, by how often they are asked for."""

@@ -83,14 +83,14 @@ class RecentTimes:
         last.append(seconds)
         self._keep(key)
 
-    def discount(self) -> None:
+    def discount(self, request: Request | None = None) -> None:
         """Forget the oldest time of each size, so that the profile has the last word in the end."""
         for key, last in self._last.items():
             if last:
                 last.popleft()
                 self._keep(key)
         if isinstance(self._profile, Learner):
-            self._profile.discount()
+            self._profile.discount(request)
 
     @property
     def revision(self) -> int:

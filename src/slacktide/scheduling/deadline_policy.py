@@ -169,5 +169,5 @@ class DeadlinePolicy(ABC):
             and self._learner is not None
             and self._view.free_in(now=now) == 0.0
         ):
-            self._learner.discount()
+            self._learner.discount(asked if isinstance(asked, Request) else None)
         return reason
