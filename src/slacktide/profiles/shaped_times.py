@@ -132,12 +132,16 @@ class ShapedTimes:
         return known
 
     def measured(self, request: Request) -> bool:
-        """Whether requests of its shape are judged by what was measured: of it, or of sizes near
-        enough that the law holds."""
+        """Whether requests of its shape are judged by what was measured: of it, more than once, or
+        of sizes near enough that the law holds.
+
+        One run is not enough: it may have been several times too slow, and then tight deadlines of
+        its shape would be refused from then on."""
         signature = request.signature
-        return signature in self._shapes or (
-            signature not in self._doubted and self._law_of(self._size(signature)) is not None
-        )
+        shape = self._shapes.get(signature)
+        if shape is not None and shape.runs > 1:
+            return True
+        return signature not in self._doubted and self._law_of(self._size(signature)) is not None
 
     def has_run(self, request: Request) -> bool:
         """Whether requests of its shape have run, as far as is remembered."""
@@ -325,11 +329,11 @@ class ShapedTimes:
         return law.work(size) if law is not None and law.reaches(size) else None
 
     def _refit(self) -> None:
-        """Fit the law to the sizes of the profile and to those that have run."""
+        """Fit the law to the sizes of the profile and to those that have run twice."""
         known = [
             SizeWork(shape.size, shape.work_now, float(shape.runs))
             for signature, shape in self._shapes.items()
-            if signature
+            if signature and shape.runs > 1
         ]
         known += [
             SizeWork(self._size(signature), work, float(FIRST_RUNS))

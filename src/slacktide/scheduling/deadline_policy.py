@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
-from slacktide.profiles import Classes, sorted_alike
+from slacktide.profiles import Classes, ShapeClasses, sorted_alike
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
 from slacktide.scheduling.class_tables import ClassWorkAhead
@@ -49,6 +49,10 @@ class DeadlinePolicy(ABC):
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()
         self._notices = Announcements()
+        self._doubtful = {Reason.SHORTER_THAN_ALONE}
+        """What an idle lane refuses for predictions alone."""
+        if isinstance(times.classes(view.cores), ShapeClasses):  # then a median may be a guess
+            self._doubtful.add(Reason.BEHIND_WORK)
         self._sorted_by: Classes | None = None
         self._ahead: AllWorkAhead | None = None
         self._admission = Admission(
@@ -165,7 +169,7 @@ class DeadlinePolicy(ABC):
         if (
             reason is not None  # rare, and quicker to see than which it is
             and not waiting
-            and reason is Reason.SHORTER_THAN_ALONE
+            and reason in self._doubtful
             and self._learner is not None
             and self._view.free_in(now=now) == 0.0
         ):
