@@ -111,3 +111,25 @@ def test_profile_of_what_is_no_model(run: Run, tmp_path: Path):
     done = run("profile", tmp_path / "nothing")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ")
+
+
+def test_a_single_file_is_checked_and_profiled_like_a_model(
+    run: Run, example_models: Path, tmp_path: Path
+):
+    net = tmp_path / "net.onnx"
+    shutil.copy(example_models / "mlp" / "1" / "model.onnx", net)
+    assert run("models", "check", net).stdout == "1 model checked, no problems\n"
+    state = tmp_path / "state"
+    done = run("profile", net, "--budget", "50ms", "--cores", "1", "--state-dir", state)
+    assert done.returncode == 0, done.stderr
+    assert "net version 1" in done.stdout
+    (stored,) = state.rglob("profile.*.json")
+    assert stored.parent.name == "1"
+    assert run("models", "check", tmp_path / "gone.onnx").stderr.startswith("error: ")
+
+
+def test_a_folder_one_level_too_high_is_told_so(run: Run, example_models: Path):
+    done = run("profile", example_models)
+    assert done.returncode == 2
+    name = example_models.name
+    assert f"there is none; {name} holds models itself, such as '{name}/mlp'" in done.stderr

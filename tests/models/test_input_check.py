@@ -11,6 +11,7 @@ from slacktide.models.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.errors import BadField
+from slacktide.wire.raw_tensors import encode_strings
 
 IMAGE = TensorSpec("image", Datatype.FP32, (-1, 3, 2))
 WORDS = TensorSpec("words", Datatype.INT64, (-1, -1))
@@ -138,6 +139,27 @@ class TestRawRequests:
     def test_what_does_not_follow_is_refused(self, specs):
         with pytest.raises(BadField, match="a JSON header"):
             check_for(*specs).check(self.raw(b"\0" * 24))
+
+
+def label(*elements):
+    return InputTensor("label", Datatype.BYTES, (len(elements), 1), encode_strings(elements))
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [(b"", b"plain"), ("grün".encode(), b"x" * 200), ("é".encode() * 3, b"abcdef")],
+)
+def test_strings_in_utf_8_pass(elements):
+    assert check_for(LABEL).check([label(*elements)]).rows == 2
+
+
+@pytest.mark.parametrize(
+    ("elements", "at"),
+    [((b"\xff", b"a"), 0), ((b"a" * 150, b"\xc3"), 1), ((b"\xc3", b"\xa9"), 0)],
+)
+def test_a_string_that_is_not_utf_8_is_named(elements, at):
+    with pytest.raises(BadField, match=f"input 'label': expected strings in UTF-8, .* {at}'"):
+        check_for(LABEL).check([label(*elements)])
 
 
 def test_wanted_outputs_by_position():

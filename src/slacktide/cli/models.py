@@ -52,7 +52,7 @@ def make(
 
 @models.command()
 def check(
-    repository: Annotated[Path, typer.Argument(help="Folder of models.")],
+    repository: Annotated[Path, typer.Argument(help="Folder of models, or one ONNX file.")],
     files_only: Annotated[
         bool,
         typer.Option("--files-only", help="Only read the files; do not load the models."),
@@ -68,10 +68,10 @@ def check(
     from slacktide.executors.cores import available_cores
     from slacktide.models.check import Severity, check_repository, try_loading
     from slacktide.models.repository.errors import RepositoryError
-    from slacktide.models.repository.repository import Repository
+    from slacktide.models.repository.single_model import open_repository
 
-    if not repository.is_dir():
-        fail(f"{repository}: no such folder")
+    if not repository.exists():
+        fail(f"{repository}: no such file or folder")
     try:
         findings = check_repository(repository)
         wrong = {found.model for found in findings if found.severity is Severity.ERROR}
@@ -87,7 +87,7 @@ def check(
             where = finding.model or repository
             typer.echo(f"{finding.severity.value}: {where}: {finding.message}")
         if not findings:
-            count = len(Repository(repository).names())
+            count = len(open_repository(repository).names())
             typer.echo(f"{count} model{'s' * (count != 1)} checked, no problems")
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise typer.Exit(FELL_SHORT)

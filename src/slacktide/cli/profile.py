@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 def profile(
-    model: Annotated[Path, typer.Argument(help="A model's folder, e.g. models/resnet.")],
+    model: Annotated[
+        Path, typer.Argument(help="A model's folder, e.g. models/resnet, or one ONNX file.")
+    ],
     version: Annotated[
         str | None, typer.Option(help="Only this version; default: all served versions.")
     ] = None,
@@ -72,7 +74,8 @@ def profile(
     from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.profile_store import ProfileStore
-    from slacktide.models.repository.repository import ModelDefinition, Repository
+    from slacktide.models.repository.repository import ModelDefinition
+    from slacktide.models.repository.single_model import SingleModel, open_repository
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import profile_page
 
@@ -85,7 +88,9 @@ def profile(
     if counts[-1] > len(usable):
         fail(f"--cores: expected at most {len(usable)}, got {counts[-1]}")
     try:
-        definitions = Repository(folder.parent).read(folder.name)
+        repository = open_repository(folder if folder.is_file() else folder.parent, state_dir)
+        name = repository.model if isinstance(repository, SingleModel) else folder.name
+        definitions = repository.read(name)
     except RepositoryError as error:
         fail(str(error))
     if version is not None:
@@ -132,7 +137,7 @@ def profile(
     except MeasuringError as error:
         fail(str(error), FELL_SHORT)
     records = {number: known.record for number, known in found}
-    write_page("--plot", plot, lambda: profile_page(folder.name, records))
+    write_page("--plot", plot, lambda: profile_page(name, records))
     if json:
         fits = {
             number: {
@@ -146,7 +151,7 @@ def profile(
         )
         return
     for number, known in found:
-        _print(console(), f"{folder.name} version {number}", known.record)
+        _print(console(), f"{name} version {number}", known.record)
         sizes = ", ".join(
             f"{size.nbytes / (1 << 20):.0f} MiB (threads: {size.threads})"
             for size in known.sessions

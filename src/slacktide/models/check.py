@@ -25,9 +25,10 @@ from slacktide.models.model_manager import machine_reason
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import ModelFileError, RepositoryError, only_fails
 from slacktide.models.repository.interface import check_interface
-from slacktide.models.repository.repository import ListedModel, ModelDefinition, Repository
+from slacktide.models.repository.repository import ListedModel, ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
+from slacktide.models.repository.single_model import open_repository
 
 _BUDGET_S = 0.01
 """Of measuring: so little that one row is all that is sure to be run."""
@@ -51,16 +52,18 @@ class Finding:
 
 
 def check_repository(root: Path) -> list[Finding]:
-    """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names.
+    """Folders, settings, config.pbtxt and the ONNX files of every model, in the order of names;
+    `root` may be one ONNX file.
 
     An empty list: nothing is wrong. Never raises for what it finds. Loads onnx.
     """
     try:
-        listed = Repository(root).scan()
+        repository = open_repository(root)
+        listed = repository.scan()
     except RepositoryError as error:
-        return [Finding("", Severity.ERROR, str(error))]
+        return [Finding("", Severity.ERROR, str(RepositoryError("", *error.problems)))]
     if not listed:
-        return [Finding("", Severity.WARNING, Repository(root).without_models())]
+        return [Finding("", Severity.WARNING, repository.without_models())]
     findings = [finding for model in listed for finding in _model(model)]
     settings = {one.name: one.definitions[0].settings for one in listed if one.definitions}
     for name, conflict in lane_conflicts(settings).items():
@@ -123,7 +126,7 @@ async def try_loading(
     fitting: dict[str, ModelSettings] = {}
     executor = ProcessExecutor()
     try:
-        for listed in Repository(root).scan():
+        for listed in open_repository(root).scan():
             if listed.name in skip or not listed.definitions:
                 continue
             try:

@@ -17,7 +17,7 @@ from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import BadField
-from slacktide.wire.raw_tensors import check_raw
+from slacktide.wire.raw_tensors import check_utf8, walk_strings
 
 LEFT_OUT: Buffer = memoryview(b"")
 """Data of a mask that its client did not send: the worker makes it."""
@@ -220,7 +220,8 @@ class InputCheck:
             rows = shape[0]
         datatype = tensor.datatype
         if datatype is Datatype.BYTES:
-            check_raw(tensor.data, datatype, shape, f"input {name!r}")
+            offsets = walk_strings(tensor.data, math.prod(shape), f"input {name!r}")
+            check_utf8(tensor.data, offsets, f"input {name!r}")
         elif (
             tensor.data is not LEFT_OUT and len(tensor.data) != math.prod(shape) * datatype.itemsize
         ):

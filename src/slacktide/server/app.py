@@ -61,7 +61,7 @@ class App:
         and RepositoryError if there is no such repository."""
         self.settings = settings
         # Before anything listens.
-        self.repository = open_repository(repository, _state_folder(settings))
+        self.repository = open_repository(repository, settings.state_dir)
         self.credentials = Credentials(settings.token_file, settings.tls)
         self._folder = contextlib.ExitStack()
         self._watching: tuple[asyncio.Task[None], ...] = ()
@@ -251,15 +251,6 @@ class App:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown)
         self._folder.close()
-
-
-def _state_folder(settings: ServerSettings) -> Path:
-    """Where the profile of a model goes that is one file: unless it is stated, the user's folder
-    for such things (XDG Base Directory Specification)."""
-    if settings.state_dir is not None:
-        return settings.state_dir
-    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path("/", home, "slacktide")  # a user without a home folder has none
 
 
 def _require_writable(folder: Path) -> None:

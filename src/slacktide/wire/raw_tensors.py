@@ -103,6 +103,20 @@ def walk_strings(data: Buffer, count: int, field: str) -> list[int]:
     return offsets
 
 
+def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
+    """Raises BadField unless each element is UTF-8, as strings of ONNX must be."""
+    if not offsets or np.frombuffer(data, np.uint8).max() < 0x80:  # ASCII, lengths and all
+        return
+    view = memoryview(data)
+    for index, (start, after) in enumerate(
+        zip(offsets, (*offsets[1:], len(data) + 4), strict=True)
+    ):
+        try:
+            str(view[start : after - 4], "utf-8")
+        except UnicodeDecodeError:
+            raise BadField(field, "strings in UTF-8", f"another one as element {index}") from None
+
+
 def encode_strings(elements: Sequence[bytes]) -> bytes:
     """The BYTES layout of these elements."""
     lengths = map(_U32.pack, map(len, elements))

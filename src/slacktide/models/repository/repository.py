@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -167,8 +168,7 @@ class Repository:
         available = tuple(self._versions(model, folder))
         chosen = settings.versions.choose(available)
         if not chosen:
-            found = [shown(name) for name in _onnx(folder)[:1]]
-            advice = "".join(f"; move {one} to {model}/1/model.onnx" for one in found)
+            advice = _advice(model, folder)
             expected = "expected a version folder such as '1', there is none"
             raise NotFoundError(model, expected + advice)
         return tuple(
@@ -288,6 +288,17 @@ class Repository:
         found = [shown(name) for name in _onnx(self.root)[:1]]
         advice = "".join(f"; move {one} there, or serve that file alone" for one in found)
         return f"no models: expected folders such as NAME/1/model.onnx{advice}"
+
+
+def _advice(model: str, folder: Path) -> str:
+    """What may have been meant by a model's folder without versions."""
+    for name in _onnx(folder):
+        return f"; move {shown(name)} to {model}/1/model.onnx"
+    with suppress(OSError):
+        for each in sorted(folder.iterdir()):
+            if _onnx(each / "1"):
+                return f"; {model} holds models itself, such as {shown(f'{model}/{each.name}')}"
+    return ""
 
 
 def _onnx(folder: Path) -> list[str]:

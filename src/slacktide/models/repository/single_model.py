@@ -71,8 +71,9 @@ class SingleModel(Repository):
         return self.profile_folder, real
 
 
-def open_repository(path: Path, state_dir: Path) -> Repository:
-    """The models at `path`: a folder of them, or one ONNX file. `state_dir` as in `SingleModel`.
+def open_repository(path: Path, state_dir: Path | None = None) -> Repository:
+    """The models at `path`: a folder of them, or one ONNX file. `state_dir` as in `SingleModel`; by
+    default the user's folder for such things (XDG Base Directory Specification).
 
     Raises RepositoryError, which names `path`: it is for those who start a server, not for clients.
     """
@@ -85,6 +86,8 @@ def open_repository(path: Path, state_dir: Path) -> Repository:
             return repository
         if path.suffix.lower() != ".onnx":
             raise FolderError("", "expected a folder of models, or one file that ends in .onnx")
-        return SingleModel(path, state_dir)
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        # A user without a home folder has none.
+        return SingleModel(path, state_dir or Path("/", home, "slacktide"))
     except RepositoryError as error:
         raise type(error)(str(path), *error.problems) from None
