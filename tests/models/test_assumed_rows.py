@@ -133,6 +133,7 @@ def test_a_model_of_which_no_row_runs_loads_and_names_the_keys(tmp_path: Path) -
     assert message.startswith("voice/1/model.onnx: no row that could be made up runs (")
     assert message.endswith(
         "): until it is known how long requests take, they are served one at a time; state "
+        "what runs as "
         "inputs.sound.shape or inputs.state.shape or inputs.rate.value or samples"
     )
     found = measured(path)

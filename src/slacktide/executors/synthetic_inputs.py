@@ -120,12 +120,14 @@ class SyntheticRows:
         specs = self._interface.inputs
         single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - known
         if guess:
-            keys = [f"inputs.{name}.shape" for name in free if free[name]]
+            open_ended = [s.name for s in specs if -1 in row_axes(s, self._interface)]
+            keys = [f"inputs.{name}.shape" for name in open_ended]  # also where one is stated
             picky = single | {s.name for s in specs if not s.datatype.is_float} - known
             keys += [f"inputs.{name}.value" for name in free if name in picky]
+            keys = [*keys[:6], "samples"]
             return [
                 f"no row that could be made up runs ({guess}): until it is known how long requests "
-                f"take, they are served one at a time; state {' or '.join([*keys[:6], 'samples'])}"
+                f"take, they are served one at a time; state what runs as {' or '.join(keys)}"
             ]
         found = []
         for spec in specs:
