@@ -69,6 +69,8 @@ FIRST = 20
 """Requests of a new size that nothing is known of."""
 LEARNT = 30
 """Requests of a size after which it is predicted."""
+JUDGED, FEWEST = 60, 10
+"""Batches after those by which the prediction is judged: at most, and at least."""
 STEADY = 1.25
 """Batches of a run that take this many times as long as in the closed loop, or less by as much: the
 machine was not the same, and the figures say little."""
@@ -339,14 +341,15 @@ class Predictions(Watcher):
         self._running: dict[int, Batch] = {}
 
     def of(self, signature: Signature) -> dict[str, float]:
-        """Medians in seconds, NaN where there is none. What was taken is that of the batches
-        after the first `LEARNT`, or of all if these are few."""
+        """Medians in seconds, NaN where there is none. `took` is of all batches; `then` of up to
+        `JUDGED` after the first `LEARNT`, for a machine may have become another minutes later."""
         took = self._took[signature]
-        rest = took[LEARNT:] if len(took) >= 2 * LEARNT else took
+        then = took[LEARNT : LEARNT + JUDGED]
         return {
             "before": self._before.get(signature, float("nan")),
             "learnt": self._learnt.get(signature, float("nan")),
-            "took": float(np.median(rest)) if rest else float("nan"),
+            "took": float(np.median(took)) if took else float("nan"),
+            "then": float(np.median(then)) if len(then) >= FEWEST else float("nan"),
             "batches": len(took),
         }
 
@@ -391,9 +394,9 @@ def _line(record: dict[str, Any]) -> str:
     return f"{record['model']}: {runs}, yardstick in brackets"
 
 
-def _off(one: dict[str, Any], which: str) -> float:
-    """How far a prediction is from what was measured, percent."""
-    return 100.0 * abs(one[which] / one["took"] - 1.0)
+def _off(one: dict[str, Any], which: str, measured: str) -> float:
+    """How far a prediction is from what was measured, percent; NaN where there is none of them."""
+    return 100.0 * abs(one[which] / one[measured] - 1.0)
 
 
 def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
@@ -410,10 +413,10 @@ def _summarise(records: Sequence[dict[str, Any]], result: Result) -> None:
         if later := [one for one in predicted if one["later"]]:
             name = f"{model}: refused of the first {FIRST} of a size, in time by the yardstick"
             figures.append(Figure(name, record["wrongly_refused"], "", at_most(0.0)))
-            off = tuple(_off(one, "before") for one in later)
+            off = tuple(_off(one, "before", "took") for one in later)
             name = f"{model}: p50 before a size's first request, off by"
             figures.append(Figure(name, max(off), "%", at_most(30.0), samples=off))
-        learnt = tuple(_off(one, "learnt") for one in predicted if one["learnt"] == one["learnt"])
+        learnt = tuple(off for one in predicted if not np.isnan(off := _off(one, "learnt", "then")))
         if learnt:
             name = f"{model}: p50 after {LEARNT} requests of a size, off by"
             figures.append(Figure(name, max(learnt), "%", at_most(15.0), samples=learnt))
