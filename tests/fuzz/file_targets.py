@@ -52,7 +52,7 @@ from slacktide.models.repository.settings_file import merge, parse_settings, val
 from slacktide.models.repository.triton.messages import parse_json, parse_text, to_text
 from slacktide.models.repository.triton.translate import translate
 from slacktide.models.repository.yaml_text import YamlError, parse_yaml
-from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord
+from slacktide.profiles import ClassedTimes, LatencyTable, ProfileRecord, ShapedTimes, SizeTime
 from slacktide.recording import Recorder, Recording, RecordingError, export_times, load_times
 from slacktide.recording.records import Call
 from slacktide.scheduling import PoolRecipe
@@ -312,6 +312,9 @@ def recording_examples() -> list[bytes]:
     lanes = (LaneSpec("lane", (0, 1)),)
     plan = Plan(lanes, (Deployment(pool, "lane", 4),), (Route("m", pool),))
     recorder.opened(pool, 4, PoolRecipe("slack", {"kappa": 0.9}), lambda: export_times(times))
+    shaped = ShapedTimes(times.table, ((3,),), (SizeTime(1, 1, 2.0, 0.008, ((6,),)),))
+    shaped.observe(0.01, (Request(1, "m", 0.0, 1.0, signature=((9,),)),), 1, 1)
+    recorder.opened(PoolId("s", "1"), 4, PoolRecipe("slack"), lambda: export_times(shaped))
     request = Request(5, "m", 1.0, 2.0, rows=2, signature=((3,),), work_hint=2.0)
     events = [
         [PlanChanged(plan)],
