@@ -111,6 +111,8 @@ def test_sizes_that_were_given_up_are_not_asked_for_again(record: ProfileRecord)
         ),
         ({"sizes": [SIZE | {"signature": [[-1]]}]}, "sizes[0].signature: expected lists of whole"),
         ({"sizes": [SIZE | {"signature": [[1] * 64]}]}, "sizes[0].signature: expected 64 axes"),
+        ({"sizes": [SIZE | {"signature": [[10**400]]}]}, "sizes[0].signature: expected 9007199"),
+        ({"sizes": [SIZE | {"size": 1e200}]}, "sizes[0].size: expected at most 1e+09 either way"),
         ({"table": {}}, "table: missing schema"),
         ({"extra": 1}, "profile: unknown extra"),
     ],

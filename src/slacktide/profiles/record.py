@@ -15,6 +15,7 @@ from slacktide.profiles import reading
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
+from slacktide.profiles.size_law import elements
 
 SCHEMA = 4
 LENGTHS_SCHEMA = 3
@@ -23,6 +24,8 @@ _KEYS = ("schema", "device", "hardware", "shapes", "skipped", "sizes", "threads"
 _SIZE_KEYS = ("rows", "cores", "size", "p50_s", "signature")
 _LENGTH_KEYS = ("rows", "cores", "length", "p50_s")
 MOST_AXES = 64
+MOST_ELEMENTS = 1 << 53
+MOST_SIZE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ def _size_time(keys: tuple[str, ...], value: object, name: str) -> SizeTime:
     size, seconds = (reading.number(fields[key], f"{name}.{key}") for key in keys[2:4])
     if rows < 1 or cores < 1 or size <= 0.0 or seconds <= 0.0:
         raise ProfileError(f"{name}: expected numbers above 0")
+    if not 1.0 / MOST_SIZE <= size <= MOST_SIZE:
+        raise ProfileError(f"{name}.{keys[2]}: expected at most {MOST_SIZE:g} either way")
     signature = read_signature(fields.get("signature", []), f"{name}.signature")
     return SizeTime(rows, cores, size, seconds, signature)
 
@@ -145,6 +150,8 @@ def read_signature(value: object, name: str) -> Signature:
         raise ProfileError(f"{name}: expected {MOST_AXES} axes at most")
     if any(count < 0 for shape in shapes for count in shape):
         raise ProfileError(f"{name}: expected lists of whole numbers from 0")
+    if elements(shapes) > MOST_ELEMENTS:
+        raise ProfileError(f"{name}: expected {MOST_ELEMENTS} elements at most")
     return shapes
 
 
