@@ -95,7 +95,8 @@ def test_under_a_guarantee_a_new_shape_is_refused_but_learnt_without_a_deadline(
         client.infer("sure", [tensor], timeout=20_000_000)
     assert error.value.status() == str(grpc.StatusCode.FAILED_PRECONDITION)
     client.close()
-    assert house.infer("sure", house.filter_call(30_000)).status == 200
+    for _ in range(2):  # the first run may have been a slow one
+        assert house.infer("sure", house.filter_call(30_000)).status == 200
     assert house.infer("sure", timed).status == 200
 
 
@@ -235,7 +236,7 @@ def test_a_model_of_which_no_row_runs_learns_from_its_requests(
         assert house.look(lambda app: times_of(app).reference) == ()
         refused = house.infer("filter", house.filter_call(403, timeout=20_000_000))
         assert refused.status == 500
-        for length in (400, 404):
+        for length in (400, 400, 404):
             answer = house.infer("filter", house.filter_call(length, timeout=20_000_000))
             assert answer.status == 200
         known = house.look(lambda app: times_of(app).export())

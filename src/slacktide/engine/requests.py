@@ -167,15 +167,12 @@ class Requests:
             target.quarantine.append(request)
         else:
             target.widest = max(target.widest, request.rows)
+            entry.state = State.QUEUED
             queue = target.unmeasured
-            if queue is None or queue.rules.measured(request):
-                entry.state = State.QUEUED
-                target.scheduler.admit_moved(request, now=state.now)
-            elif queue.rules.refuse and not request.best_effort:
-                reason = Reason.UNMEASURED
+            if queue is not None and not queue.rules.measured(request):
+                reason = self._unmeasured.hold(entry, queue, request, moved=True)
             else:
-                entry.state = State.UNMEASURED
-                queue.add(request)
+                target.scheduler.admit_moved(request, now=state.now)
         if reason is not None:
             state.end(entry, reason)
             state.forget(request.id)

@@ -131,20 +131,26 @@ class UnmeasuredWork:
         """Queue a request, with the scheduler or here; or why not, and the detail."""
         queue, scheduler = pool.unmeasured, pool.scheduler
         assert queue is not None
-        rules, why = queue.rules, self._failure(queue, request) if queue.failed else None
-        measured = rules.measured(request)
-        if measured and why is None:
+        why = self._failure(queue, request) if queue.failed else None
+        if why is None and queue.rules.measured(request):
             return scheduler.add(request, now=self._state.now), ""
         scheduler.remove(request.id)  # its notice
         if why is not None:
             return Reason.BAD_INPUT, why
-        entry.state = State.UNMEASURED
+        return self.hold(entry, queue, request), ""
+
+    def hold(
+        self, entry: Entry, queue: UnmeasuredQueue, request: Request, *, moved: bool = False
+    ) -> Reason | None:
+        """Have a request wait that is not measured, or why not. `moved`: another pool had let it
+        in, so that it is not refused for want of room."""
+        rules, entry.state = queue.rules, State.UNMEASURED
         if rules.refuse and not request.best_effort:
-            return Reason.UNMEASURED, ""
-        if rules.most is not None and len(queue) >= rules.most:
-            return Reason.QUEUE_FULL, ""
+            return Reason.UNMEASURED
+        if rules.most is not None and len(queue) >= rules.most and not moved:
+            return Reason.QUEUE_FULL
         queue.add(request)
-        return None, ""
+        return None
 
     def _failure(self, queue: UnmeasuredQueue, request: Request) -> str | None:
         """Why the model cannot run it, as others of its shape have shown; None if they have not."""
