@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from slacktide.load.request_log import RequestLog
@@ -91,23 +91,19 @@ class StartClock:
         return time.monotonic() - self.origin
 
 
+@dataclass(slots=True, eq=False)
 class Pacer:
     """One run: sends everything in a request log on time, and waits until each has ended."""
 
-    def __init__(
-        self,
-        spec: LoadSpec,
-        requests: RequestLog,
-        sender: Sender,
-        clock: StartClock,
-        observer: Observer | None = None,
-    ) -> None:
-        self._spec = spec
-        self._requests = requests
-        self._sender = sender
-        self._clock = clock
-        self._observer = observer
-        self._patience = spec.patience
+    spec: LoadSpec
+    requests: RequestLog
+    sender: Sender
+    clock: StartClock
+    observer: Observer | None
+    _patience: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._patience = self.spec.patience
 
     async def run(self, stop: asyncio.Event) -> RunEnd:
         """Setting `stop` ends the sending; those in flight get a second beyond their deadline."""
@@ -120,15 +116,15 @@ class Pacer:
             send.cancel()
             if interrupted:
                 self._patience = min(self._patience, _HURRY)
-            sent_until = min(self._clock(), self._spec.length)
+            sent_until = min(self.clock(), self.spec.length)
             await asyncio.wait((send,))
-            while self._requests.open and not tend.done():
+            while self.requests.open and not tend.done():
                 await asyncio.sleep(_SWEEP / 4)
             for ours in (send, tend):
                 if ours.done() and not ours.cancelled():
                     ours.result()  # a failure of ours is not swallowed
             self._observe()
-            return RunEnd(sent_until if interrupted else self._spec.length, interrupted)
+            return RunEnd(sent_until if interrupted else self.spec.length, interrupted)
         finally:
             tasks = (send, stopped, tend)
             for task in tasks:
@@ -137,7 +133,7 @@ class Pacer:
 
     async def _send(self) -> None:
         """Hand every request over when it is due; several at once if they are."""
-        requests, sender, clock = self._requests, self._sender, self._clock
+        requests, sender, clock = self.requests, self.sender, self.clock
         due, count = requests.due, len(requests)
         timer = TimerQueue()
         try:
@@ -147,17 +143,17 @@ class Pacer:
                 last = min(count, requests.submitted + _BURST)
                 while requests.submitted < last and due[requests.submitted] <= now:
                     sender.submit(requests.submit())
-            await self._wait(timer, self._spec.length)
+            await self._wait(timer, self.spec.length)
         finally:
             timer.close()
 
     async def _wait(self, timer: TimerQueue, due: float) -> None:
-        if not self._spec.spin:
-            await timer.until(self._clock.origin + due)
+        if not self.spec.spin:
+            await timer.until(self.clock.origin + due)
             return
         while True:
             await asyncio.sleep(0)
-            if self._clock() >= due:
+            if self.clock() >= due:
                 return
 
     async def _tend(self) -> None:
@@ -165,28 +161,28 @@ class Pacer:
         next_report = 0.0
         while True:
             await asyncio.sleep(_SWEEP)
-            now = self._clock()
-            for index in self._requests.overdue(self._patience, now=now):
-                self._requests.ended(index, Result.GAVE_UP, now=now)
-                self._sender.give_up(index)
+            now = self.clock()
+            for index in self.requests.overdue(self._patience, now=now):
+                self.requests.ended(index, Result.GAVE_UP, now=now)
+                self.sender.give_up(index)
             if now >= next_report:
                 next_report = now + _REPORT
                 self._observe()
 
     def _observe(self) -> None:
-        if self._observer is None:
+        if self.observer is None:
             return
-        requests = self._requests
+        requests = self.requests
         progress = Progress(
-            elapsed_s=max(0.0, min(self._clock(), self._spec.length)),
-            length_s=self._spec.length,
+            elapsed_s=max(0.0, min(self.clock(), self.spec.length)),
+            length_s=self.spec.length,
             planned=len(requests),
             submitted=requests.submitted,
             ended=requests.ended_count,
             on_time=requests.on_time,
         )
         try:
-            self._observer(progress)
+            self.observer(progress)
         except Exception:  # an observer cannot hurt the run: it is logged and removed
             _log.exception("the progress observer failed and is removed")
-            self._observer = None
+            self.observer = None

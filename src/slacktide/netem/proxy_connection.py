@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from slacktide.netem.link_queue import Flow, Piece
@@ -16,24 +17,19 @@ _MOST_WAITING, _FEW_WAITING = 1 << 18, 1 << 17
 """Bytes that wait at which we stop reading from the client, and at which we go on."""
 
 
+@dataclass(kw_only=True, eq=False)
 class _End(asyncio.Protocol):
     """One end of a connection, client's or server's."""
 
-    def __init__(
-        self,
-        *,
-        connected: Callable[[], None],
-        received: Callable[[bytes], None],
-        flow_changed: Callable[[], None],
-        lost: Callable[[], None],
-    ) -> None:
-        self.transport: asyncio.Transport | None = None
-        self.done = False
-        """It sends no more. If we read on, uvloop would tell of it again."""
-        self.full = False
-        """It does not read as fast as we write."""
-        self._connected, self._received = connected, received
-        self._flow_changed, self._lost = flow_changed, lost
+    connected: Callable[[], None]
+    received: Callable[[bytes], None]
+    flow_changed: Callable[[], None]
+    lost: Callable[[], None]
+    transport: asyncio.Transport | None = None
+    done: bool = False
+    """It sends no more. If we read on, uvloop would tell of it again."""
+    full: bool = False
+    """It does not read as fast as we write."""
 
     @property
     def open(self) -> asyncio.Transport | None:
@@ -43,27 +39,27 @@ class _End(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._connected()
+        self.connected()
 
     def data_received(self, data: bytes) -> None:
-        self._received(data)
+        self.received(data)
 
     def eof_received(self) -> bool:
         self.done = True
-        self._received(b"")
+        self.received(b"")
         return True  # the other direction may still be in use
 
     def pause_writing(self) -> None:
         self.full = True
-        self._flow_changed()
+        self.flow_changed()
 
     def resume_writing(self) -> None:
         self.full = False
-        self._flow_changed()
+        self.flow_changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
-        self._lost()
+        self.lost()
 
 
 class ProxyConnection(Flow):

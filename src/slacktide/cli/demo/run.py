@@ -60,64 +60,58 @@ class DemoResult:
         return max(self.limits, key=lambda limit: limit.goodput)
 
 
+@dataclass
 class Demo:
     """Holds what all steps share: folder, cores, progress."""
 
-    def __init__(
-        self,
-        folder: Path,
-        models: Sequence[str],
-        cores: tuple[tuple[int, ...], tuple[int, ...]],
-        *,
-        seconds: float,
-        seed: int,
-        move: Move,
-    ) -> None:
-        self._repository = folder / "models"
-        self._log = folder / "server.log"
-        self._models = models
-        self._cores = cores
-        self._seconds = seconds
-        self._seed = seed
-        self._move = move
+    folder: Path
+    models: Sequence[str]
+    cores: tuple[tuple[int, ...], tuple[int, ...]]
+    seconds: float
+    seed: int
+    move: Move
+
+    def __post_init__(self) -> None:
+        self._repository = self.folder / "models"
+        self._log = self.folder / "server.log"
         self._done = 0
         tried = len(waits(DemoTraffic((MeasuredModel("", 1.0, 1.0, 1),), 1.0, 0).deadlines))
         # make, profiles, peaks; a run for each limit, load and policy, and the one over gRPC
-        self._steps = 1 + 2 * len(models) + tried + 3 * len(LOADS) + 1
+        self._steps = 1 + 2 * len(self.models) + tried + 3 * len(LOADS) + 1
 
     def run(self) -> DemoResult:
         """Everything, in order. Raises ProcessError, LoadError; KeyboardInterrupt ends it."""
         self._step("making the models")
-        make_repository(self._repository, models=self._models)
+        make_repository(self._repository, models=self.models)
         self._settings = {
             model: (self._repository / model / "slacktide.yaml").read_text()
-            for model in self._models
+            for model in self.models
         }
-        profiled = [self._profile(model) for model in self._models]
-        unlimited = by_default("fifo", self._models)
+        profiled = [self._profile(model) for model in self.models]
+        unlimited = by_default("fifo", self.models)
         with self._serving(unlimited) as targets:
             measured = tuple(self._peak(targets, model) for model in profiled)
-            traffic = DemoTraffic(measured, self._seconds, self._seed)
+            traffic = DemoTraffic(measured, self.seconds, self.seed)
             entries = self._judge(targets, traffic, unlimited)
         limits = tuple(self._try_limit(traffic, wait) for wait in waits(traffic.deadlines))
         limited = max(limits, key=lambda limit: limit.goodput).policy
         with self._serving(limited) as targets:
             entries += self._judge(targets, traffic, limited)
-        chosen = by_default("slack", self._models)
+        chosen = by_default("slack", self.models)
         with self._serving(chosen) as targets:
             entries += self._judge(targets, traffic, chosen)
             self._step("slack over gRPC")
             spec = traffic.spec(targets[Transport.GRPC], LOADS[0], title="slack over gRPC")
-            grpc = self._load(replace(spec, duration=self._seconds / 2))
-        title = f"Slacktide demo: {' and '.join(self._models)}"
-        return DemoResult(traffic, *self._cores, limits, Comparison.of(title, entries), grpc)
+            grpc = self._load(replace(spec, duration=self.seconds / 2))
+        title = f"Slacktide demo: {' and '.join(self.models)}"
+        return DemoResult(traffic, *self.cores, limits, Comparison.of(title, entries), grpc)
 
     def _profile(self, model: str) -> MeasuredModel:
         """What the model can do on the server's cores, server not counted."""
         self._step(f"profiling {model}")
-        folder, cores = str(self._repository / model), len(self._cores[0])
+        folder, cores = str(self._repository / model), len(self.cores[0])
         flags = ("--budget", "1500ms", "--cores", str(cores), "--json")
-        output = slacktide(["profile", folder, *flags], self._cores[0], self._log)
+        output = slacktide(["profile", folder, *flags], self.cores[0], self._log)
         (record,) = json.loads(output).values()
         table = LatencyTable.from_dict(record["table"])
         peak = table.peak(cores)
@@ -126,7 +120,7 @@ class Demo:
     def _peak(self, targets: Mapping[Transport, Target], model: MeasuredModel) -> MeasuredModel:
         """How fast the server works a backlog off, HTTP and all."""
         self._step(f"measuring the peak of {model.model}")
-        report = self._load(backlog(targets[Transport.HTTP], model, self._seconds / 2))
+        report = self._load(backlog(targets[Transport.HTTP], model, self.seconds / 2))
         latency = report.total.latency
         if latency is None or latency.count < report.total.submitted:
             raise RuntimeError(f"{model.model}: some of the backlog was not answered")
@@ -159,7 +153,7 @@ class Demo:
         for model, scheduler in policy.settings.items():
             path = self._repository / model / "slacktide.yaml"
             path.write_text(f"{self._settings[model]}scheduler: {scheduler}\n")
-        with serving(self._repository, self._cores[0], self._log) as targets:
+        with serving(self._repository, self.cores[0], self._log) as targets:
             yield targets
 
     def _load(self, spec: LoadSpec) -> Report:
@@ -175,5 +169,5 @@ class Demo:
         return report
 
     def _step(self, text: str) -> None:
-        self._move(self._done / self._steps, text)
+        self.move(self._done / self._steps, text)
         self._done += 1

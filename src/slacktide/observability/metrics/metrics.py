@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 
 from slacktide.cluster import PodAllocator
@@ -37,50 +38,36 @@ from slacktide.runtime import Runtime
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Metrics:
     """Everything there is to know of a server in numbers. Belongs to the server's loop."""
 
-    def __init__(
-        self,
-        catalog: Catalog,
-        runtime: Runtime,
-        budget: MemoryBudget,
-        scaling: ScalingPlanner,
-        resizes: ResizeTracker,
-        *,
-        process_executor: Workers | None = None,
-        pod: PodAllocator | None = None,
-        machine: Machine | None = None,
-        nvml: Nvml | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """`machine` and `nvml` are found if not given."""
-        self._catalog = catalog
-        self._runtime = runtime
-        self._budget = budget
-        self._workers = process_executor
-        self._machine = machine or Machine()
-        self._nvml = nvml or open_nvml()
-        self._recorder = recorder
-        self._scaling = scaling
-        self._resizes = resizes
-        self._pod = pod
+    catalog: Catalog
+    runtime: Runtime
+    budget: MemoryBudget
+    scaling: ScalingPlanner
+    resizes: ResizeTracker
+    process_executor: Workers | None = None
+    pod: PodAllocator | None = None
+    recorder: Recorder | None = None
+    machine: Machine = field(default_factory=Machine)
+    nvml: Nvml | None = field(default_factory=open_nvml)
 
     def render(self) -> bytes:
         """The whole page, in the form that CONTENT_TYPE names; 2 ms for five models."""
-        snapshot = self._runtime.engine.snapshot(now=time.monotonic())
-        views = look(self._catalog, snapshot)
-        gpus = () if self._nvml is None else gpu_families(self._nvml.gpus())
+        snapshot = self.runtime.engine.snapshot(now=time.monotonic())
+        views = look(self.catalog, snapshot)
+        gpus = () if self.nvml is None else gpu_families(self.nvml.gpus())
         families = chain(
             model_families(views),
-            machine_families(self._machine.cpu_utilization(), self._machine.memory()),
+            machine_families(self.machine.cpu_utilization(), self.machine.memory()),
             gpus,
-            version_families(views, self._catalog),
+            version_families(views, self.catalog),
             session_families(views),
-            scaling_families(snapshot, self._runtime, self._scaling, self._resizes),
-            () if self._pod is None else pod_families(self._pod),
-            server_families(snapshot, self._budget, usage_of(self._workers)),
-            recording_families(self._recorder),
+            scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
+            () if self.pod is None else pod_families(self.pod),
+            server_families(snapshot, self.budget, usage_of(self.process_executor)),
+            recording_families(self.recorder),
             process_families(),
         )
         return write(_with_old_names(families))
