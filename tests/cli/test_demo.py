@@ -136,7 +136,7 @@ def test_without_matplotlib_there_is_a_table_and_no_page(
 
 def test_a_child_that_fails_is_quoted(tmp_path: Path):
     cores, _ = split_cores(1)
-    with pytest.raises(ProcessError, match="no such folder"):
+    with pytest.raises(ProcessError, match="no such file or folder"):
         slacktide(["models", "check", str(tmp_path / "nothing")], cores, tmp_path / "log")
 
 
@@ -154,7 +154,13 @@ def test_the_whole_of_it(run: Run, tmp_path: Path):
     done = run("demo", "--models", "text", "--seconds", "0.3", "--dir", "work", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads((tmp_path / "demo-report.json").read_text())
-    comparison = Comparison.from_json(json.dumps(document))
+    comparison = Comparison.of(
+        document["title"],
+        [
+            (entry["policy"], entry["load"], Report.from_dict(entry["report"]))
+            for entry in document["entries"]
+        ],
+    )
     assert comparison.policies == ("fifo", "fifo + limit", "slack")
     assert len(comparison.loads) == len(LOADS)
     for load in comparison.loads:

@@ -6,12 +6,13 @@ the new limit. Fewer cores need no leave: threads move at once, and the limit fo
 seconds later, so that cores that are asked for again at once cost no call.
 
     more    PATCH resize → poll the pod's status → settled: bind, confirm
-    fewer   bind, confirm → after `LOWER_AFTER` seconds PATCH resize
+    fewer   bind, confirm → after `Times.lower_after` seconds PATCH resize
 
 Where the resize is infeasible, refused or the API server cannot be reached, or it is still deferred
-after `PATIENCE` seconds, the grant is settled with as many cores as the present limit has room for
-(local means), and `condition` says why until a resize succeeds. What could not be had is tried
-again after a while, twice as long each time; should it come, the grant is confirmed once more.
+after `Times.patience` seconds, the grant is settled with as many cores as the present limit has
+room for (local means), and `condition` says why until a resize succeeds. What could not be had is
+tried again after a while, twice as long each time; should it come, the grant is confirmed once
+more.
 """
 
 from __future__ import annotations
@@ -29,16 +30,6 @@ from slacktide.executors.allocator import Confirm, Grant, bind
 
 log = logging.getLogger("slacktide.cores")
 
-POLL_S = 0.2
-"""Seconds between two looks at a resize that is under way; a deferred one is looked at ten times as
-seldom."""
-PATIENCE_S = 30.0
-"""Seconds after which a deferred resize counts as not to be had for now. Kubernetes goes on trying;
-should it succeed, the next request finds the room there."""
-LOWER_AFTER_S = 10.0
-"""Seconds for which less must have been enough before the limit is lowered."""
-AGAIN_AFTER_S = 10.0
-"""Seconds after a failure until the API server is asked for more again."""
 AGAIN_AT_MOST = 32.0
 """Most times as long after several failures in a row."""
 
@@ -64,12 +55,18 @@ class Hindrance(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """The constants above, for tests; seconds."""
+    """How long to wait for what; seconds."""
 
-    poll: float = POLL_S
-    patience: float = PATIENCE_S
-    lower_after: float = LOWER_AFTER_S
-    again_after: float = AGAIN_AFTER_S
+    poll: float = 0.2
+    """Between two looks at a resize that is under way; a deferred one is looked at ten times as
+    seldom."""
+    patience: float = 30.0
+    """After which a deferred resize counts as not to be had for now. Kubernetes goes on trying;
+    should it succeed, the next request finds the room there."""
+    lower_after: float = 10.0
+    """For which less must have been enough before the limit is lowered."""
+    again_after: float = 10.0
+    """After a failure until the API server is asked for more again."""
 
 
 @dataclass(slots=True)

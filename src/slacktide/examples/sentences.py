@@ -113,11 +113,6 @@ def encode(text: str) -> Ids:
     return np.array([CLS, *(_ID.get(word, UNKNOWN) for word in words)], dtype=np.int64)
 
 
-def decode(ids: Sequence[int] | Ids) -> str:
-    """The words of these ids, without [pad] and [cls]."""
-    return " ".join(VOCABULARY[i] for i in ids if i not in (PAD, CLS))
-
-
 def texts(count: int, rng: np.random.Generator) -> tuple[list[Ids], NDArray[np.int64]]:
     """Token ids of `count` texts, each of its own length (tokens,), and their labels (count,)."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(TOPICS))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import orjson
 
 from slacktide.domain.tensors import Datatype, TensorSpec
-from slacktide.load.http_connection import fetch
+from slacktide.load.http_connection import error_text, fetch
 from slacktide.load.spec import Target, TargetError, Transport
 from slacktide.load.tensors import RemoteModel
 from slacktide.wire.raw_tensors import BY_NAME
@@ -130,11 +130,7 @@ async def _get(target: Target, path: str, what: str) -> Any:
     status, body = await fetch(target, path)
     if status == 200:
         return _json(body, what)
-    try:
-        reason = str(orjson.loads(body)["error"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        reason = body[:200].decode(errors="replace")
-    raise TargetError(f"{target.url}: {what}: {status} {reason}")
+    raise TargetError(f"{target.url}: {what}: {status} {error_text(body, 200)}")
 
 
 def _json(body: bytes, what: str) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import httptools
+import orjson
 
 from slacktide.load.encode import common_headers, format_head
 from slacktide.load.spec import Target, TargetError
@@ -106,6 +107,14 @@ class ClientConnection(asyncio.Protocol):
         self._fault = reason
         if self._transport is not None:
             self._transport.abort()
+
+
+def error_text(body: bytes, most: int) -> str:
+    """The text of an OIP error body, or its first `most` bytes if it is none."""
+    try:
+        return str(orjson.loads(body)["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return body[:most].decode(errors="replace").strip()
 
 
 _READ = 1 << 16

@@ -18,10 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import orjson
-
 from slacktide.load.encode import HttpRequest
-from slacktide.load.http_connection import ClientConnection, tls_context
+from slacktide.load.http_connection import ClientConnection, error_text, tls_context
 from slacktide.load.request_log import RequestLog
 from slacktide.load.results import Result, of_http
 from slacktide.load.spec import Target
@@ -105,7 +103,7 @@ class HttpSender:
         now = self._clock()
         self._busy.pop(index, None)
         result = of_http(status)
-        text = "" if result is Result.ANSWERED else f"{status} {_message(detail)}"
+        text = "" if result is Result.ANSWERED else f"{status} {error_text(detail, 100)}"
         self._log.ended(index, result, now=now, detail=text)
         if reusable:
             self._free(connection)
@@ -189,11 +187,3 @@ class HttpSender:
 
     def _fail(self, index: int, reason: str) -> None:
         self._log.ended(index, Result.TRANSPORT_ERROR, now=self._clock(), detail=reason)
-
-
-def _message(body: bytes) -> str:
-    """The text of an OIP error body, or its beginning if it is none."""
-    try:
-        return str(orjson.loads(body)["error"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return body[:100].decode(errors="replace").strip()

@@ -152,8 +152,8 @@ class AccessLogger:
     Strings that clients chose are made printable here too, for handlers that are not ours.
     """
 
-    def __init__(self, logger: logging.Logger | None = None) -> None:
-        self._log = logger or logging.getLogger(ACCESS)
+    def __init__(self) -> None:
+        self._log = logging.getLogger(ACCESS)
 
     def __call__(self, access: AccessRecord) -> None:
         method, target = printable(access.method), printable(access.target)

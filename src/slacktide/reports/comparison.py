@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from slacktide.load.report.document import SCHEMA, Report, ReportError
 
 FEWEST = 10
@@ -109,21 +107,3 @@ class Comparison:
                 for entry in self.entries
             ],
         }
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-    @classmethod
-    def from_json(cls, data: bytes | str) -> Comparison:
-        """Read a comparison back. Raises ReportError."""
-        try:
-            document = orjson.loads(data)
-            entries = [
-                (str(entry["policy"]), str(entry["load"]), Report.from_dict(entry["report"]))
-                for entry in document["entries"]
-            ]
-            return cls.of(str(document["title"]), entries)
-        except orjson.JSONDecodeError as error:
-            raise ReportError(f"not JSON: {error}") from None
-        except (KeyError, TypeError) as error:
-            raise ReportError(f"not a comparison: {error!r}") from None

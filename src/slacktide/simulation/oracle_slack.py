@@ -22,7 +22,7 @@ tried, such as batches of every number of members).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,7 +81,6 @@ class OracleSlack(DeadlinePolicy):
         times: BatchTimes,
         view: PoolView,
         options: OracleSlackOptions | None = None,
-        length: Callable[[Request], float] = length_of,
     ) -> None:
         """`mean_length` is that of all arrivals."""
         super().__init__(
@@ -96,7 +95,6 @@ class OracleSlack(DeadlinePolicy):
         stated = options.deferral_discount
         self._discount = KAPPAS[0] if stated is None else stated
         self._exponent = options.length_exponent
-        self._length = length
         self._cost = self._mean_alone = latency.seconds(1, mean_length)
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
@@ -119,7 +117,7 @@ class OracleSlack(DeadlinePolicy):
 
     def take(self, batch: Batch) -> None:
         """The members leave the queue; their share of the batch's time is what a request costs."""
-        took = self._latency.seconds(batch.rows, max(map(self._length, batch.members)))
+        took = self._latency.seconds(batch.rows, max(map(length_of, batch.members)))
         self._cost += COST_GAIN * (took / len(batch.members) - self._cost)
         super().take(batch)
 
@@ -130,13 +128,13 @@ class OracleSlack(DeadlinePolicy):
 
     def _due(self, entry: Entry) -> float:
         """The latest start of a request by itself."""
-        return entry[0] - self._latency.seconds(1, self._length(entry[2]))
+        return entry[0] - self._latency.seconds(1, length_of(entry[2]))
 
     def _best(self, order: Sequence[Request], limit: int, now: float) -> list[Request]:
         latency, kappa = self._latency, self._discount
         tau = len(order) * self._cost / self._view.lanes + self._mean_alone
         deadlines = np.array([request.deadline for request in order])
-        lengths = np.array([self._length(request) for request in order])
+        lengths = np.array([length_of(request) for request in order])
         alone = latency.c0 + latency.c1 * latency.paid(1) * lengths
         penalties = np.array([request.penalty for request in order])
         worth = penalties * (alone / self._mean_alone) ** self._exponent

@@ -41,10 +41,6 @@ class Link(Protocol):
         """Seconds that an answer is taken to need."""
         ...
 
-    def describe(self) -> str:
-        """What it is, in a few words."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class ConstantLink:
@@ -129,9 +125,6 @@ class SharedLink:
     @property
     def way_back(self) -> float:
         return self.link.way_back
-
-    def describe(self) -> str:
-        return f"{self.link.describe()}, shared"
 
 
 def _journey(sent: float, first: float, last: float) -> Delivery:
