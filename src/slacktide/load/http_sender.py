@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from slacktide.load.encode import HttpRequest
@@ -29,29 +30,22 @@ DEFAULT_CONNECTIONS = 512
 _CONNECT_TIMEOUT = 5.0
 
 
+@dataclass(eq=False, repr=False)
 class HttpSender:
     """A `Sender`. `clock` gives seconds from the start of the run."""
 
-    def __init__(
-        self,
-        target: Target,
-        requests: Sequence[HttpRequest],
-        log: RequestLog,
-        clock: Callable[[], float],
-        connections: int | None = None,
-        upload: float = 0.0,
-        *,
-        over_link: bool = False,
-    ) -> None:
-        self._target = target
-        self._tls = tls_context(target)
-        self._requests = requests
-        self._log = log
-        self._clock = clock
-        self._cap = connections or DEFAULT_CONNECTIONS
-        self._over_link = over_link
-        self._upload = upload
-        self._delayed_bodies = TimerQueue() if upload > 0.0 else None
+    target: Target
+    requests: Sequence[HttpRequest]
+    log: RequestLog
+    clock: Callable[[], float]
+    connections: int | None = None
+    upload: float = 0.0
+    over_link: bool = False
+
+    def __post_init__(self) -> None:
+        self._tls = tls_context(self.target)
+        self._cap = self.connections or DEFAULT_CONNECTIONS
+        self._delayed_bodies = TimerQueue() if self.upload > 0.0 else None
         self._idle: list[ClientConnection] = []
         self._busy: dict[int, ClientConnection] = {}
         self._line: deque[int] = deque()
@@ -100,11 +94,11 @@ class HttpSender:
         self, connection: ClientConnection, index: int, status: int, detail: bytes, reusable: bool
     ) -> None:
         """A complete answer came. The connection is free again if `reusable`."""
-        now = self._clock()
+        now = self.clock()
         self._busy.pop(index, None)
         result = of_http(status)
         text = "" if result is Result.ANSWERED else f"{status} {error_text(detail, 100)}"
-        self._log.ended(index, result, now=now, detail=text)
+        self.log.ended(index, result, now=now, detail=text)
         if reusable:
             self._free(connection)
         else:
@@ -127,16 +121,16 @@ class HttpSender:
 
     def _send(self, connection: ClientConnection, index: int) -> None:
         self._busy[index] = connection
-        timeout_us = self._log.departed(index, now=self._clock())
-        request = self._requests[self._log.payload[index]]
-        if self._over_link:
+        timeout_us = self.log.departed(index, now=self.clock())
+        request = self.requests[self.log.payload[index]]
+        if self.over_link:
             connection.send(index, (*request.notice(timeout_us), *request.body(timeout_us)))
         elif self._delayed_bodies is None:
             connection.send(index, request.parts(timeout_us))
         else:
             connection.send_headers(index, request.notice(timeout_us))
             send = partial(self._send_body, index, request.body(timeout_us))
-            self._delayed_bodies.at(time.monotonic() + self._upload, send)
+            self._delayed_bodies.at(time.monotonic() + self.upload, send)
 
     def _send_body(self, index: int, body: Sequence[bytes]) -> None:
         connection = self._busy.get(index)
@@ -147,7 +141,7 @@ class HttpSender:
         """The first request in line that was not cancelled meanwhile."""
         while self._line:
             index = self._line.popleft()
-            if index in self._log.open:
+            if index in self.log.open:
                 return index
         return None
 
@@ -169,9 +163,9 @@ class HttpSender:
             async with asyncio.timeout(_CONNECT_TIMEOUT):
                 _, connection = await loop.create_connection(
                     lambda: ClientConnection(self),
-                    *self._target.address,
+                    *self.target.address,
                     ssl=self._tls,
-                    server_hostname=self._target.host if self._tls else None,
+                    server_hostname=self.target.host if self._tls else None,
                 )
         except (OSError, TimeoutError) as error:
             index = self._next_in_line()
@@ -186,4 +180,4 @@ class HttpSender:
         self._free(connection)
 
     def _fail(self, index: int, reason: str) -> None:
-        self._log.ended(index, Result.TRANSPORT_ERROR, now=self._clock(), detail=reason)
+        self.log.ended(index, Result.TRANSPORT_ERROR, now=self.clock(), detail=reason)

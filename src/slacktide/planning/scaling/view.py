@@ -245,28 +245,26 @@ def _shared(
     return _OnASharedLane(times, others) if others else times
 
 
+@dataclass(slots=True, eq=False)
 class _Stretched:
     """A batch time on a lane of which but a part is `left`."""
 
-    __slots__ = ("_left", "_time")
-
-    def __init__(self, time: TimeDistribution, left: float) -> None:
-        self._time = time
-        self._left = left
+    time: TimeDistribution
+    left: float
 
     @property
     def expected(self) -> float:
-        return self._time.expected / self._left
+        return self.time.expected / self.left
 
     @property
     def p99(self) -> float:
-        return self._time.p99 / self._left
+        return self.time.p99 / self.left
 
     def quantile(self, level: float) -> float:
-        return self._time.quantile(level) / self._left
+        return self.time.quantile(level) / self.left
 
     def on_time(self, budget: float) -> float:
-        return self._time.on_time(budget * self._left)
+        return self.time.on_time(budget * self.left)
 
 
 class _OnASharedLane:
