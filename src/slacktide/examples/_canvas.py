@@ -1,7 +1,9 @@
-"""A small square canvas: rectangles, discs and lines, light and fog. Pure NumPy."""
+"""A small square canvas: rectangles, discs and lines, light and fog; and how each kind of road user
+is drawn on it: side view, in units of about a tenth of a metre. Pure NumPy."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,3 +107,126 @@ class VehicleSpot:
 
     def _y(self, y: float) -> float:
         return self.ground - self.scale * y
+
+
+_TYRE = (0.06, 0.06, 0.07)
+_RIM = (0.6, 0.6, 0.62)
+_GLASS = (0.55, 0.68, 0.78)
+_LAMP = (1.0, 0.97, 0.8)
+_TAIL = (0.9, 0.1, 0.08)
+_SKIN = (0.8, 0.6, 0.48)
+_DARK = (0.12, 0.12, 0.15)
+
+
+def _wheels(place: VehicleSpot, *at: float, radius: float = 4.5) -> None:
+    for x in at:
+        place.disc(x, radius, radius, _TYRE)
+        place.disc(x, radius, radius * 0.45, _RIM)
+
+
+def _lamps(place: VehicleSpot, front: float, rear: float, height: float) -> None:
+    place.box(front - 2.5, height, front, height + 2.5, _LAMP, glows=True)
+    place.box(rear, height, rear + 2, height + 2.5, _TAIL, glows=True)
+
+
+def _car(place: VehicleSpot, paint: Colour) -> None:
+    place.box(-20, 4, 20, 11, paint)
+    place.box(-13, 11, 9, 18, paint)
+    place.box(-11, 12, -3, 16.5, _GLASS)
+    place.box(-1, 12, 7, 16.5, _GLASS)
+    _wheels(place, -12, 12)
+    _lamps(place, 20, -20, 8)
+
+
+def _taxi(place: VehicleSpot, paint: Colour) -> None:
+    """A car with a lit sign and a chequered stripe, cream or yellow."""
+    _car(place, (0.95, 0.75 + 0.15 * paint[1], 0.1 + 0.6 * paint[2]))
+    place.box(-6, 18, 3, 22, _LAMP, glows=True)
+    for x in range(-18, 18, 6):
+        place.box(x, 8, x + 3, 10, _DARK)
+
+
+def _van(place: VehicleSpot, paint: Colour) -> None:
+    place.box(-22, 4, 16, 26, paint)
+    place.box(16, 4, 22, 14, paint)
+    place.box(9, 15, 16, 23, _GLASS)
+    _wheels(place, -13, 14)
+    _lamps(place, 22, -22, 8)
+
+
+def _pickup(place: VehicleSpot, paint: Colour) -> None:
+    place.box(-23, 5, 22, 12, paint)
+    place.box(-2, 12, 12, 21, paint)
+    place.box(1, 14, 9, 19.5, _GLASS)
+    place.box(-23, 12, -21, 15, paint)
+    _wheels(place, -14, 14, radius=5.5)
+    _lamps(place, 22, -23, 8)
+
+
+def _truck(place: VehicleSpot, paint: Colour) -> None:
+    """A box body of its own pale colour behind a cab with a gap between them."""
+    pale = tuple(0.6 + 0.35 * c for c in reversed(paint))
+    place.box(-32, 8, 15, 36, pale)
+    place.box(-32, 5, 26, 8, _DARK)
+    place.box(17, 5, 28, 25, paint)
+    place.box(21, 15, 28, 22, _GLASS)
+    _wheels(place, -24, -14, 20, radius=5)
+    _lamps(place, 28, -32, 8)
+
+
+def _bus(place: VehicleSpot, paint: Colour) -> None:
+    """Windows from end to end."""
+    place.box(-34, 5, 34, 32, paint)
+    for x in range(-31, 31, 9):
+        place.box(x, 17, x + 7, 27, _GLASS)
+    place.box(18, 6, 24, 27, _DARK)
+    _wheels(place, -22, 22, radius=5)
+    _lamps(place, 34, -34, 8)
+
+
+def _rider(place: VehicleSpot, coat: Colour, saddle: float) -> None:
+    place.line(-2, saddle, 2, saddle + 10, 4, coat)
+    place.line(2, saddle + 8, 8, saddle + 4, 2, coat)
+    place.line(-2, saddle, 3, saddle - 9, 2.5, _DARK)
+    place.disc(3.5, saddle + 14, 3, _SKIN)
+
+
+def _motorcycle(place: VehicleSpot, paint: Colour) -> None:
+    _wheels(place, -10, 10, radius=5)
+    place.box(-8, 6, 7, 11, paint)
+    place.line(10, 5, 7, 16, 2, _DARK)
+    _rider(place, _DARK, 12)
+    place.disc(3.5, 26.5, 3.2, paint)
+    _lamps(place, 12, -12, 11)
+
+
+def _bicycle(place: VehicleSpot, paint: Colour) -> None:
+    """Thin wheels one can see through, and no headlight."""
+    for x in (-9, 9):
+        place.disc(x, 6, 6, _TYRE, hole=4.4)
+    place.line(-9, 6, 0, 6, 1.2, paint)
+    place.line(0, 6, 7, 14, 1.2, paint)
+    place.line(9, 6, 7, 16, 1.2, paint)
+    place.line(-9, 6, -3, 14, 1.2, paint)
+    _rider(place, tuple(0.3 + 0.6 * c for c in reversed(paint)), 15)
+
+
+def _pedestrian(place: VehicleSpot, paint: Colour) -> None:
+    place.line(0, 12, -4, 0, 2.5, _DARK)
+    place.line(0, 12, 4, 0, 2.5, _DARK)
+    place.box(-3.5, 12, 3.5, 24, paint)
+    place.line(2, 22, 7, 13, 2, paint)
+    place.disc(0, 28, 3.2, _SKIN)
+
+
+DRAW: dict[str, Callable[[VehicleSpot, Colour], None]] = {
+    "car": _car,
+    "taxi": _taxi,
+    "van": _van,
+    "pickup": _pickup,
+    "truck": _truck,
+    "bus": _bus,
+    "motorcycle": _motorcycle,
+    "bicycle": _bicycle,
+    "pedestrian": _pedestrian,
+}

@@ -14,13 +14,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import _vehicles
-from slacktide.examples._canvas import Canvas, Colour
+from slacktide.examples._canvas import DRAW, Canvas, Colour
 
 SIZE: Final = 96
 """Height and width of a frame, pixels."""
 
-KINDS: tuple[str, ...] = ("empty", *_vehicles.DRAW)
+KINDS: tuple[str, ...] = ("empty", *DRAW)
 """Class names; a label is an index into them."""
 
 _LEFT, _RIGHT = 20.0, 76.0
@@ -81,7 +80,7 @@ def render(scene: Scene, rng: np.random.Generator) -> Frame:
     _street(canvas, np.random.default_rng(scene.street), night=scene.daylight < 0.5)
     if scene.kind:
         place = canvas.at(scene.x, scene.ground, scene.scale, scene.heading)
-        _vehicles.DRAW[KINDS[scene.kind]](place, scene.paint)
+        DRAW[KINDS[scene.kind]](place, scene.paint)
     if scene.post is not None:
         canvas.rectangle(scene.post - 1.5, 0, scene.post + 1.5, SIZE, (0.3, 0.3, 0.32))
     canvas.expose(scene.daylight, scene.fog)
@@ -110,4 +109,4 @@ def _street(canvas: Canvas, rng: np.random.Generator, *, night: bool) -> None:
     for _ in range(int(rng.integers(0, 4))):
         far = canvas.at(float(rng.uniform(4, SIZE - 4)), horizon + 7, 0.28, 1)
         paint = tuple(float(c) for c in rng.uniform(0.1, 0.9, 3))
-        _vehicles.DRAW["car"](far, paint)
+        DRAW["car"](far, paint)

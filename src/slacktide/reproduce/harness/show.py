@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Group
 from rich.padding import Padding
@@ -13,6 +13,9 @@ from rich.text import Text
 
 from slacktide.reports import TextTable, html_document, html_list, html_table, rich_table
 from slacktide.reproduce.harness.run import Plot, Reproduction
+
+Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
+"""(headings, lines)"""
 
 _TAKEN = "Taken where the paper does not say"
 _STYLES = {"met": "green", "missed": "bold red"}

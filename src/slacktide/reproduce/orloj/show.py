@@ -9,14 +9,12 @@ from typing import TypeAlias
 
 from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
-from slacktide.reproduce.harness.show import by_class, short
+from slacktide.reproduce.harness.show import Grid, by_class, short
 from slacktide.reproduce.orloj.experiments import EXPERIMENTS, QUEUE, OrlojScope
 from slacktide.reproduce.orloj.goals import FinishRow
 from slacktide.reproduce.orloj.queue_times import QueueTime
 
 Result: TypeAlias = Reproduction[OrlojScope, FinishRow, tuple[QueueTime, ...]]
-Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
-"""(headings, lines)"""
 
 BY_CLASS = ("orloj", "orloj, by class", "slack", "slack, theta 2")
 """Schedulers whose finish rates are shown by class too; `--json` and `--csv` have those of all."""

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from slacktide.profiles.amdahl import AmdahlFit
 from slacktide.reports import Curve, TextTable, curves
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
+from slacktide.reproduce.harness.show import Grid
 from slacktide.reproduce.sponge.experiments import SpongeScope
 from slacktide.reproduce.sponge.figures import Budgets, Instance, PlannerChoice
 from slacktide.reproduce.sponge.goals import CoresRow
@@ -52,8 +53,6 @@ class Figures:
 
 
 Result: TypeAlias = Reproduction[SpongeScope, CoresRow, Figures]
-Grid: TypeAlias = tuple[list[str], list[tuple[str, ...]]]
-"""(headings, lines)"""
 
 
 def goals_title(experiments: Sequence[str], scope: SpongeScope) -> str:
