@@ -114,6 +114,21 @@ def test_while_requests_of_known_shapes_wait_new_shapes_get_their_share_of_the_l
     assert runs * 0.01 == pytest.approx(1.0 + 0.1 * world.now, abs=0.05)
 
 
+def test_runs_on_an_idle_lane_do_not_use_up_the_share(shaped):
+    """For minutes no other request wants the lane; then it is wanted all the time."""
+    world = shaped(share=0.1)
+    for id in range(1, 6000):
+        world.submit(id, signature=((id + 1,),))
+        world.finish()
+    began, runs = world.now, 0
+    for id in range(10_000, 13_000, 2):
+        world.submit(id, signature=KNOWN)
+        world.submit(id + 1, signature=((id,),), slo=0.05)
+        runs += world.batches[-1].members[0].signature != KNOWN
+        world.finish()
+    assert runs * 0.01 > 0.05 * (world.now - began)
+
+
 def test_a_share_of_nothing_leaves_them_what_no_other_request_wants(shaped):
     world = shaped(share=0.0)
     world.submit(1, signature=KNOWN)

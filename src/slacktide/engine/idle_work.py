@@ -105,8 +105,9 @@ class TimeShare:
         return now if missing <= 1e-9 * seconds else now + missing / rate
 
     def pay(self, seconds: float) -> None:
-        """A run has taken so long."""
-        self._credit -= seconds
+        """A run has taken so long. It leaves no debt beyond itself: others may have run before it
+        because no other work was there."""
+        self._credit = max(self._credit, 0.0) - seconds
 
 
 class SoloRuns(TimeShare):
