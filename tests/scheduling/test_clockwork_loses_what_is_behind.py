@@ -8,6 +8,7 @@ import pytest
 
 from slacktide.domain import Batch, Reason
 from slacktide.engine.ports import Proposal
+from slacktide.profiles import LatencyTable, ShapedTimes
 from slacktide.scheduling import Clockwork, ClockworkOptions
 from slacktide.scheduling.clockwork import RecentTimes
 
@@ -128,3 +129,15 @@ def test_a_window_that_has_been_doubted_away_leaves_the_profile(lab) -> None:
     times.discount()
     times.discount()
     assert times.of(1, 1).expected == 0.01
+
+
+def test_so_does_the_window_of_a_shape(lab) -> None:
+    table = LatencyTable.linear(0.0, 0.01, 2, spread=1.1)
+    times = RecentTimes(ShapedTimes(table, ((1,),)), (1, 2), window=3)
+    members = (lab.request(1, deadline=1.0, signature=((1,),)),)
+    times.observe(0.5, members, 1, 1)
+    assert times.of(1, 1, members).expected == 0.5
+    revision = times.revision
+    times.discount(members[0])
+    assert times.of(1, 1, members).expected < 0.02
+    assert times.revision > revision

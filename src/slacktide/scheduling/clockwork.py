@@ -84,7 +84,14 @@ class RecentTimes:
         self._keep(key)
 
     def discount(self, request: Request | None = None) -> None:
-        """Forget the oldest time of each size, so that the profile has the last word in the end."""
+        """Forget the oldest time of each size, so that the profile has the last word in the end.
+        Where requests differ in shape: of this one's class, or of all."""
+        if (shapes := self._shapes) is not None:
+            every = shapes.times
+            for one in every if request is None else (every[shapes.class_of(request)],):
+                assert isinstance(one, RecentTimes)
+                one.discount()
+            self._changes += 1
         for key, last in self._last.items():
             if last:
                 last.popleft()
