@@ -16,7 +16,7 @@ from slacktide.domain import Request, Signature
 from slacktide.engine.ports import BatchTimes, Learner
 from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes, SizeTime
 from slacktide.profiles.shape_classes import MOST_CLASSES, ShapeSorting, apart
-from slacktide.profiles.shaped_times import MOST_SHAPES
+from slacktide.profiles.shaped_times import MEMORY, MOST_SHAPES
 from slacktide.recording import export_times, load_times
 
 REFERENCE: Signature = ((3, 100, 100),)
@@ -164,6 +164,28 @@ def test_a_flood_of_shapes_pushes_out_none_that_are_in_use() -> None:
     # A few looks have moved the classes; single newcomers have not.
     assert times.revision - revision < 250
     assert len(pools) <= len(times.classes(1)) + 2
+
+
+def test_shapes_that_are_asked_for_no_more_make_room_in_the_end() -> None:
+    times = ShapedTimes(TABLE, REFERENCE)
+    for side in range(101, 101 + MOST_SHAPES):
+        run(times, square(side), 3)
+    new = square(900)
+    for _ in range(10 * MEMORY):
+        times.observe(truth(new, 1), of(new), 1, 1)
+        if times.has_run(*of(new)):
+            break
+    assert times.has_run(*of(new))
+
+
+def test_what_policies_see_has_not_changed_until_the_revision_rises() -> None:
+    times = ShapedTimes(TABLE, REFERENCE)
+    seen: dict[int, list[float]] = {}
+    for number in range(200):
+        seconds = truth(REFERENCE, 1) * 1.01**number
+        times.observe(seconds, of(REFERENCE), 1, 1)
+        now = [one.of(1, 1).expected for one in times.classes(1).times]
+        assert seen.setdefault(times.revision, now) == now
 
 
 def test_without_members_it_is_a_mixture_of_what_comes() -> None:

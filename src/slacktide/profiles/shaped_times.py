@@ -155,6 +155,7 @@ class ShapedTimes:
             expected = self.of(rows, cores, members).expected
             self._error = mean_error(self._error, seconds, expected)
         self.batches += 1
+        self._forget(len(members))
         signature = members[0].signature
         shape = self._shapes.get(signature)
         if shape is None and not self._make_room(len(members)):
@@ -172,7 +173,7 @@ class ShapedTimes:
             work = self._scale.work_of(seconds * math.exp(-self._speed), rows, cores)
             before, moved = shape.times, True
             shape.first_run(work, self._speed, self._law_of(shape.size))
-        self._count(shape, len(members))
+        shape.asked += len(members)
         self._since_look += 1
         if moved:
             self._moved(signature, shape, before)
@@ -277,8 +278,8 @@ class ShapedTimes:
         del self._shapes[least]
         return True
 
-    def _count(self, shape: KnownShape, requests: int) -> None:
-        shape.asked += requests
+    def _forget(self, requests: int) -> None:
+        """So many requests have come, of shapes that have a place or not: the counts fade."""
         self._until_halved -= requests
         if self._until_halved <= 0:
             self._until_halved = MEMORY
@@ -311,15 +312,15 @@ class ShapedTimes:
         law, of = self._law_of(shape.size), self._sorting.class_of(signature)
         if law is None or apart(law, work) > _FAR:
             self._refit()
+        shown = before in self._pools[of].times
+        self.revision += shown
         if (
             self._since_look >= LOOK_EVERY
             or apart(work, self._sorting.works[of]) > self._sorting.width * _FAR
         ):
             self._look()
-        elif before in self._pools[of].times:
-            self.revision += 1
-            if before is not shape.times:
-                self._pool()
+        elif shown and before is not shape.times:
+            self._pool()
 
     # Law and classes
 
