@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -259,6 +260,35 @@ def test_shapes_that_are_listed_are_measured_instead_and_must_run() -> None:
     assert sizes_of(pictures(lambda shape, rows: False), listed) == {(3, 32, 32): [1, 4]}
     with pytest.raises(MeasuringError, match=r"^inputs\.x\.shapes: x \[3, 32, 32\] does not run"):
         run(pictures(lambda shape, rows: shape[1] == 32), listed)
+
+
+def test_a_listed_shape_that_does_not_run_is_found_whatever_the_budget() -> None:
+    listed = replace(PICTURE, more_shapes=({"x": (3, 32, 32)},))
+    assert run(pictures(lambda shape, rows: False), listed, budget_s=1e-6).record.sizes == ()
+    with pytest.raises(MeasuringError, match=r"x \[3, 32, 32\] does not run: out of memory"):
+        run(pictures(lambda shape, rows: shape[1] == 32), listed, budget_s=1e-6)
+
+
+def test_inputs_are_made_beside_the_loop_and_given_back_after_each_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arenas: list[Arena] = []
+    used: list[int] = []
+    make = SyntheticRows.payloads
+
+    def payloads(rows: SyntheticRows, shapes: Any, arena: Arena, **options: Any) -> list[Payload]:
+        assert threading.current_thread() is not threading.main_thread()
+        arenas.append(arena)
+        used.append(arena.bytes_in_use)
+        return make(rows, shapes, arena, **options)
+
+    monkeypatch.setattr(SyntheticRows, "payloads", payloads)
+    shapes = tuple({"x": (3, 32, 32 * n)} for n in range(1, 5))
+    found = run(pictures(lambda shape, rows: False), replace(PICTURE, more_shapes=shapes))
+    assert len(found.record.sizes) == 8
+    of_table = used[1]
+    assert used == [0, *4 * [of_table]]
+    assert arenas[0].bytes_in_use == of_table
 
 
 def test_a_fast_model_stops_when_every_p99_is_its_own() -> None:

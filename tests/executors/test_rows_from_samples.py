@@ -144,7 +144,7 @@ def test_a_huge_file_of_samples_is_not_unpacked(tmp_path: Path) -> None:
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as entries:
         entries.writestr("image.npy", bytes(MOST_BYTES + 1))
     assert bomb.stat().st_size < 1 << 20
-    with pytest.raises(ValueError, match=r"got 1 arrays of 67108865 bytes, above"):
+    with pytest.raises(ValueError, match="arrays: 1, bytes: 67108865; at most"):
         rows_of(samples=bomb)
     with bomb.open("wb") as file:
         file.truncate(MOST_BYTES + 1)

@@ -109,3 +109,15 @@ def test_a_model_that_has_not_begun_to_load_is_unavailable_and_not_unknown() -> 
     assert why_absent(catalog, "m", "3")[0] is Reason.UNAVAILABLE
     assert "it is broken" in why_absent(catalog, "broken", None)[1]
     assert why_absent(catalog, "other", None) == (Reason.NOT_FOUND, "unknown model 'other'")
+
+
+def test_the_index_lists_models_that_wait_for_their_first_load_as_loading() -> None:
+    catalog = catalog_of({"broken": "failed", "waits": "loading"})
+    folders: Any = SimpleNamespace(names=lambda: ("broken", "new", "waits"))
+    plane = ServerControlPlane(catalog, NOTHING, folders, asyncio.Event())
+    assert plane.repository_index(ready_only=False) == [
+        {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "it is broken"},
+        {"name": "new"},
+        {"name": "waits", "state": "LOADING", "reason": ""},
+    ]
+    assert plane.repository_index(ready_only=True) == []

@@ -120,7 +120,8 @@ async def measure(
             except ValueError as error:
                 raise MeasuringError(str(error), permanent=True) from None
             shapes = rows.shapes(opened.row_shapes)
-            inputs = rows.payloads(shapes, arena, generator=np.random.default_rng(seed))
+            generator = np.random.default_rng(seed)
+            inputs = await asyncio.to_thread(rows.payloads, shapes, arena, generator=generator)
             sizes = batch_sizes(max(1, interface.max_batch))
             other_sizes = sizes_beside(shapes, rows, source, interface)
             guess = opened.cold

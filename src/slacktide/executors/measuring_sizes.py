@@ -8,6 +8,7 @@ sizes are known, and a law over them begins (profiles/size_law.py).
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ import numpy as np
 
 from slacktide.domain import Signature
 from slacktide.domain.tensors import ModelInterface
-from slacktide.executors.arena import Arena, MemoryLimitExceeded
+from slacktide.executors.arena import Arena, MemoryLimitExceeded, Slot
 from slacktide.executors.ports import ModelSource, RowShapes
 from slacktide.executors.synthetic_inputs import SyntheticRows, row_axes
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
@@ -131,19 +132,24 @@ async def measure_sizes(
 
     One row and the largest batch are timed, `FEWEST` times after a run that does not count: enough
     to tell what a batch costs from what a row does, and little beside the table. `warm` has seconds
-    by batch size there; a point is left out if it would take longer than `most_s`. The replica must
-    be ready; its inputs are those of the last size then. Raises MeasuringError if a size that is
-    stated fails.
+    by batch size there; a point is left out if it would take longer than `most_s`, but one row of a
+    size that is stated runs once even so. The replica must be ready; it is left without inputs.
+    Raises MeasuringError if a size that is stated fails.
     """
     found = []
+    replica.inputs = ()
     for first in sizes:
         one: OtherSize | None = first
         while one is not None:
             try:
                 generator = np.random.default_rng(seed)
-                replica.inputs = rows.payloads(one.shapes, arena, generator=generator)
+                replica.inputs = await asyncio.to_thread(
+                    rows.payloads, one.shapes, arena, generator=generator
+                )
                 for count in dict.fromkeys((1, max(warm))):
                     if warm[count] * max(1.0, one.size) * (FEWEST + 1) > most_s:
+                        if one.stated and count == 1:
+                            await replica.run(1)
                         continue
                     times = [await replica.run(count) for _ in range(FEWEST + 1)][1:]
                     seconds = statistics.median(times)
@@ -154,4 +160,8 @@ async def measure_sizes(
                     each = ", ".join(f"{name} {list(s)}" for name, s in one.shapes.items())
                     raise MeasuringError(f"{one.stated}: {each} does not run: {error}") from None
                 one = None if found and found[-1].signature == one.signature else one.otherwise
+            finally:
+                for ref in (ref for payload in replica.inputs for ref in payload.tensors):
+                    arena.free(Slot(ref.offset, ref.nbytes))
+                replica.inputs = ()
     return found

@@ -98,8 +98,8 @@ def _unpack(path: Path) -> Mapping[str, NDArray[Any]]:
             entries = archive.infolist()
             nbytes = sum(entry.file_size for entry in entries)
             if nbytes > MOST_BYTES or len(entries) > _MOST_ARRAYS:
-                found = f"{len(entries)} arrays of {nbytes} bytes"
-                raise ValueError(f"{found}, above {_MOST_ARRAYS} or {MOST_BYTES}")
+                found = f"arrays: {len(entries)}, bytes: {nbytes}"
+                raise ValueError(f"{found}; at most {_MOST_ARRAYS} and {MOST_BYTES} are read")
             for entry in entries:
                 # No more is read than the entry says, and that it is as long is checked.
                 stream = io.BytesIO(archive.read(entry))
@@ -109,7 +109,7 @@ def _unpack(path: Path) -> Mapping[str, NDArray[Any]]:
                 arrays[entry.filename.removesuffix(".npy")] = array
     except Exception as error:  # zipfile, zlib and NumPy share no base that is worth naming
         found = str(error).partition("\n")[0][:100] or type(error).__name__
-        raise ValueError(f"{where}: expected an .npz file without objects, got {found}") from None
+        raise ValueError(f"{where}: expected an .npz file without objects: {found}") from None
     return arrays
 
 

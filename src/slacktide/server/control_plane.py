@@ -121,7 +121,8 @@ class ServerControlPlane:
     # ── repository ───────────────────────────────────────────────────────────────────────────
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
-        """One entry a version that was ever tried; models never tried have a name only."""
+        """One entry a version that was ever tried. Of models never tried there is one without a
+        version, as LOADING if the start has yet to load them, else with a name only."""
         index = [
             _entry(version.name, version.version, version)
             for version in self._catalog.all()
@@ -134,7 +135,11 @@ class ServerControlPlane:
             seen = {*absents, *(entry["name"] for entry in index)}
             # If the folder has gone, what is loaded is still listed.
             with contextlib.suppress(RepositoryError):
-                index += [{"name": name} for name in self._repository.names() if name not in seen]
+                for name in self._repository.names():
+                    if name not in seen:
+                        loading = {"state": VersionState.LOADING.value, "reason": ""}
+                        waits = name in self._catalog.loading
+                        index.append({"name": name, **(loading if waits else {})})
         return sorted(index, key=lambda entry: (entry["name"], entry.get("version", "")))
 
     async def load(self, model: str, parameters: Mapping[str, Parameter | Buffer]) -> None:
