@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from slacktide.profiles import LatencyTable, ProfileRecord
+from slacktide.domain import Request
+from slacktide.profiles import LatencyTable, ProfileRecord, ShapedTimes
 from slacktide.profiles.amdahl import AmdahlModel, Timed, fit_amdahl
+from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.show import (
     bar_lengths,
@@ -60,8 +64,21 @@ def test_sizes_of_rows_stand_beside_what_the_law_makes_of_them() -> None:
     assert all(abs(float(line[4].rstrip("%"))) < 1.0 for line in (small, own, large))
     law = size_law(record)
     assert law is not None
-    assert law_formula(law).startswith("work of a row of size s: L(s) = 0.1")
+    assert law_formula(law).startswith("work of a row of size s: L(s) = 0.0976 + 0.901 s")
     assert law_formula(law).endswith("over 3 sizes, predicted from size 0.0625 to 16")
+
+
+def test_the_law_shown_is_the_one_served_by() -> None:
+    """Of batches of several rows too, whose fixed part does not grow as fast as the rows."""
+    record = detector(32, 128)
+    batches = [one._replace(rows=4, seconds=3.5 * one.seconds) for one in record.sizes]
+    record = replace(record, sizes=(*record.sizes, *batches))
+    law, times = size_law(record), ShapedTimes(record.table, ((3, 64, 64),), record.sizes)
+    assert law is not None
+    for side in (24, 32, 90, 128, 200):
+        members = (Request(0, "", 0.0, 0.0, signature=((3, side, side),)),)
+        shown = WorkScale(record.table).seconds(law.work((side / 64) ** 2), 4, 1)
+        assert times.of(4, 1, members).expected == pytest.approx(shown, rel=0.03)  # steps of 5 %
 
 
 def test_two_sizes_are_no_law_and_one_is_no_table() -> None:

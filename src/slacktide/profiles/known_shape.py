@@ -12,12 +12,13 @@ batches do not tell. What it leaves is corrected by the batches that run.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from slacktide.domain import Signature
 from slacktide.profiles import reading
 from slacktide.profiles.batch_times import CorrectedTimes
 from slacktide.profiles.correction import BOUND
-from slacktide.profiles.latency_fit import fit_latency
+from slacktide.profiles.latency_fit import SizeTime, fit_latency
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.record import read_signature
@@ -58,6 +59,18 @@ class WorkScale:
         c0, c1 = latency.c0, latency.c1 * rows
         took = seconds / self.table.expected(rows, cores) * (c0 + c1)
         return _within_reason(((math.sqrt(c0 * c0 + 4.0 * c1 * took) - c0) / (2.0 * c1)) ** 2)
+
+    def works_of(self, sizes: Iterable[SizeTime]) -> dict[tuple[float, Signature], float]:
+        """Work of a row by (size, signature): the mean logarithm over the batches timed."""
+        logs: dict[tuple[float, Signature], list[float]] = {}
+        for one in sizes:
+            work = self.work_of(one.seconds, one.rows, one.cores)
+            logs.setdefault((one.size, one.signature), []).append(math.log(work))
+        return {row: math.exp(sum(each) / len(each)) for row, each in logs.items()}
+
+    def seconds(self, work: float, rows: int, cores: int) -> float:
+        """Expected time of a batch of rows of this work."""
+        return self.table.expected(rows, cores) * self._ratio(work, rows, cores)
 
     def table_of(self, work: float, wider: float = 1.0) -> LatencyTable:
         """The table for rows of this work, its p99 `wider` than that."""

@@ -95,13 +95,9 @@ class ShapedTimes:
         """Batches learnt from."""
         self.revision = 0
         """Rises when what policies see has changed noticeably."""
-        known: dict[Signature, list[float]] = {}
-        for one in sizes:
-            if one.signature and one.signature != reference:
-                work = self._scale.work_of(one.seconds, one.rows, one.cores)
-                known.setdefault(one.signature, []).append(math.log(work))
-        for signature, logs in known.items():
-            self._profiled[signature] = math.exp(sum(logs) / len(logs))
+        for (_, signature), work in self._scale.works_of(sizes).items():
+            if signature:
+                self._profiled.setdefault(signature, work)
         self._shapes = {
             signature: KnownShape(self._scale, self._size(signature), work)
             for signature, work in [*self._profiled.items()][:MOST_SHAPES]

@@ -10,6 +10,7 @@ import statistics
 
 from slacktide.domain import Signature
 from slacktide.profiles.amdahl import REACH, AmdahlFit, AmdahlModel
+from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.record import ProfileRecord
 from slacktide.profiles.size_law import REACH as SIZE_REACH
@@ -95,17 +96,10 @@ def size_lines(record: ProfileRecord) -> list[tuple[str, ...]]:
 
 
 def size_law(record: ProfileRecord) -> SizeLaw | None:
-    """The law over the sizes of which one row was timed on the fewest cores; None with fewer than
-    three."""
-    table = record.table
-    cores = table.cores[0]
-    alone = table.expected(1, cores)
-    known = [
-        SizeWork(one.size, one.seconds / alone)
-        for one in record.sizes
-        if (one.rows, one.cores) == (1, cores)
-    ]
-    return SizeLaw.fit([SizeWork(1.0, 1.0), *known])
+    """The law over the sizes of the profile, as it is served by until requests teach more; None
+    with fewer than three sizes."""
+    works = WorkScale(record.table).works_of(record.sizes)
+    return SizeLaw.fit([SizeWork(1.0, 1.0), *(SizeWork(row[0], works[row]) for row in works)])
 
 
 def law_formula(law: SizeLaw) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from slacktide.profiles import LatencyTable, ProfileRecord, show
 from slacktide.profiles.amdahl import REACH, AmdahlFit, fit_grid
+from slacktide.profiles.known_shape import WorkScale
 from slacktide.profiles.size_law import REACH as SIZE_REACH
 from slacktide.reports.html import html_document, html_list, html_table
 from slacktide.reports.plots import Curve, curves
@@ -63,7 +64,7 @@ def _by_size(record: ProfileRecord) -> Iterator[str]:
     lines = show.size_lines(record)
     if not lines:
         return
-    law, table = show.size_law(record), record.table
+    law, table, scale = show.size_law(record), record.table, WorkScale(record.table)
     drawn = []
     for colour, cores in enumerate(table.cores):
         alone = table.expected(1, cores)
@@ -73,7 +74,7 @@ def _by_size(record: ProfileRecord) -> Iterator[str]:
         if law is not None:
             ends = law.sizes[0] / SIZE_REACH, law.sizes[-1] * SIZE_REACH
             xs = tuple(np.geomspace(*ends, _STEPS).tolist())
-            modelled = tuple(1e3 * alone * law.work(x) for x in xs)
+            modelled = tuple(1e3 * scale.seconds(law.work(x), 1, cores) for x in xs)
             drawn.append(Curve("", xs, modelled, colour, dashed=True))
     yield curves(drawn, x_label="size of a row, as profiled = 1", y_label="p50 (ms)", log="xy")
     if law is not None:
