@@ -72,6 +72,9 @@ def test_a_shape_is_not_measured_until_it_has_run() -> None:
     assert not times.measured(big)
     guess = times.of(1, 1, (big,))
     assert guess.p99 == pytest.approx(100.0 * guess.expected)
+    drawn = times.scatter(1, 1, (big,))
+    assert drawn.expected == guess.expected
+    assert drawn.p99 / drawn.expected == pytest.approx(TABLE.p99(1, 1) / TABLE.expected(1, 1))
     times.observe(3.3, (big,), 1, 1)  # a hundred times as long as profiled, and no less
     assert times.of(1, 1, (big,)).expected == pytest.approx(3.3)
     assert not times.measured(big)  # it may have been slow only because it was the first

@@ -23,6 +23,7 @@ from slacktide.domain import (
     Signature,
 )
 from slacktide.engine import BatchTimes, Engine, EngineSettings, PoolParts, PoolView
+from slacktide.load.report import Provenance
 from slacktide.profiles import (
     ClassTimes,
     CorrectedTimes,
@@ -35,7 +36,7 @@ from slacktide.profiles.shape_classes import ShapeSorting
 from slacktide.profiles.time_distribution import MixedTime
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.scheduling import PoolRecipe
-from slacktide.simulation import Simulation
+from slacktide.simulation import Simulation, predict
 
 POOL = PoolId("m", "1")
 PLAN = Plan((LaneSpec("lane", (0,)),), (Deployment(POOL, "lane", 8),), (Route("m", POOL),))
@@ -188,16 +189,14 @@ def test_shapes_that_come_for_the_first_time_cost_next_to_nothing(guess: bool, s
     assert np.mean([goodput("slack", new(), slo, seed) for seed in seeds]) > known - 0.01
 
 
-def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "a.rec", EngineSettings(), limit=1 << 30)
+def recorded(path: Path, times: ShapedTimes) -> Recording:
+    """Of a server that begins with these predictions."""
+    recorder = Recorder(path, EngineSettings(), limit=1 << 30)
     recipe = PoolRecipe("slack")
 
     def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        times = learnt(2)
-        again = ShapedTimes(times.table, times.reference)
-        again.load(times.export())
-        recorder.opened(pool, max_batch, recipe, lambda: export_times(again))
-        return recipe.parts(again, max_batch=max_batch, view=view)
+        recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
+        return recipe.parts(times, max_batch=max_batch, view=view)
 
     def watch(events: Any, now: float, commands: Any) -> None:
         recorder.called(events, now, commands)
@@ -207,6 +206,25 @@ def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
         requests(3.0, 400, 1)
     )
     recorder.close()
-    found = replay(Recording(tmp_path / "a.rec"))
+    return Recording(path)
+
+
+def test_what_was_recorded_is_replayed(tmp_path: Path) -> None:
+    times = learnt(2)
+    again = ShapedTimes(times.table, times.reference)
+    again.load(times.export())
+    found = replay(recorded(tmp_path / "a.rec", again))
     assert found.difference is None
     assert found.events > 600
+
+
+def test_a_prediction_takes_shapes_that_never_ran_in_proportion_to_their_size(
+    tmp_path: Path,
+) -> None:
+    recording = recorded(tmp_path / "a.rec", ShapedTimes(TABLES[shape(100)], shape(100)))
+    found = predict(recording, seeds=(1, 2, 3), provenance=Provenance("", {}, ""))
+    assert abs(found.difference) < 0.1  # the largest is guessed 5 % too long
+    (note,) = [note for note in found.notes if "guessed" in note]
+    assert int(note.split()[0]) > 10
+    found = predict(recording, seeds=(1,), provenance=Provenance("", {}, ""), after=5.0)
+    assert not any("guessed" in note for note in found.notes)

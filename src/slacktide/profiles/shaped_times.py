@@ -119,6 +119,16 @@ class ShapedTimes:
             return shape.times.of(rows, cores)
         return self._unknown(self._size(signature), rows, cores)
 
+    def scatter(self, rows: int, cores: int, members: Sequence[Request]) -> TimeDistribution:
+        """The time of a batch of `members` if what is expected of it is right, to draw from. `of`
+        is wider where the median itself may be wrong: here it scatters as the profiled shape."""
+        shape = self._shapes.get(members[0].signature)
+        found = self.of(rows, cores, members)
+        if shape is not None and not shape.first:
+            return found
+        own, p50 = self._shapes[self.reference].times.of(rows, cores), found.expected
+        return SplitLogLogistic(p50, p50 * own.p99 / own.expected, own.lower, own.tail)
+
     def classes(self, cores: int) -> ShapeClasses:
         """The requests by shape; the same object while classes and shares are about the same."""
         known = self._snapshots.get(cores)

@@ -33,7 +33,7 @@ from slacktide.domain import (
     StopReplica,
 )
 from slacktide.engine import BatchTimes, Engine
-from slacktide.profiles import BatchLatency
+from slacktide.profiles import BatchLatency, ShapedTimes, TimeDistribution
 from slacktide.simulation.items import DrawnRequest, Failure, SimulationError
 
 
@@ -67,8 +67,13 @@ class ByProfile:
         self._generator = generator
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        took = self._times.of(batch.rows, cores, batch.members)
-        return took.quantile(self._generator.random())
+        return scatter(self._times, batch, cores).quantile(self._generator.random())
+
+
+def scatter(times: BatchTimes, batch: Batch, cores: int) -> TimeDistribution:
+    """The time of `batch` if predictions are right. How sure they are of that is not part of it."""
+    asked = times.scatter if isinstance(times, ShapedTimes) else times.of
+    return asked(batch.rows, cores, batch.members)
 
 
 class ByLength:

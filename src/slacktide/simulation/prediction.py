@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from slacktide.domain import Batch, BatchFinished, Outcome, PoolId
 from slacktide.engine import BatchTimes, Engine, EngineSettings
 from slacktide.load.report import Provenance, Report
-from slacktide.profiles import TimeDistribution
+from slacktide.profiles import ShapedTimes, TimeDistribution
 from slacktide.recording import Call, RecordedPools, Recording, RecordingError, Watcher, replay
 from slacktide.simulation.driver import Simulation
+from slacktide.simulation.hardware import scatter
 from slacktide.simulation.items import SimulationError, stream
 from slacktide.simulation.recorded_inputs import RecordedInputs, recorded_inputs
 from slacktide.simulation.results import Scorer
@@ -87,6 +88,8 @@ class TrainedTimes:
         """`times` are not to change any more: they are the measure of the ratios."""
         self._times = times
         self._generator = generator
+        self.guessed = 0
+        """Requests that ran whose shape nothing known before could judge."""
         seen: dict[Likeness, list[float]] = {}
         for batch, cores, seconds in chain.from_iterable(map(observed.of, times)):
             if seconds > 0.0:
@@ -104,7 +107,10 @@ class TrainedTimes:
             ratios = self._ratios.get(kind)
             if ratios is not None:
                 return forecast.expected * float(ratios[self._generator.integers(ratios.size)])
-        return forecast.quantile(self._generator.random())
+        times = self._times[batch.replica.pool]
+        if isinstance(times, ShapedTimes) and not times.measured(batch.members[0]):
+            self.guessed += len(batch.members)
+        return scatter(times, batch, cores).quantile(self._generator.random())
 
     def _forecast(self, batch: Batch, cores: int) -> TimeDistribution:
         times = self._times[batch.replica.pool]
@@ -161,12 +167,12 @@ def predict(
     for id in found.scored:
         scores.ended(id, found.ended[id])
     recorded = scores.report(f"recorded in {recording.path}", seeds[0], provenance)
-    predicted = []
+    predicted, guessed = [], 0
     for seed in seeds:
         scores = _Scores(found)
-        _run(found, learnt, observed, recording.header.settings, seed, scores)
+        guessed = _run(found, learnt, observed, recording.header.settings, seed, scores)
         predicted.append(scores.report(f"predicted from {recording.path}", seed, provenance))
-    notes = [*recording.warnings, *_notes(found, after)]
+    notes = [*recording.warnings, *_notes(found, after, guessed)]
     return Prediction(recorded, tuple(predicted), tuple(notes))
 
 
@@ -189,17 +195,19 @@ def _run(
     settings: EngineSettings,
     seed: int,
     scores: _Scores,
-) -> None:
-    """Run the engine once on what came from outside."""
+) -> int:
+    """Run the engine once on what came from outside. Returns how many requests ran for a time that
+    was guessed."""
     assert found.plan is not None
     pools = RecordedPools(learnt)
     for opened in found.opened:
         pools.add(opened)
     truth = {pool: pools.times(pool) for pool in pools.opened}
+    execution = TrainedTimes(truth, observed, stream(seed, "batch times"))
     simulation = Simulation(
         Engine(pools.parts, settings),
         found.plan,
-        TrainedTimes(truth, observed, stream(seed, "batch times")),
+        execution,
         answered=lambda request, outcome: scores.ended(request.id, outcome),
         # A plan that was in force already has its replicas up by the time requests come.
         begin=found.start - 2.0 * found.start_s if found.plan_at is None else found.plan_at,
@@ -207,6 +215,7 @@ def _run(
         resize_s=found.resize_s,
     )
     simulation.run(found.items)
+    return execution.guessed
 
 
 class _Scores:
@@ -233,10 +242,15 @@ class _Scores:
         return replace(report, warmup_s=0.0)
 
 
-def _notes(found: RecordedInputs, after: float) -> Iterator[str]:
+def _notes(found: RecordedInputs, after: float, guessed: int) -> Iterator[str]:
     if after > 0.0:
         yield f"the first {after:g} s were replayed, and taught the times; they are not scored"
     if found.turned_away:
         yield f"{found.turned_away} requests that the server itself refused are not scored"
     if found.open:
         yield f"{found.open} requests had no outcome when the recording ended; they are left out"
+    if guessed:
+        yield (
+            f"{guessed} requests have shapes that nothing known before can judge: their times are "
+            "guessed, in proportion to their size; begin later (--after) to learn them first"
+        )
