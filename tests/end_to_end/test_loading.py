@@ -252,7 +252,7 @@ def test_settings_may_come_with_the_load_call(open_house: Any) -> None:
 
 
 def test_a_model_may_be_uploaded_where_that_is_allowed(open_house: Any) -> None:
-    """Also one that is larger than any other control call may be."""
+    """Also one that is larger than any other control call may be. Nothing of it stays behind."""
     file = open_house.zoo.heavy().read_bytes()
     shutil.rmtree(open_house.zoo.root / "heavy")
     with tritonclient.http.InferenceServerClient(open_house.control) as client:
@@ -262,6 +262,11 @@ def test_a_model_may_be_uploaded_where_that_is_allowed(open_house: Any) -> None:
     answer = open_house.infer("uploaded", open_house.matmul_call())
     assert first(answer.json) == 1.0
     assert not (open_house.zoo.root / "uploaded").exists()
+    uploads = open_house.look(lambda app: app.control._staging._folder)
+    assert len([*uploads.iterdir()]) == 1
+    with tritonclient.http.InferenceServerClient(open_house.control) as client:
+        client.unload_model("uploaded")
+    assert [*uploads.iterdir()] == []
 
 
 @pytest.mark.parametrize(

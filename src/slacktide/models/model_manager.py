@@ -148,8 +148,8 @@ class ModelManager:
                     self._catalog.mark_absent(
                         name, version.version, VersionState.UNAVAILABLE, UNLOADED
                     )
+                await self._profiles.learnt.save(old)  # an upload's folder goes with it
                 await self._retire(old)
-                await self._profiles.learnt.save(old)
 
         await self._to_its_end(work())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,14 @@ def test_without_a_state_folder_the_error_names_the_way_out(
     _read_only(monkeypatch, definition.folder)
     with pytest.raises(UnwritableError, match=r"Read-only file system; name a state folder"):
         ProfileStore().save(definition, KEY, PROFILE)
+
+
+def test_the_folder_of_a_model_that_was_deleted_is_not_made_anew(define: Define) -> None:
+    definition = define()
+    shutil.rmtree(definition.folder)
+    with pytest.raises(UnwritableError, match="No such file"):
+        ProfileStore().save(definition, KEY, PROFILE, "learnt")
+    assert not definition.folder.exists()
 
 
 def test_the_newest_of_two_wins(define: Define, tmp_path: Path) -> None:

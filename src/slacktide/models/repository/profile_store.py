@@ -169,7 +169,9 @@ class ProfileStore:
         reason = ""
         for path in self._places(definition, key.hardware, kind):
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
+                # A version's folder that is gone stays gone: the model was deleted, or an upload.
+                if definition.alone or path.parent != definition.folder:
+                    path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, data)
             except OSError as error:
                 reason = os.strerror(error.errno) if error.errno is not None else str(error)
