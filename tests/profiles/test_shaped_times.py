@@ -187,8 +187,9 @@ def test_what_policies_see_has_not_changed_until_the_revision_rises() -> None:
     for number in range(200):
         seconds = truth(REFERENCE, 1) * 1.01**number
         times.observe(seconds, of(REFERENCE), 1, 1)
-        now = [one.of(1, 1).expected for one in times.classes(1).times]
+        now = [one.of(1, 1).expected for one in (*times.classes(1).times, times)]
         assert seen.setdefault(times.revision, now) == now
+    assert times.of(1, 1) == times.of(1, 1, of(REFERENCE))
 
 
 def test_without_members_it_is_a_mixture_of_what_comes() -> None:

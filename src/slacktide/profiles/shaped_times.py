@@ -90,6 +90,8 @@ class ShapedTimes:
         self._pools: tuple[ClassTimes, ...] = ()
         self._shares: tuple[float, ...] = ()
         self._snapshots: dict[int, ShapeClasses] = {}
+        self._mixtures: dict[tuple[int, int], tuple[int, TimeDistribution]] = {}
+        """By (rows, cores), with the revision that each is of."""
         self._error: float | None = None
         self.batches = 0
         """Batches learnt from."""
@@ -404,9 +406,13 @@ class ShapedTimes:
 
     def _mixed(self, rows: int, cores: int) -> TimeDistribution:
         """The time of a batch of any one class, by how often they are asked for."""
-        pairs = zip(self._pools, self._shares, strict=True)
-        asked = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
-        return asked[0][0] if len(asked) == 1 else MixedTime(*zip(*asked, strict=True))
+        found = self._mixtures.get((rows, cores))
+        if found is None or found[0] != self.revision:
+            pairs = zip(self._pools, self._shares, strict=True)
+            asked = [(times.of(rows, cores), share) for times, share in pairs if share > 1e-6]
+            mixed = asked[0][0] if len(asked) == 1 else MixedTime(*zip(*asked, strict=True))
+            found = self._mixtures[rows, cores] = self.revision, mixed
+        return found[1]
 
 
 def _as_sure_as_the_law(guess: LatencyTable) -> LatencyTable:

@@ -59,6 +59,7 @@ class ShapeChooser(UniformChooser):
         self._classes: ShapeClasses | None = None
         self._kept: dict[BatchTimes, Cached[SlackTable]] = {}
         self._worth: dict[int, tuple[float, ...]] = {}
+        self._before: dict[int, tuple[RowTimes, ClassWorkAhead]] = {}
         self.lead: TimeByRows = Lazy(self._lead_of)
         """Time that a request must have left, by (rows, class)."""
 
@@ -76,6 +77,7 @@ class ShapeChooser(UniformChooser):
                 kept = self._kept
                 self._kept = {times: kept[times] for times in classes.times if times in kept}
             self._worth.clear()
+            self._before.clear()
             self.lead = Lazy(self._lead_of)
         return True
 
@@ -123,14 +125,18 @@ class ShapeChooser(UniformChooser):
         """What admission must know: how long `asked` takes, and what comes before it."""
         request = asked if isinstance(asked, Request) else as_request(asked)
         of = self.classes.class_of(request)
-        tables = [self._table(shorter, self._view.cores) for shorter in range(of + 1)]
-        own = RowTimes(
-            tables[of].expected.__getitem__,
-            lambda rows: self.lead[rows, of],
-            self._max_batch,
-            per_row=tables[of].per_row,
-        )
-        return own, ClassWorkAhead(of, self._queue, [table.per_row for table in tables])
+        known = self._before.get(of)
+        if known is None:
+            tables = [self._table(shorter, self._view.cores) for shorter in range(of + 1)]
+            own = RowTimes(
+                tables[of].expected.__getitem__,
+                lambda rows: self.lead[rows, of],
+                self._max_batch,
+                per_row=tables[of].per_row,
+            )
+            ahead = ClassWorkAhead(of, self._queue, [table.per_row for table in tables])
+            known = self._before[of] = own, ahead
+        return known
 
     def _lead_of(self, kind: tuple[int, int]) -> float:
         return self._lead(self.classes.times[kind[1]], kind[0], self._view.cores)
