@@ -225,3 +225,10 @@ def test_a_row_of_all_inputs_has_a_bound() -> None:
     words = ModelInterface((TensorSpec("t", Datatype.BYTES, (-1, -1)),), (), 8)
     with pytest.raises(ValueError, match=r"^input 't': a row of shape \[33554432\] takes"):
         rows_of(words, warmup_shapes={"t": (1 << 25,)})
+
+
+def test_a_stated_row_that_does_not_run_is_called_so() -> None:
+    interface = ModelInterface((TensorSpec("x", Datatype.FP32, (-1, -1)),), (), 8)
+    source = ModelSource("m", "1", Path("m.onnx"), Path(), warmup_shapes={"x": (3,)})
+    (message,) = SyntheticRows(interface, source).assumptions({"x": (3,)}, "Concat fails")
+    assert message.startswith("the stated row does not run (Concat fails): ")

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 
@@ -44,36 +45,33 @@ class OtherSize:
     stated: str = ""
     """The key that states it; empty if it was made up, and may fail."""
     signature: Signature = ()
-    """None where axes are padded."""
-    otherwise: OtherSize | None = None
-    """What to try where it fails."""
+    """Empty where axes are padded."""
 
 
 def sizes_beside(
     shapes: RowShapes, rows: SyntheticRows, source: ModelSource, interface: ModelInterface
-) -> list[OtherSize]:
-    """The sizes worth measuring beside that of `shapes`, each once, smallest first."""
+) -> list[list[OtherSize]]:
+    """The sizes worth measuring beside that of `shapes`, each once, smallest first; of each, what
+    to try in turn until one runs."""
     padding = None if source.padding is None else source.padding.fitting(interface)
-    found: dict[Signature | float, OtherSize] = {}
+    found: dict[Signature | float, list[OtherSize]] = {}
     if padding is not None:
         name, padded = next(iter(padding.inputs.items()))
         own = shapes[name][padded.axis - 1]
-        for length in padding.lengths:
+        for size, length in ((length / own, length) for length in padding.lengths):
             longer = rows.shapes(shapes, length)
-            found[length / own] = OtherSize(longer, length / own, f"inputs.{name}.pad.lengths")
+            found[size] = [OtherSize(longer, size, f"inputs.{name}.pad.lengths")]
         found.pop(1.0, None)
     else:
         reference = _signature(shapes, interface)
-        whole = elements(reference)
         for key, tries in _other_shapes(shapes, rows, source, interface):
-            last: OtherSize | None = None
-            for each in reversed(tries):
-                signature = _signature(each, interface)
-                last = OtherSize(each, elements(signature) / whole, key, signature, last)
-            if last is not None:
-                found.setdefault(last.signature, last)
+            signatures = [_signature(each, interface) for each in tries]
+            sizes = [elements(each) / elements(reference) for each in signatures]
+            if tries:
+                each = zip(tries, sizes, repeat(key), signatures)
+                found.setdefault(signatures[0], [OtherSize(*one) for one in each])
         found.pop(reference, None)
-    return sorted(found.values(), key=lambda one: one.size)
+    return sorted(found.values(), key=lambda tries: tries[0].size)
 
 
 def _other_shapes(
@@ -120,7 +118,7 @@ def _signature(shapes: RowShapes, interface: ModelInterface) -> Signature:
 
 async def measure_sizes(
     replica: TimedReplica,
-    sizes: Sequence[OtherSize],
+    sizes: Sequence[Sequence[OtherSize]],
     rows: SyntheticRows,
     arena: Arena,
     warm: Mapping[int, float],
@@ -128,7 +126,7 @@ async def measure_sizes(
     most_s: float,
     seed: int,
 ) -> list[SizeTime]:
-    """Times of rows of each of `sizes`, on the cores that the replica has.
+    """Times of rows of each of `sizes` (of `sizes_beside`), on the cores that the replica has.
 
     One row and the largest batch are timed, `FEWEST` times after a run that does not count: enough
     to tell what a batch costs from what a row does, and little beside the table. `warm` has seconds
@@ -138,9 +136,8 @@ async def measure_sizes(
     """
     found = []
     replica.inputs = ()
-    for first in sizes:
-        one: OtherSize | None = first
-        while one is not None:
+    for tries in sizes:
+        for one in tries:
             try:
                 generator = np.random.default_rng(seed)
                 replica.inputs = await asyncio.to_thread(
@@ -159,7 +156,8 @@ async def measure_sizes(
                 if one.stated:
                     each = ", ".join(f"{name} {list(s)}" for name, s in one.shapes.items())
                     raise MeasuringError(f"{one.stated}: {each} does not run: {error}") from None
-                one = None if found and found[-1].signature == one.signature else one.otherwise
+                if found and found[-1].signature == one.signature:
+                    break
             finally:
                 for ref in (ref for payload in replica.inputs for ref in payload.tensors):
                     arena.free(Slot(ref.offset, ref.nbytes))

@@ -125,9 +125,11 @@ class SyntheticRows:
             picky = single | {s.name for s in specs if not s.datatype.is_float} - known
             keys += [f"inputs.{name}.value" for name in free if name in picky]
             keys = [*keys[:6], "samples"]
+            stated = self._stated and not any(free.values())
+            row = "the stated row does not run" if stated else "no row that could be made up runs"
             return [
-                f"no row that could be made up runs ({guess}): until it is known how long requests "
-                f"take, they are served one at a time; state what runs as {' or '.join(keys)}"
+                f"{row} ({guess}): until it is known how long requests take, they are served one "
+                f"at a time; state what runs as {' or '.join(keys)}"
             ]
         found = []
         for spec in specs:
@@ -210,15 +212,11 @@ class SyntheticRows:
                     f"samples: rows of {name!r} have shape {list(shape)}, but {stated}"
                 )
         if self._padding is not None:
-            lengths = {
-                name: rows[name].shape[one.axis]
-                for name, one in self._padding.inputs.items()
-                if name in rows
-            }
+            padded = self._padding.inputs.items()
+            lengths = {name: rows[name].shape[one.axis] for name, one in padded if name in rows}
             if len(set(lengths.values())) > 1:
-                raise ValueError(
-                    f"samples: expected one length of all padded inputs, got {lengths}"
-                )
+                expected = "expected one length of all padded inputs"
+                raise ValueError(f"samples: {expected}, got {lengths}")
         return rows
 
     def _content(
