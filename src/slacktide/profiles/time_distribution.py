@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from slacktide.profiles.reading import ProfileError
@@ -126,22 +127,23 @@ class SplitLogLogistic:
         return 1.0 / (1.0 + math.exp(-odds)) if odds > _NEVER else 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MixedTime:
-    """The time of a batch of one of several kinds; seconds."""
+    """The time of a batch of one of several kinds; seconds. Its p99, which is asked for with every
+    request that comes, is worked out once."""
 
     parts: tuple[TimeDistribution, ...]
     """At least one."""
     weights: tuple[float, ...]
     """How often each kind comes, in any unit; above 0."""
 
-    @property
+    @cached_property
     def expected(self) -> float:
         """Mean of what is expected of the kinds."""
         times = zip(self.weights, self.parts, strict=True)
         return sum(weight * part.expected for weight, part in times) / sum(self.weights)
 
-    @property
+    @cached_property
     def p99(self) -> float:
         return max(self.quantile(0.99), self.expected)
 
