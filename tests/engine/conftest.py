@@ -199,7 +199,7 @@ class World:
             def judged(request: Request) -> bool:
                 return has_run(request) or request.signature in self.judged
 
-            rules = UnmeasuredRules(judged, has_run, **stated)
+            rules = UnmeasuredRules(judged, has_run, lambda: len(self.judged), **stated)
         return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo, rules)
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from slacktide.domain import (
@@ -65,6 +67,30 @@ def test_a_new_shape_runs_alone_once_and_the_rest_follow_as_a_batch(shaped):
     assert members(world) == [[1], [2, 3]]
     world.finish()
     assert set(world.reasons().values()) == {Reason.ON_TIME}
+
+
+def test_a_run_looks_at_the_shapes_of_others_only_if_they_may_be_measured_by_it(shaped):
+    world = shaped()
+    (pool,) = world.engine.state.pools.values()
+    asked = []
+
+    def measured(request, rules=pool.unmeasured.rules):
+        asked.append(request.id)
+        return rules.measured(request)
+
+    pool.unmeasured.rules = replace(pool.unmeasured.rules, measured=measured)
+    for id in range(50):
+        world.submit(id, signature=((id + 100,),), slo=1.0 + id)
+    world.submit(50, signature=((101,),), slo=99.0)
+    world.finish()
+    asked.clear()
+    world.finish()  # of ((101,),): the other one of it can be judged now
+    assert set(asked) <= {2, 50}
+    assert state(world, 50) is not State.UNMEASURED
+    world.judged.add(((120,),))
+    world.finish()
+    assert 20 in asked
+    assert state(world, 20) is not State.UNMEASURED
 
 
 def test_one_runs_at_a_time_whatever_its_shape_and_however_many_lanes(shaped):

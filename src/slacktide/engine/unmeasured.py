@@ -60,6 +60,9 @@ class UnmeasuredRules:
     change with what is learnt."""
     has_run: Callable[[Request], bool]
     """Whether its shape has: one that has been judged from other sizes may yet fail."""
+    reach: Callable[[], object]
+    """Which shapes are judged without having run: while this stays the same, none that waits has
+    become measured but by runs of its own."""
     refuse: bool = False
     """Whether those with a deadline are refused instead (`Reason.UNMEASURED`)."""
     share: float = SHARE
@@ -81,13 +84,15 @@ class _Failure:
 class UnmeasuredQueue:
     """What waits in one pool, and the lane time that it may have."""
 
-    __slots__ = ("best_effort", "failed", "is_running", "rules", "time", "timed")
+    __slots__ = ("best_effort", "failed", "is_running", "reach", "rules", "time", "timed")
 
     def __init__(self, rules: UnmeasuredRules) -> None:
         self.rules = rules
         self.time = TimeShare(rules.share, saved_s=SAVED_S)
         self.is_running = False
         """Whether one of them runs."""
+        self.reach: object = None
+        """As it was when all that wait were looked at last."""
         self.failed: OrderedDict[Signature, _Failure] = OrderedDict()
         self.timed: list[tuple[float, int, Request]] = []
         """Those with a deadline; sorted (deadline, id, request)."""
@@ -116,9 +121,12 @@ class UnmeasuredQueue:
         """When the next expires; inf if none will."""
         return self.timed[0][0] if self.timed else inf
 
-    def requests(self) -> tuple[Request, ...]:
-        """All that wait, in the order in which they would run."""
-        return tuple(request for _, _, request in sorted(self.timed + self.best_effort))
+    def requests(self, of: Signature | None = None) -> tuple[Request, ...]:
+        """All that wait, or those of one shape, in the order in which they would run."""
+        every = self.timed + self.best_effort
+        if of is not None:
+            every = [entry for entry in every if entry[2].signature == of]
+        return tuple([request for _, _, request in sorted(every)])
 
 
 class UnmeasuredWork:
@@ -213,7 +221,7 @@ class UnmeasuredWork:
         assert pool.unmeasured is not None
         pool.unmeasured.failed.pop(running.batch.members[0].signature, None)
         if running.unmeasured:
-            self.release(pool)
+            self.release(pool, running.batch.members[0].signature)
 
     def failed(self, running: Running, detail: str) -> None:
         """The model could not run a request of a pool with rules: where its shape has never run,
@@ -231,19 +239,23 @@ class UnmeasuredWork:
         queue.failed[request.signature] = _Failure(until, why, clients)
         if len(queue.failed) > MOST_FAILED:
             queue.failed.popitem(last=False)
-        for other in (*queue.requests(), *pool.scheduler.pending()):
-            if other.signature == request.signature and self._failure(queue, other) is not None:
+        pending = [r for r in pool.scheduler.pending() if r.signature == request.signature]
+        for other in (*queue.requests(request.signature), *pending):
+            if self._failure(queue, other) is not None:
                 entry = state.ledger.entries[other.id]
                 state.withdraw(entry)
                 state.end(entry, Reason.BAD_INPUT, why)
                 state.forget(other.id)
 
-    def release(self, pool: Pool) -> None:
-        """What is measured by now leaves for the scheduler."""
+    def release(self, pool: Pool, ran: Signature) -> None:
+        """What is measured by now leaves for the scheduler: of the shape `ran`, or of any if the
+        rules reach further. There may be thousands, so not all are looked at after each run."""
         queue, state = pool.unmeasured, self._state
         assert queue is not None
+        before, queue.reach = queue.reach, queue.rules.reach()
+        every = queue.reach != before
         judged: dict[Signature, bool] = {}
-        for request in queue.requests():
+        for request in queue.requests(None if every else ran):
             measured = judged.get(request.signature)
             if measured is None:
                 measured = judged[request.signature] = queue.rules.measured(request)
@@ -270,6 +282,6 @@ class UnmeasuredWork:
         queue = pool.unmeasured
         if queue is None or queue.is_running or not len(queue):
             return None
-        if queue.rules.measured(queue.first):  # by what ran otherwise
-            self.release(pool)
+        while len(queue) and queue.rules.measured(queue.first):  # by what ran otherwise
+            self.release(pool, queue.first.signature)
         return queue if len(queue) else None

@@ -35,7 +35,7 @@ from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.latency_table import LatencyTable
 from slacktide.profiles.reading import ProfileError
 from slacktide.profiles.shape_classes import ClassTimes, ShapeClasses, ShapeSorting, apart
-from slacktide.profiles.size_law import SizeLaw, SizeWork, elements
+from slacktide.profiles.size_law import REACH, SizeLaw, SizeWork, elements
 from slacktide.profiles.time_distribution import MixedTime, SplitLogLogistic, TimeDistribution
 
 MOST_SHAPES = 64
@@ -150,6 +150,11 @@ class ShapedTimes:
         if shape is not None and shape.runs > 1:
             return True
         return signature not in self._doubted and self._law_of(self._size(signature)) is not None
+
+    def reach(self) -> tuple[float, float] | None:
+        """Sizes between which shapes count as measured that have not run."""
+        law = self._law
+        return None if law is None else (law.sizes[0] / REACH, law.sizes[-1] * REACH)
 
     def has_run(self, request: Request) -> bool:
         """Whether requests of its shape have run, as far as is remembered."""

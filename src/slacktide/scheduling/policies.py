@@ -120,6 +120,7 @@ class PoolRecipe:
         return UnmeasuredRules(
             times.measured,
             times.has_run,
+            times.reach,
             refuse=getattr(options, "guarantee", None) == "p99",
             share=getattr(options, "best_effort_share", SHARE),
             most=getattr(options, "max_queue", None),
