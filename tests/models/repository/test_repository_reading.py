@@ -145,6 +145,13 @@ def test_a_file_in_the_wrong_place_gets_advice(root: Path, file: str, advice: st
     assert said.endswith(advice[1:]) if advice[0] == "…" else said == advice
 
 
+def test_a_model_served_in_place_of_its_repository_is_told_where_that_is(root: Path) -> None:
+    (root / "1").mkdir()
+    (root / "1" / "net.onnx").write_bytes(b"x")
+    with pytest.raises(NotFoundError, match="if 1 is a version of a model, serve the folder that"):
+        Repository(root).read("1")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

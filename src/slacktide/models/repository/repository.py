@@ -293,6 +293,8 @@ class Repository:
 def _advice(model: str, folder: Path) -> str:
     """What may have been meant by a model's folder without versions."""
     for name in _onnx(folder):
+        if is_version(model):
+            return f"; if {model} is a version of a model, serve the folder that holds the model"
         return f"; move {shown(name)} to {model}/1/model.onnx"
     with suppress(OSError):
         for each in sorted(folder.iterdir()):
