@@ -18,6 +18,7 @@ from slacktide.profiles import LatencyTable, ProfileError, ShapedTimes, SizeTime
 from slacktide.profiles.shape_classes import MOST_CLASSES, ShapeSorting, apart
 from slacktide.profiles.shaped_times import MEMORY, MOST_SHAPES
 from slacktide.recording import export_times, load_times
+from slacktide.recording.layout import LayoutError
 
 REFERENCE: Signature = ((3, 100, 100),)
 TABLE = LatencyTable.linear(0.004, 0.016, 8, cores=(1, 2), spread=1.3)
@@ -353,3 +354,13 @@ def test_no_shape_is_judged_by_a_guess() -> None:
     assert judged == pytest.approx(truth(square(71), 1), rel=0.3)
     again = load_times(json.loads(json.dumps(export_times(times))))
     assert again.of(1, 1, of(square(71))).expected == pytest.approx(judged)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [([], "shapes: expected an object"), ({"reference": [], "sizes": []}, "missing learnt")],
+)
+def test_recorded_shapes_that_cannot_be_are_named(shapes: Any, message: str) -> None:
+    data = {**export_times(ShapedTimes(TABLE, REFERENCE)), "shapes": shapes}
+    with pytest.raises(LayoutError, match=message):
+        load_times(data)

@@ -25,6 +25,7 @@ from slacktide.profiles import (
     LatencyTable,
     ProfileError,
     ShapedTimes,
+    reading,
 )
 from slacktide.profiles.latency_fit import latency_on
 from slacktide.profiles.record import plain_sizes, read_signature, read_sizes
@@ -75,6 +76,7 @@ def load_times(data: Mapping[str, Any]) -> Predictions:
         times: Predictions
         shapes = data.get("shapes")
         if shapes is not None:
+            shapes = reading.mapping(shapes, "shapes", ("reference", "sizes", "learnt"))
             reference = read_signature(shapes["reference"], "shapes.reference")
             sizes = read_sizes(shapes["sizes"], "shapes.sizes")
             shaped = ShapedTimes(table, reference, sizes)
