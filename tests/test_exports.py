@@ -73,6 +73,9 @@ EXPORTS = {
     "slacktide.frontends.grpc": """
         GrpcServer
     """,
+    "slacktide.frontends.http2": """
+        ErrorCode Head Http2Connection Http2Stream
+    """,
     "slacktide.frontends.http": """
         ClientRequest HttpResponse HttpRoute HttpServer inference_routes metrics_routes
     """,

@@ -18,7 +18,7 @@ from account import Story
 from plan import Manner, PlannedCall
 from victim import AUTHORIZATION, PATIENCE, TOKEN, Victim
 
-from slacktide.frontends.grpc.rpc import REASON_KEY
+from slacktide.frontends.grpc.metadata import REASON_KEY
 from slacktide.wire.proto import messages
 
 FOREVER = 10**12

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
-from slacktide.frontends.fairness import SHARE_S, WAITING_S, FairLoop
+import pytest
+
+from slacktide.frontends.fairness import SHARE_S, WAITING_S, FairLoop, FairThread
 
 
 class Clock:
@@ -93,3 +97,29 @@ def test_a_piece_of_work_that_fails_does_not_stop_the_others():
         assert len(complaints) == 1
 
     asyncio.run(body())
+
+
+def test_what_failed_work_held_goes_with_it_and_not_with_the_collector():
+    class Body:
+        pass
+
+    async def main() -> object:
+        thread, body = FairThread("test"), Body()
+        gone = weakref.ref(body)
+
+        def fail(body=body) -> None:
+            raise ValueError("broken")
+
+        with pytest.raises(ValueError, match="broken"):
+            await thread.ask("client", fail)
+        thread.close()
+        del fail, body
+        await a_turn()
+        return gone()
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert asyncio.run(main()) is None
+    finally:
+        gc.enable()

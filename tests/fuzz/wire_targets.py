@@ -19,6 +19,8 @@ from slacktide.domain.tensors import Datatype
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import Router
+from slacktide.frontends.http2 import Http2Connection, Http2Stream
+from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
@@ -209,8 +211,8 @@ def run_grpc(data: bytes) -> None:
     if isinstance(plain, InferCall):
         back = read_request(encode_call(plain)).call({})
         assert repr(_plain(back)) == repr(_plain(plain))
-        codec.encode_reply(_echo(plain))
-        codec.encode_stream_reply(_echo(plain))
+        codec.reply_pieces(_echo(plain))
+        codec.stream_reply_pieces(_echo(plain))
 
 
 def _plain(said: Any) -> Any:
@@ -321,7 +323,66 @@ def run_parameters(data: bytes) -> None:
     assert isinstance(length, str) or 0 <= length < 10**18
 
 
+# ── HTTP/2 ───────────────────────────────────────────────────────────────────────────────────────
+
+_FIELDS = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b"te", b"trailers"))
+_BLOCK = f.header_block(None, _FIELDS)
+HTTP2_WORDS = (
+    b"\0\0\0\x04\0\0\0\0\0", f.frame(f.PING, 0, 0, bytes(8)), f.window_update(1, 9),
+    f.reset(1, f.ErrorCode.CANCEL), f.frame(f.CONTINUATION, 4, 1), f.settings(((4, 1), (1, 0))),
+    f.frame(f.DATA, 1, 1, b"x"), f.frame(f.DATA, 8, 1, b"\x02xyz"), b"\x40\x01x\x01y", b"\xbe",
+    b"\x20", b"\x3f\xe1\x1f", b"\0\x81\xff\x81\xff", b"\x7f\xff\xff\xff\xff\xff",
+)  # fmt: skip
+
+
+def http2_examples() -> list[bytes]:
+    head = f.frame(f.HEADERS, f.END_HEADERS, 1, _BLOCK + b"\x40\x01x\x01y")
+    return [
+        head + f.frame(f.DATA, f.END_STREAM, 1, b"hello"),
+        head + f.frame(f.DATA, f.PADDED, 1, b"\x03helloxyz") + f.frame(f.HEADERS, 5, 1, b"\xbe"),
+        f.frame(f.HEADERS, 0, 1, _BLOCK[:9]) + f.frame(f.CONTINUATION, 4, 1, _BLOCK[9:]),
+        f.frame(f.HEADERS, 0x25, 3, bytes(5) + _BLOCK) + f.frame(f.HEADERS, 5, 5, _BLOCK),
+        f.settings(((f.INITIAL_WINDOW, 3), (f.TABLE_SIZE, 0))) + head + f.frame(f.DATA, 1, 1),
+    ]
+
+
+class _Echo(Http2Stream):
+    __slots__ = ("body",)
+
+    def opened(self) -> None:
+        self.body = bytearray()
+
+    def received(self, data: memoryview) -> None:
+        self.body += data
+
+    def received_all(self) -> None:
+        self.connection.respond(self, _BLOCK, [bytes(self.body)], _BLOCK)
+
+
+def run_http2(data: bytes) -> None:
+    whole = _read_http2(data, len(data) or 1)
+    pieces = _read_http2(data, 1 + len(data) % 7)
+    assert whole == pieces, f"read at once: {whole!r}; in pieces: {pieces!r}"
+
+
+def _read_http2(data: bytes, size: int) -> bytes:
+    """What is said to `data`, fed `size` at a time."""
+    connection = Http2Connection(
+        lambda id, head: _Echo(connection, id, head), max_streams=4, max_list=4096, now=0.0
+    )
+    connection.receive(f.PREFACE + f.settings(()), 0.0)
+    for at in range(0, len(data), size):
+        connection.receive(data[at : at + size], 0.0)
+        while connection.more:
+            connection.receive(b"", 0.0)
+        assert len(connection.streams) <= 4
+        assert len(connection.held) <= f.FRAME_BYTES + f.HEAD_BYTES
+        assert all(stream.id <= connection.last for stream in connection.streams.values())
+    return b"".join(connection.out)
+
+
 TARGETS = (
+    Target("http2", http2_examples, run_http2, text(*HTTP2_WORDS)),
     Target("http", http_examples, run_http, text(*HTTP_WORDS)),
     Target("json", json_examples, run_json, lambda e: [change_json_call, of_bytes(e)]),
     Target("grpc", grpc_examples, run_grpc, messages(ModelInferRequest)),

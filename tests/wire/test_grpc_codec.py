@@ -123,7 +123,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     for number in range(50):
         assert codec.read(message(timeout=number)).call({}).parameters == {"timeout": number}
         reply = InferReply(Outcome(Reason.ON_TIME, 0.0), "m", str(number), "", [])
-        assert decode_response(codec.encode_reply(reply))[0].model_version == str(number)
+        assert decode_response(b"".join(codec.reply_pieces(reply)))[0].model_version == str(number)
         assert max(codec.remembered) <= 8
     before = codec.remembered
     codec.read(message(**{"long" * 1000: 1})).call({})
@@ -153,8 +153,10 @@ def test_whatever_came_before_an_answer_says_the_same(pairs):
     codec = GrpcCodec()
     for reply, wanted in pairs:
         plain = ModelInferResponse.FromString(encode_reply(reply, wanted))
-        assert ModelInferResponse.FromString(codec.encode_reply(reply, wanted)) == plain
-        stream = ModelStreamInferResponse.FromString(codec.encode_stream_reply(reply, wanted))
+        assert ModelInferResponse.FromString(b"".join(codec.reply_pieces(reply, wanted))) == plain
+        stream = ModelStreamInferResponse.FromString(
+            b"".join(codec.stream_reply_pieces(reply, wanted))
+        )
         assert stream.infer_response.parameters.pop("triton_final_response").bool_param
         assert stream.infer_response == plain
 

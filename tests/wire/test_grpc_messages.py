@@ -100,7 +100,7 @@ def test_a_reply_survives_the_wire(outputs, extra, id):
     plain = ModelInferResponse.FromString(encode_reply(reply))
     assert [output.name for output in plain.outputs] == [value.name for value in values]
     assert list(plain.raw_output_contents) == [value.data for value in values]
-    stream = ModelStreamInferResponse.FromString(GrpcCodec().encode_stream_reply(reply))
+    stream = ModelStreamInferResponse.FromString(b"".join(GrpcCodec().stream_reply_pieces(reply)))
     assert stream.error_message == ""
     assert stream.infer_response.parameters.pop("triton_final_response").bool_param
     assert stream.infer_response == plain

@@ -152,6 +152,9 @@ class FairThread:
             else:
                 if not future.done():
                     future.set_result(result)
+            # What it raised has this frame in its traceback: a circle, and the bodies in it, until
+            # the collector comes.
+            del work, during, future
         self._worker = None
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:

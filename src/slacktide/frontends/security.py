@@ -196,9 +196,11 @@ class TlsFiles:
     client_ca: Path | None = None
     """If given, clients must show a certificate signed by it."""
 
-    def context(self) -> ssl.SSLContext:
-        """For asyncio's servers. Raises SecurityError."""
+    def context(self, *protocols: str) -> ssl.SSLContext:
+        """For asyncio's servers; `protocols` are offered (ALPN). Raises SecurityError."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        if protocols:
+            context.set_alpn_protocols(protocols)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.certificate, self.key)
@@ -232,6 +234,8 @@ class Credentials:
         """Contents of the TLS files; None: no TLS."""
         self.context: ssl.SSLContext | None = None
         """For asyncio's servers: stays the same, and serves the latest certificate."""
+        self.http2_context: ssl.SSLContext | None = None
+        """The same, for connections that speak HTTP/2."""
         self._token_file, self._tls = token_file, tls
         paths = (token_file, *((tls.certificate, tls.key, tls.client_ca) if tls else ()))
         self.files = tuple(path for path in paths if path is not None)
@@ -275,13 +279,16 @@ class Credentials:
     def _take_certificate(self) -> object:
         if self._tls is not None:
             pem, context = self._tls.read(), self._tls.context()
+            http2_context = self._tls.context("h2")
             if self._tls.read() != pem:
                 raise SecurityError("tls-cert, tls-key: changed while they were read")
             self.pem, self.context = pem, self.context or context
+            self.http2_context = self.http2_context or http2_context
             # OpenSSL asks for each handshake, also where the client names no server.
-            self.context.sni_callback = lambda connection, *_: setattr(
-                connection, "context", context
-            )
+            for held, latest in ((self.context, context), (self.http2_context, http2_context)):
+                held.sni_callback = lambda connection, *_, latest=latest: setattr(
+                    connection, "context", latest
+                )
             _warn_if_open("tls-key", self._tls.key)
         return self.pem
 

@@ -88,7 +88,7 @@ class Unpacker:
         length, form = await self._read(kind, body, size, client)
         return form, length
 
-    async def raw_form(self, message: bytes, client: str) -> bytes:
+    async def raw_form(self, message: Buffer, client: str) -> Buffer:
         """A ModelInferRequest with its typed contents as raw ones, if they are long: then in
         another process; else `message` itself. Raises WireError."""
         typed = typed_bytes(message)

@@ -19,7 +19,6 @@ from slacktide.frontends.settings import (
     FrontEndSettings,
     GrpcSettings,
     HttpSettings,
-    TlsPem,
 )
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.observability.metrics import Metrics, metrics_routes
@@ -82,17 +81,11 @@ class FrontEnds:
         """Bind every port. Raises OSError naming the flag of one that cannot be had."""
         settings, held = self._settings, self._credentials
 
-        def pem() -> TlsPem:
-            return TlsPem(*(held.pem or ()))
-
         for name, server in self._servers.items():
             host, port = settings.host_of(name), getattr(settings, f"{name}_port")
-            if isinstance(server, GrpcServer):
-                starting = server.start(host, port, None if held.pem is None else pem)
-            else:
-                starting = server.start(host, port, held.context)
+            context = held.http2_context if name == "grpc" else held.context
             try:
-                await starting
+                await server.start(host, port, context)
             except OSError as error:
                 raise bind_error(error, name, host, port) from None
 
@@ -138,7 +131,6 @@ def http_settings_of(settings: ServerSettings, rules: PortRules) -> HttpSettings
     control = HttpSettings().max_control_bytes
     return HttpSettings(
         **_common(settings),
-        header_timeout_s=settings.header_timeout_s,
         idle_timeout_s=settings.idle_timeout_s,
         # A load call that brings files is as large as they are.
         max_control_bytes=(
@@ -149,4 +141,9 @@ def http_settings_of(settings: ServerSettings, rules: PortRules) -> HttpSettings
 
 
 def _common(settings: ServerSettings) -> dict[str, Any]:
-    return {field.name: getattr(settings, field.name) for field in fields(FrontEndSettings)}
+    names = {field.name for field in fields(FrontEndSettings)}
+    return {
+        field.name: getattr(settings, field.name)
+        for field in fields(settings)
+        if field.name in names
+    }

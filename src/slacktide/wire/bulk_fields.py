@@ -22,6 +22,8 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _MAX_VARINT_SHIFT = 63
 MAX_FIELDS = 4096
 """Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
+_FEW_FIELDS = 16
+"""Kinds of them that may precede the tensors."""
 
 
 def take_bulk(
@@ -85,6 +87,28 @@ def take_bulk(
     if kept < end:
         head.append(view[kept:end])
     return b"".join(head), entries, last
+
+
+def fields_before(beginning: Buffer, field: int) -> dict[int, memoryview] | None:
+    """The last value of each `bytes`, `string` and message field that precedes the first entry of
+    `field` in a message of which only the beginning is here; None if that entry has not begun."""
+    view = memoryview(beginning)
+    wanted = field << 3 | _DELIMITED
+    found: dict[int, memoryview] = {}
+    at = 0
+    try:
+        while len(found) < _FEW_FIELDS:
+            tag, at = _varint(view, at)
+            if tag == wanted:
+                return found
+            if tag & 7 != _DELIMITED:
+                return None
+            length, at = _varint(view, at)
+            found[tag >> 3] = view[at : at + length]
+            at += length
+    except (IndexError, WireError):
+        return None
+    return None
 
 
 def put_bulk(head: bytes, field: int, entries: Sequence[Buffer]) -> list[Buffer]:

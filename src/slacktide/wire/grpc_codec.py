@@ -76,13 +76,13 @@ class GrpcCodec:
         parsed.head.id = id
         return IncomingRequest(parsed.model, parsed.version, id, raw, head, parsed, self)
 
-    def encode_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
-        """See grpc_messages.encode_reply."""
-        return b"".join(self._pieces(reply, wanted, {}))
+    def reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
+        """See grpc_messages.encode_reply; in pieces, of which tensors are not copied."""
+        return self._pieces(reply, wanted, {})
 
-    def encode_stream_reply(self, reply: InferReply, wanted: Sequence[str] = ()) -> bytes:
+    def stream_reply_pieces(self, reply: InferReply, wanted: Sequence[str] = ()) -> list[Buffer]:
         """The same as a serialized ModelStreamInferResponse."""
-        return b"".join(in_stream(self._pieces(reply, wanted, {FINAL_RESPONSE: True})))
+        return in_stream(self._pieces(reply, wanted, {FINAL_RESPONSE: True}))
 
     def learn(self, head: bytes, request: RequestMessage, call: InferCall) -> None:
         """Keep what `head` means. Typed contents are part of the head: never the same twice."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from slacktide.domain import Reason
-from slacktide.wire.bulk_fields import encode_varint, put_bulk, take_bulk
+from slacktide.wire.bulk_fields import encode_varint, fields_before, put_bulk, take_bulk
 from slacktide.wire.calls import (
     Buffer,
     InferCall,
@@ -45,6 +45,7 @@ from slacktide.wire.proto.messages import (
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, raw_contents
 
 MODEL_NAME = 1
+MODEL_VERSION = 2
 ID = 3
 RAW_INPUT_CONTENTS = 7
 RAW_OUTPUT_CONTENTS = 6
@@ -118,6 +119,19 @@ def model_of(message: Buffer) -> str:
         return str(names[-1], "utf-8") if names else ""
     except (WireError, UnicodeDecodeError):
         return ""
+
+
+def target_before_tensors(beginning: Buffer) -> tuple[str, str | None] | None:
+    """Model and version of a ModelInferRequest of which the beginning is here, if raw tensors
+    follow what it says; None: they are not known before its end."""
+    fields = fields_before(beginning, RAW_INPUT_CONTENTS)
+    if fields is None or MODEL_NAME not in fields:
+        return None
+    try:
+        version = str(fields.get(MODEL_VERSION, b""), "utf-8")
+        return str(fields[MODEL_NAME], "utf-8"), version or None
+    except UnicodeDecodeError:
+        return None
 
 
 def parse_head(head: bytes, raw: list[memoryview]) -> RequestMessage:

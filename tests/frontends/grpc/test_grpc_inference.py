@@ -15,7 +15,6 @@ import uvloop
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
-from slacktide.frontends.grpc.rpc import peer_host
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import grpc_codec
@@ -600,16 +599,3 @@ def test_strings_and_refusals_reach_the_stock_client(fakes):
     assert result == words.tolist()
     assert error.status() == "StatusCode.NOT_FOUND"
     assert error.message() == "unknown model: 'none'"
-
-
-@pytest.mark.parametrize(
-    ("peer", "host"),
-    [
-        ("ipv4:127.0.0.1:5000", "127.0.0.1"),
-        ("ipv6:%5B::1%5D:5000", "::1"),
-        ("ipv6:[fe80::1]:5000", "fe80::1"),
-        ("unix:/run/s.sock", "unix"),
-    ],
-)
-def test_a_client_is_its_address_without_the_port(peer, host):
-    assert peer_host(peer) == host

@@ -17,11 +17,16 @@ from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.frontends.grpc import GrpcServer
 from slacktide.frontends.ports import EndpointGroup
-from slacktide.frontends.security import Verdict
-from slacktide.frontends.settings import GrpcSettings, TlsPem
+from slacktide.frontends.security import TlsFiles, Verdict
+from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call
-from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE, service_methods
+from slacktide.wire.proto.messages import (
+    HEALTH_SERVICE,
+    INFERENCE_SERVICE,
+    REFLECTION_SERVICE,
+    service_methods,
+)
 
 DENIED = Verdict.NO_TOKEN
 
@@ -48,12 +53,14 @@ GROUPS = {
     "CudaSharedMemoryUnregister": EndpointGroup.SHARED_MEMORY,
     "TraceSetting": EndpointGroup.TRACE,
     "LogSettings": EndpointGroup.LOGGING,
+    "ServerReflectionInfo": EndpointGroup.METADATA,
 }
 METHODS = [
     f"/{service}/{name}"
-    for service in (INFERENCE_SERVICE, HEALTH_SERVICE)
+    for service in (INFERENCE_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
     for name in service_methods(service)
 ]
+METHODS.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 
 
 def message(id: str = "7") -> bytes:
@@ -61,7 +68,7 @@ def message(id: str = "7") -> bytes:
     return encode_call(InferCall("m", None, id, [tensor]))
 
 
-def test_every_method_of_both_services_is_served(fakes):
+def test_every_method_of_all_services_is_served(fakes):
     server = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
     assert set(server.methods) == set(METHODS)
 
@@ -191,9 +198,7 @@ def test_after_the_grace_calls_are_cancelled(fakes):
     assert uvloop.run(main()) == [("a", Reason.CLIENT_CANCELLED)]
 
 
-def test_an_address_that_cannot_be_had_is_told_as_a_plain_socket_would(fakes, capfd):
-    """grpc-core tells the cause on standard error only."""
-
+def test_an_address_that_cannot_be_had_is_told_as_a_plain_socket_would(fakes):
     async def main():
         async with fakes.serving() as server:
             second = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
@@ -208,7 +213,7 @@ def test_an_address_that_cannot_be_had_is_told_as_a_plain_socket_would(fakes, ca
     assert uvloop.run(main()) == (0, errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
 
-def test_tls(fakes):
+def test_tls(fakes, tmp_path):
     authority = trustme.CA()
     certificate = authority.issue_cert("localhost")
     client = authority.issue_cert("client.example")
@@ -219,11 +224,12 @@ def test_tls(fakes):
             return await fakes.infer_method(channel)(message())
 
     async def main():
-        pem = TlsPem(
-            certificate.cert_chain_pems[0].bytes(), certificate.private_key_pem.bytes(), root
-        )
+        files = TlsFiles(tmp_path / "cert", tmp_path / "key", tmp_path / "ca")
+        certificate.cert_chain_pems[0].write_to_path(files.certificate)
+        certificate.private_key_pem.write_to_path(files.key)
+        files.client_ca.write_bytes(root)
         server = GrpcServer(fakes.FakeDataPlane(), fakes.FakeControlPlane())
-        await server.start("127.0.0.1", 0, lambda: pem)
+        await server.start("127.0.0.1", 0, files.context("h2"))
         try:
             known = grpc.ssl_channel_credentials(
                 root, client.private_key_pem.bytes(), client.cert_chain_pems[0].bytes()
@@ -266,7 +272,7 @@ def test_many_clients_at_once(fakes):
     assert len({answer for row in answers for answer in row}) == 160
 
 
-# ---- limits that grpc-core keeps for us
+# ---- limits
 
 
 def separate_channel(server: GrpcServer, **options: object) -> grpc.aio.Channel:

@@ -1,7 +1,7 @@
 """Health, metadata, statistics, repository: parse, ask the control plane, serialize.
 
-`HealthMethods` is grpc.health.v1, which Kubernetes' gRPC probes ask: the empty service name is the
-server (ready or not), as is the inference service's own; any other is taken as a model's name.
+`health_methods` are grpc.health.v1, which Kubernetes' gRPC probes ask: the empty service name is
+the server (ready or not), as is the inference service's own; any other is taken as a model's name.
 
 Shared memory, tracing and logging are there too, and answered as clients expect, but not supported:
 asking for regions finds none and unregistering has nothing to do, as stock clients do both without
@@ -11,18 +11,24 @@ being asked. Registering, and changing settings, is refused.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import TensorSpec
-from slacktide.frontends.grpc.rpc import GrpcCall, GrpcHandler, GrpcMethod
+from slacktide.frontends.grpc.call import GrpcCall
+from slacktide.frontends.grpc.metadata import CallHead, GrpcMethod
+from slacktide.frontends.http2 import Head
 from slacktide.frontends.ports import ControlPlane, EndpointGroup
-from slacktide.wire.errors import ControlError, WireError
+from slacktide.frontends.settings import KIB
+from slacktide.wire.calls import Buffer
+from slacktide.wire.errors import BadField, ControlError, WireError
 from slacktide.wire.grpc_messages import read_parameters
 from slacktide.wire.proto import messages as m
 from slacktide.wire.proto.messages import (
@@ -30,36 +36,73 @@ from slacktide.wire.proto.messages import (
     NOT_SERVING,
     SERVICE_UNKNOWN,
     SERVING,
-    HealthCheckRequest,
-    HealthCheckResponse,
     service_methods,
 )
 
+if TYPE_CHECKING:
+    from slacktide.frontends.grpc.protocol import GrpcConnection
+
+MOST_CONTROL = 64 * KIB
+"""Bytes of a message that is parsed on the loop; only loading brings files."""
 MessageT = TypeVar("MessageT", bound=Message)
-Answer = Callable[[GrpcCall, Any], Awaitable[Message]] | str | None
+Answer = Callable[[GrpcCall, Any], Message | Awaitable[Message]] | str | None
 """What a method answers its request; a sentence: it refuses so; None: an empty message."""
 
 _SHARED_MEMORY = "shared memory is not supported; send tensors in the message"
 _SETTINGS = "settings cannot be read or changed over the network"
 
 
-def unary(request_class: type[Message], answer_class: type[Message], answer: Answer) -> GrpcHandler:
-    """The handler that parses a `request_class` and serializes its answer."""
+class ControlCall(GrpcCall):
+    """A call with one message of a `request_class` and an answer, which may take time."""
 
-    async def handle(rpc: GrpcCall) -> bytes:
-        request = await _received(rpc, request_class)
+    __slots__ = ("_answer", "_answer_class", "_request_class")
+
+    def __init__(
+        self,
+        protocol: GrpcConnection,
+        id: int,
+        head: Head,
+        said: CallHead,
+        request_class: type[Message],
+        answer_class: type[Message],
+        answer: Answer,
+    ) -> None:
+        super().__init__(protocol, id, head, said)
+        self._request_class, self._answer_class = request_class, answer_class
+        self._answer = answer
+
+    def message(self, message: Buffer) -> None:
+        request, answer = parsed(self._request_class, message), self._answer
         if answer is None:
-            return answer_class().SerializeToString()
-        if isinstance(answer, str):
+            self._reply(self._answer_class())
+        elif isinstance(answer, str):
             raise ControlError("unsupported", answer)
-        return (await answer(rpc, request)).SerializeToString()
+        else:
+            reply = answer(self, request)
+            if isinstance(reply, Message):
+                self._reply(reply)
+            else:
+                self.later(reply, self._reply)
 
-    return handle
+    def _reply(self, reply: Message) -> None:
+        self.answer([reply.SerializeToString()])
 
 
-async def _received(rpc: GrpcCall, request_class: type[MessageT]) -> MessageT:
+def unary(
+    group: EndpointGroup, request: type[Message], reply: type[Message], answer: Answer
+) -> GrpcMethod:
+    """The row of a method that parses a `request` and serializes a `reply`."""
+    make = partial(ControlCall, request_class=request, answer_class=reply, answer=answer)
+    return GrpcMethod(group, make)
+
+
+def parsed(request_class: type[MessageT], message: Buffer) -> MessageT:
+    """The message. Raises WireError if it is none."""
+    limit = MOST_CONTROL
+    if len(message) > limit and request_class is not m.RepositoryModelLoadRequest:
+        raise BadField("message", f"at most {limit} bytes", len(message), Reason.TOO_LARGE)
     try:
-        return request_class.FromString(await rpc.message())
+        return request_class.FromString(bytes(message))
     except DecodeError:
         what = request_class.DESCRIPTOR.name
         raise WireError(Reason.BAD_INPUT, f"message: not a {what}") from None
@@ -67,7 +110,7 @@ async def _received(rpc: GrpcCall, request_class: type[MessageT]) -> MessageT:
 
 @dataclass(frozen=True, slots=True)
 class ControlMethods:
-    """The handlers of one control plane."""
+    """The methods of one control plane."""
 
     control: ControlPlane
 
@@ -95,25 +138,24 @@ class ControlMethods:
         }
         classes = service_methods(INFERENCE_SERVICE)
         return {
-            name: GrpcMethod(group, unary(*classes[name], answer))
-            for name, (group, answer) in rows.items()
+            name: unary(group, *classes[name], answer) for name, (group, answer) in rows.items()
         }
 
-    async def _live(self, rpc: GrpcCall, request: m.ServerLiveRequest) -> Message:
+    def _live(self, rpc: GrpcCall, request: m.ServerLiveRequest) -> Message:
         return m.ServerLiveResponse(live=self.control.live())
 
-    async def _ready(self, rpc: GrpcCall, request: m.ServerReadyRequest) -> Message:
+    def _ready(self, rpc: GrpcCall, request: m.ServerReadyRequest) -> Message:
         return m.ServerReadyResponse(ready=self.control.ready())
 
-    async def _model_ready(self, rpc: GrpcCall, request: m.ModelReadyRequest) -> Message:
+    def _model_ready(self, rpc: GrpcCall, request: m.ModelReadyRequest) -> Message:
         rpc.model = request.name
         ready = self.control.model_ready(request.name, request.version or None)
         return m.ModelReadyResponse(ready=ready)
 
-    async def _server(self, rpc: GrpcCall, request: m.ServerMetadataRequest) -> Message:
+    def _server(self, rpc: GrpcCall, request: m.ServerMetadataRequest) -> Message:
         return m.ServerMetadataResponse(**self.control.server_metadata())
 
-    async def _model(self, rpc: GrpcCall, request: m.ModelMetadataRequest) -> Message:
+    def _model(self, rpc: GrpcCall, request: m.ModelMetadataRequest) -> Message:
         rpc.model = request.name
         about = self.control.describe(request.name, request.version or None)
         return m.ModelMetadataResponse(
@@ -124,7 +166,7 @@ class ControlMethods:
             outputs=[_tensor(spec) for spec in about.interface.outputs],
         )
 
-    async def _config(self, rpc: GrpcCall, request: m.ModelConfigRequest) -> Message:
+    def _config(self, rpc: GrpcCall, request: m.ModelConfigRequest) -> Message:
         rpc.model = request.name
         config = self.control.config(request.name, request.version or None)
         response = m.ModelConfigResponse()
@@ -132,14 +174,14 @@ class ControlMethods:
         json_format.ParseDict(config, response.config, ignore_unknown_fields=True)
         return response
 
-    async def _statistics(self, rpc: GrpcCall, request: m.ModelStatisticsRequest) -> Message:
+    def _statistics(self, rpc: GrpcCall, request: m.ModelStatisticsRequest) -> Message:
         rpc.model = request.name
         statistics = self.control.statistics(request.name or None, request.version or None)
         response = m.ModelStatisticsResponse()
         json_format.ParseDict(statistics, response, ignore_unknown_fields=True)
         return response
 
-    async def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
+    def _index(self, rpc: GrpcCall, request: m.RepositoryIndexRequest) -> Message:
         _only_repository(request.repository_name)
         index = self.control.repository_index(request.ready)
         models = [m.RepositoryIndexResponse.ModelIndex(**row) for row in index]
@@ -169,54 +211,57 @@ def _only_repository(name: str) -> None:
         raise ControlError("unsupported", "there is one repository; leave its name empty")
 
 
-@dataclass(frozen=True, slots=True)
-class HealthMethods:
-    """The handlers. `drained` ends the watches, which would otherwise outlive the server."""
+class WatchCall(GrpcCall):
+    """A call of Health/Watch: the status now and after every change; an unknown name may become
+    known. The drain of the server ends it."""
 
-    control: ControlPlane
-    poll_s: float
-    drained: asyncio.Event = field(default_factory=asyncio.Event)
+    __slots__ = ()
 
-    def table(self) -> dict[str, GrpcMethod]:
-        """Method name → row."""
-        return {
-            "Check": GrpcMethod(
-                EndpointGroup.HEALTH, unary(HealthCheckRequest, HealthCheckResponse, self._check)
-            ),
-            "Watch": GrpcMethod(EndpointGroup.HEALTH, self._watch, streams=True),
-        }
+    def message(self, message: Buffer) -> None:
+        service = parsed(m.HealthCheckRequest, message).service
+        self.later(self._watch(service), lambda _: self.finish())
 
-    async def _check(self, rpc: GrpcCall, request: HealthCheckRequest) -> Message:
-        return HealthCheckResponse(status=self._status(request.service))
-
-    async def _watch(self, rpc: GrpcCall) -> None:
-        """The status now and after every change; an unknown name may become known."""
-        service = (await _received(rpc, HealthCheckRequest)).service
-        said = None
-        while not self.drained.is_set():
+    async def _watch(self, service: str) -> None:
+        state, said = self.state, None
+        while not state.drained.is_set():
             try:
-                status = self._status(service)
+                status = health_of(state.control, service)
             except ControlError:
                 status = SERVICE_UNKNOWN
             if status != said:
                 said = status
-                await rpc.context.write(HealthCheckResponse(status=status).SerializeToString())
-            try:
-                await asyncio.wait_for(self.drained.wait(), self.poll_s)
-            except TimeoutError:
-                continue
+                self._say(status)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(state.drained.wait(), state.settings.health_poll_s)
         if said != NOT_SERVING:
-            await rpc.context.write(HealthCheckResponse(status=NOT_SERVING).SerializeToString())
+            self._say(NOT_SERVING)
 
-    def _status(self, service: str) -> int:
-        """Raises ControlError (not_found) for an unknown model."""
-        if service in ("", INFERENCE_SERVICE):
-            return SERVING if self.control.ready() else NOT_SERVING
-        if self.control.model_ready(service, None):
-            return SERVING
-        try:
-            self.control.describe(service, None)
-        except ControlError as error:
-            if error.kind == "not_found":
-                raise
-        return NOT_SERVING
+    def _say(self, status: int) -> None:
+        self.write([m.HealthCheckResponse(status=status).SerializeToString()])
+
+
+def health_methods(control: ControlPlane) -> dict[str, GrpcMethod]:
+    """Method name → row."""
+
+    def check(rpc: GrpcCall, request: m.HealthCheckRequest) -> Message:
+        return m.HealthCheckResponse(status=health_of(control, request.service))
+
+    group = EndpointGroup.HEALTH
+    return {
+        "Check": unary(group, m.HealthCheckRequest, m.HealthCheckResponse, check),
+        "Watch": GrpcMethod(group, WatchCall),
+    }
+
+
+def health_of(control: ControlPlane, service: str) -> int:
+    """Raises ControlError (not_found) for an unknown model."""
+    if service in ("", INFERENCE_SERVICE):
+        return SERVING if control.ready() else NOT_SERVING
+    if control.model_ready(service, None):
+        return SERVING
+    try:
+        control.describe(service, None)
+    except ControlError as error:
+        if error.kind == "not_found":
+            raise
+    return NOT_SERVING

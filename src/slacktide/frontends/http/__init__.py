@@ -6,7 +6,7 @@ inference.
 
 from slacktide.frontends.http.messages import ClientRequest as ClientRequest
 from slacktide.frontends.http.messages import HttpResponse as HttpResponse
+from slacktide.frontends.http.protocol import HttpServer as HttpServer
 from slacktide.frontends.http.router import HttpRoute as HttpRoute
 from slacktide.frontends.http.routes import inference_routes as inference_routes
 from slacktide.frontends.http.routes import metrics_routes as metrics_routes
-from slacktide.frontends.http.server import HttpServer as HttpServer

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
+from slacktide.frontends.call_headers import STEERING, context_of, read_steering
 from slacktide.frontends.http.messages import (
     OCTETS,
     SUPPORTED,
@@ -27,20 +28,11 @@ from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
 from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
-from slacktide.wire.parameters import (
-    STEERING_HEADERS,
-    parse_length,
-    parse_parameters,
-    read_headers,
-)
+from slacktide.wire.parameters import parse_length
 
 _JSON_LENGTH = b"inference-header-content-length"
-_STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
 Respond = Callable[[HttpResponse], None]
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
-_NO_LOOK_ALIKES: Mapping[str, str] = {}
-"""The data plane refuses them, if it is to."""
-_MAX_ID = 256
 
 
 @dataclass(slots=True)
@@ -83,8 +75,10 @@ class InferEndpoint:
             length = headers.get(_JSON_LENGTH)
             if length is not None:
                 state.json_length = parse_length("Inference-Header-Content-Length", length.strip())
-            if not _STEERING.isdisjoint(headers):
-                self._read_steering(headers, state)
+            if not STEERING.isdisjoint(headers):
+                fields = read_steering(headers)
+                state.parameters = fields.parameters
+                context.transport_budget_s = fields.budget_s
         except WireError as error:
             self.refuse(request, error.reason, error.message)
             raise
@@ -96,16 +90,6 @@ class InferEndpoint:
                 return error_response(501, message, reason=Reason.BAD_INPUT, extra=SUPPORTED)
             state.encoding = encoding
         return None
-
-    def _read_steering(self, headers: Mapping[bytes, bytes], state: _State) -> None:
-        fields = read_headers(
-            (name.decode(), headers[name].decode("latin-1").strip())
-            for name in _STEERING.intersection(headers)
-        )
-        # Found out now, so that a bad one is refused before the body is read.
-        parse_parameters(fields.parameters, _NO_LOOK_ALIKES)
-        state.parameters = fields.parameters
-        state.context.transport_budget_s = fields.budget_s
 
     def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
         """`length` bytes are to come. Where to receive them, or the refusal."""
@@ -252,13 +236,9 @@ _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 def _context(request: ClientRequest) -> CallContext:
     """Where a request comes from, by its headers."""
-    headers = request.headers
-    context = CallContext(request.first_byte, request.client, "http", connection=request.connection)
-    if b"x-request-id" in headers:
-        context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
-    if b"traceparent" in headers:
-        context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
-    return context
+    return context_of(
+        request.headers, request.first_byte, request.client, "http", request.connection
+    )
 
 
 def target_of(request: ClientRequest) -> tuple[str, str | None]:

@@ -8,8 +8,7 @@ request), and the kernel copies straight into it (`get_buffer`). Chunked bodies 
 reader.
 
 Refusals. What is refused before its body has come is answered at once. If little is missing it is
-skipped; otherwise the connection closes, and lingers: it goes on reading for a moment, because a
-close with unread bytes makes the kernel send a reset that may overtake the answer.
+skipped; otherwise the connection closes, and lingers.
 
 Half-closed clients are taken as gone: with HTTP the end of the stream is the only sign there is of
 a client that no longer waits, and its request gives its place to others (Go's server and nginx
@@ -18,13 +17,14 @@ take it so, too).
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections import deque
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import cast
 
 from slacktide.domain import Reason
+from slacktide.frontends.connection import FrontEndConnection
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
@@ -38,6 +38,12 @@ from slacktide.frontends.http.messages import (
     retry_after,
 )
 from slacktide.frontends.http.reader import RequestReader
+from slacktide.frontends.http.router import HttpRoute, Router
+from slacktide.frontends.listener import Listener
+from slacktide.frontends.ports import AccessLog
+from slacktide.frontends.security import Authorize
+from slacktide.frontends.settings import HttpSettings
+from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.calls import Buffer
 
 log = logging.getLogger(__name__)
@@ -47,33 +53,16 @@ _JOIN_BYTES = 64 * 1024
 """Answers up to this length are joined into one write; longer ones go as a vector."""
 
 
-class HttpConnection(asyncio.BufferedProtocol):
+class HttpConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
-    __slots__ = (
-        "_clogged_since",
-        "_close_by",
-        "_context",
-        "_now",
-        "_pumping",
-        "_queued",
-        "_reader",
-        "_reading",
-        "_reading_since",
-        "_sink",
-        "_skip",
-        "_transport",
-        "_waiting",
-        "client",
-    )
+    __slots__ = ("_context", "_pumping", "_reader", "_sink", "_skip", "_waiting")
 
-    _transport: asyncio.Transport
     _reader: RequestReader
 
     def __init__(self, context: HttpContext) -> None:
+        super().__init__(context)
         self._context = context
-        self._now = context.clock()
-        """When the last bytes came."""
         self._waiting: deque[ClientRequest] = deque()
         """Requests with their handlers, or answered but not yet written."""
         self._sink: memoryview | None = None
@@ -81,28 +70,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._skip = 0
         """Bytes of a refused body still to pass over."""
         self._pumping = False
-        self._queued = False
-        """Waits for a turn of the loop, with bytes that the reader holds."""
-        self._reading = True
-        self._reading_since = self._now
-        self._clogged_since: float | None = None
-        """Since when the client has not read its answers."""
-        self._close_by: float | None = None
-        """When a closing connection is cut."""
-        self.client = "local"
 
     # ---------------------------------------------------------------- the transport's callbacks
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        if isinstance(peer, tuple):
-            self.client = str(peer[0]).removeprefix("::ffff:")
-        self._reader = RequestReader(self._context, self.client, str(peer or ""))
-        # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
-        self._transport.set_write_buffer_limits(high=self._context.settings.write_high_bytes)
-        self._context.joined(self)
-        if len(self._context.connections) > self._context.settings.max_connections:
+    def begin(self, peer: str, crowded: bool) -> None:
+        self._reader = RequestReader(self._context, self.client, peer)
+        if crowded:
             self._fail(503, Reason.CLIENT_LIMIT, "too many connections")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -121,28 +94,13 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._context.draining:
                 self.start_drain()
         elif not self._reader.ended:
-            data, turns = self._context.scratch[:nbytes], self._context.turns
-            if turns.open_to(self.client):
-                since = turns.clock()
-                self._feed(data)
-                turns.spent(self.client, since)
-            elif self._reader.held:
-                self._reader.hold(data)
-                self._update_reading()
-            else:  # most clients send no more before their answer: not worth two system calls
-                self._reader.hold(data)
-                self._wait_for_turn()
+            self.take(self._context.scratch[:nbytes], holding=bool(self._reader.held))
 
-    def eof_received(self) -> None:
+    def hold(self, data: memoryview) -> None:
+        self._reader.hold(data)
+
+    def lost(self) -> None:
         self._abandon_all()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._context.left(self)
-        self._abandon_all()
-
-    def pause_writing(self) -> None:
-        self._clogged_since = self._context.clock()
-        self._update_reading()
 
     def resume_writing(self) -> None:
         self._clogged_since = None
@@ -155,20 +113,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._is_idle():
             self._transport.close()
 
-    def abort(self) -> None:
-        self._transport.abort()
-
     def check(self, now: float) -> None:
         """Look at the clock: enforce every time-out of this connection."""
         settings = self._context.settings
         current = self._reader.current
-        if self._close_by is not None:
-            if now >= self._close_by:
-                self._transport.abort()
-        elif self._clogged_since is not None:
-            if now - self._clogged_since >= settings.write_timeout_s:
-                self._transport.abort()
-        elif not self._reading:
+        if self.is_overdue(now):
+            return
+        if not self._reading:
             pass  # the server has paused reading: the client is not late
         elif current is not None and not current.headers_done:
             since = max(current.first_byte, self._reading_since)
@@ -188,25 +139,12 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------- receiving
 
-    def go_on(self) -> None:
-        """It is our turn: take in a piece of what the reader holds."""
-        self._queued = False
-        if self._may_go_on():
-            self._feed(b"")
-        else:
-            self._update_reading()
-
-    def _wait_for_turn(self) -> None:
-        if self._may_go_on() and not self._queued:
-            self._queued = True
-            self._context.turns.wait(self.client, self.go_on)
-
-    def _may_go_on(self) -> bool:
+    def may_go_on(self) -> bool:
         """Whether the reader holds bytes and nothing else is to be done before them."""
         reader = self._reader
         return bool(reader.held) and not reader.ready and self._clogged_since is None
 
-    def _feed(self, data: Buffer) -> None:
+    def feed(self, data: Buffer) -> None:
         """Take bytes that begin outside a directly received body."""
         refusal = self._reader.feed(data, self._now)
         if refusal is not None:
@@ -305,7 +243,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             # In order: an interim answer must not overtake the answers of earlier requests.
             current.awaits_continue = False
             self._transport.write(_CONTINUE)
-        self._update_reading()
+        self.update_reading()
 
     def _handle(self, request: ClientRequest) -> None:
         """Take a whole request to its handler."""
@@ -377,7 +315,7 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.writelines((head, *response.body))
         self._finished(request, response.status, length)
         if close:
-            self._close(linger=request.linger or self._skip > 0)
+            self.close(linger=request.linger or self._skip > 0)
 
     def _finished(self, request: ClientRequest, status: int, length: int) -> None:
         context = self._context
@@ -386,17 +324,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         if context.access_log is not None:
             context.record(request, status, length)
 
-    def _close(self, *, linger: bool) -> None:
-        """The last answer is written: end, as soon as the client can have read it."""
+    def close(self, *, linger: bool) -> None:
         self._skip = 0
-        settings = self._context.settings
-        if linger and not self._transport.is_closing():
-            self._close_by = self._context.clock() + settings.linger_s
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-        else:
-            self._close_by = self._context.clock() + settings.write_timeout_s
-            self._transport.close()
+        super().close(linger=linger)
         # Requests behind a last answer are not answered: its Connection header says so.
         self._abandon_all()
 
@@ -431,16 +361,33 @@ class HttpConnection(asyncio.BufferedProtocol):
             and not self._skip
         )
 
-    def _update_reading(self) -> None:
+    def update_reading(self) -> None:
         """Read only while the client reads its answers and its requests find a place."""
         wanted = self._clogged_since is None and not self._reader.ready
         if self._reader.held:
             wanted = False
-            self._wait_for_turn()
-        if wanted is not self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
-                self._reading_since = self._context.clock()
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+            self.wait_for_turn()
+        self.set_reading(wanted)
+
+
+class HttpServer(Listener):
+    """One listening port with a table of routes.
+
+    `authorize` guards every route (security.py); `access_log` gets every answer; `clock` is
+    monotonic seconds, the same that deadlines are counted on.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[HttpRoute],
+        settings: HttpSettings | None = None,
+        *,
+        authorize: Authorize | None = None,
+        access_log: AccessLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
+    ) -> None:
+        """`unpacker`: closed with the server; None: one of its own."""
+        settings = settings or HttpSettings()
+        context = HttpContext(Router(routes), settings, authorize, access_log, clock, unpacker)
+        super().__init__(context, lambda: HttpConnection(context))

@@ -1,4 +1,4 @@
-"""The message classes of both services and of model configurations, made from the committed
+"""The message classes of all services and of model configurations, made from the committed
 descriptor set when they are first asked for.
 
 They live in a pool of their own, apart from the process-wide default pool: `tritonclient` and the
@@ -18,6 +18,7 @@ from google.protobuf.message import Message
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+REFLECTION_SERVICE = "grpc.reflection.v1.ServerReflection"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 """Values of HealthCheckResponse.ServingStatus."""
 
@@ -49,7 +50,11 @@ def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message
 
 
 def __getattr__(name: str) -> type[Message]:
-    package = "grpc.health.v1" if name.startswith("HealthCheck") else "inference"
+    package = "inference"
+    if name.startswith("HealthCheck"):
+        package = "grpc.health.v1"
+    elif name.startswith("ServerReflection"):
+        package = "grpc.reflection.v1"
     try:
         found = globals()[name] = message_class(f"{package}.{name}")
     except KeyError:

@@ -4,7 +4,7 @@ Written by hand, against the .proto files; a test compares the two.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.internal.containers import (
@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 INFERENCE_SERVICE: Final[str]
 HEALTH_SERVICE: Final[str]
+REFLECTION_SERVICE: Final[str]
 
 def private_pool() -> DescriptorPool: ...
 def message_class(full_name: str) -> type[Message]: ...
@@ -287,6 +288,30 @@ class HealthCheckRequest(Message):
 class HealthCheckResponse(Message):
     status: int
     def __init__(self, *, status: int = ...) -> None: ...
+
+class ServerReflectionRequest(Message):
+    host: str
+    file_by_filename: str
+    file_containing_symbol: str
+    all_extension_numbers_of_type: str
+    list_services: str
+    def __init__(self, *, host: str = ..., list_services: str = ...) -> None: ...
+
+class ServerReflectionResponse(Message):
+    valid_host: str
+    original_request: ServerReflectionRequest
+    file_descriptor_response: Message
+    list_services_response: Message
+    error_response: Message
+    def __init__(
+        self,
+        *,
+        valid_host: str = ...,
+        original_request: ServerReflectionRequest = ...,
+        file_descriptor_response: Mapping[str, Any] = ...,
+        list_services_response: Mapping[str, Any] = ...,
+        error_response: Mapping[str, Any] = ...,
+    ) -> None: ...
 
 SERVING: Final[int]
 NOT_SERVING: Final[int]

@@ -1,0 +1,41 @@
+"""What the headers of an inference call say beside its target, over HTTP and gRPC alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from slacktide.wire.calls import CallContext
+from slacktide.wire.parameters import (
+    STEERING_HEADERS,
+    HeaderFields,
+    parse_parameters,
+    read_headers,
+)
+
+STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
+_NO_LOOK_ALIKES: Mapping[str, str] = {}
+"""The data plane refuses them, if it is to."""
+_MAX_ID = 256
+
+
+def read_steering(headers: Mapping[bytes, bytes]) -> HeaderFields:
+    """Parameters and time-outs. Raises BadField naming the header: a bad one is refused before the
+    body is read."""
+    fields = read_headers(
+        (name.decode(), headers[name].decode("latin-1").strip())
+        for name in STEERING.intersection(headers)
+    )
+    parse_parameters(fields.parameters, _NO_LOOK_ALIKES)
+    return fields
+
+
+def context_of(
+    headers: Mapping[bytes, bytes], first_byte: float, client: str, transport: str, connection: str
+) -> CallContext:
+    """Where a call comes from; its budget is still to be read."""
+    context = CallContext(first_byte, client, transport, connection=connection)
+    if b"x-request-id" in headers:
+        context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
+    if b"traceparent" in headers:
+        context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
+    return context

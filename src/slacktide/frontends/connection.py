@@ -1,0 +1,172 @@
+"""`FrontEndConnection`: what a connection of any protocol does with its socket.
+
+It reads while its client reads its answers and has time left of this turn of the loop
+(`fairness.py`); it ends at once, or lingers: goes on reading for a moment, because a close with
+unread bytes makes the kernel send a reset that may overtake the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+from slacktide.frontends.listener import SharedState
+
+
+class FrontEndConnection(asyncio.BufferedProtocol):
+    """The protocol of one client connection. All methods run on the event loop."""
+
+    __slots__ = (
+        "_clogged_since",
+        "_close_by",
+        "_now",
+        "_queued",
+        "_reading",
+        "_reading_since",
+        "_shared",
+        "_transport",
+        "client",
+    )
+
+    _transport: asyncio.Transport
+
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
+        self._now = shared.clock()
+        """When the last bytes came."""
+        self._queued = False
+        """Waits for a turn of the loop, with bytes that are held."""
+        self._reading = True
+        self._reading_since = self._now
+        self._clogged_since: float | None = None
+        """Since when the client has not read its answers."""
+        self._close_by: float | None = None
+        """When a closing connection is cut."""
+        self.client = "local"
+
+    # ---------------------------------------------------------------- what each protocol has
+
+    def begin(self, peer: str, crowded: bool) -> None:
+        """The connection is here. `peer`: address with port; `crowded`: there are more than may
+        be, so refuse it."""
+        raise NotImplementedError
+
+    def feed(self, data: memoryview | bytes) -> None:
+        """Take bytes, behind those that are held."""
+        raise NotImplementedError
+
+    def hold(self, data: memoryview) -> None:
+        """Keep bytes for the next call of `feed`."""
+        raise NotImplementedError
+
+    def may_go_on(self) -> bool:
+        """Whether bytes are held that could be taken now."""
+        raise NotImplementedError
+
+    def update_reading(self) -> None:
+        """Read, or do not, as things are now: by `wait_for_turn` and `set_reading`."""
+        raise NotImplementedError
+
+    def lost(self) -> None:
+        """The client has gone, or wants no more answers."""
+        raise NotImplementedError
+
+    def start_drain(self) -> None:
+        """Answer what is here and close with the last answer."""
+        raise NotImplementedError
+
+    def check(self, now: float) -> None:
+        """Look at the clock: enforce every time-out of this connection."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------- the transport's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        if isinstance(peer, tuple):
+            self.client = str(peer[0]).removeprefix("::ffff:")
+        shared = self._shared
+        # asyncio and uvloop both set TCP_NODELAY on every TCP connection.
+        self._transport.set_write_buffer_limits(high=shared.limits.write_high_bytes)
+        shared.joined(self)
+        self.begin(str(peer or ""), len(shared.connections) > shared.limits.max_connections)
+
+    def eof_received(self) -> None:
+        self.lost()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.left(self)
+        self.lost()
+
+    def pause_writing(self) -> None:
+        self._clogged_since = self._shared.clock()
+        self.update_reading()
+
+    # ---------------------------------------------------------------- turns
+
+    def take(self, data: memoryview, *, holding: bool) -> None:
+        """Bytes from the socket: feed them, if the client has time left of this turn. `holding`:
+        others are held before them."""
+        turns = self._shared.turns
+        if turns.open_to(self.client):
+            since = turns.clock()
+            self.feed(data)
+            turns.spent(self.client, since)
+        elif holding:
+            self.hold(data)
+            self.update_reading()
+        else:  # most clients send no more before their answer: not worth two system calls
+            self.hold(data)
+            self.wait_for_turn()
+
+    def wait_for_turn(self) -> None:
+        if not self._queued and self.may_go_on():
+            self._queued = True
+            self._shared.turns.wait(self.client, self._go_on)
+
+    def _go_on(self) -> None:
+        """It is our turn: take in a piece of what is held."""
+        self._queued = False
+        if self.may_go_on():
+            self.feed(b"")
+        else:
+            self.update_reading()
+
+    def set_reading(self, wanted: bool) -> None:
+        if wanted is not self._reading and not self._transport.is_closing():
+            self._reading = wanted
+            if wanted:
+                self._reading_since = self._shared.clock()
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    # ---------------------------------------------------------------- the end
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_overdue(self, now: float) -> bool:
+        """Whether it is closing, or its client does not read: then it is cut in time."""
+        limits = self._shared.limits
+        if self._close_by is not None:
+            if now >= self._close_by:
+                self._transport.abort()
+        elif self._clogged_since is not None:
+            if now - self._clogged_since >= limits.write_timeout_s:
+                self._transport.abort()
+        else:
+            return False
+        return True
+
+    def close(self, *, linger: bool) -> None:
+        """The last answer is written: end, as soon as the client can have read it."""
+        limits = self._shared.limits
+        if linger and not self._transport.is_closing():
+            self._close_by = self._shared.clock() + limits.linger_s
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+        else:
+            self._close_by = self._shared.clock() + limits.write_timeout_s
+            self._transport.close()

@@ -1,0 +1,83 @@
+"""Server reflection (grpc.reflection.v1 and v1alpha, which differ in name only): what `grpcurl`
+asks to learn the services and messages of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.descriptor import FileDescriptor
+
+from slacktide.frontends.grpc.control import parsed
+from slacktide.frontends.grpc.metadata import GrpcMethod
+from slacktide.frontends.grpc.stream import MessageStream
+from slacktide.frontends.ports import EndpointGroup
+from slacktide.wire.calls import Buffer
+from slacktide.wire.proto import messages as m
+from slacktide.wire.proto.messages import (
+    HEALTH_SERVICE,
+    INFERENCE_SERVICE,
+    REFLECTION_SERVICE,
+    private_pool,
+)
+
+_ALPHA_SERVICE = REFLECTION_SERVICE.replace("v1", "v1alpha")
+_NOT_FOUND, _UNIMPLEMENTED = 5, 12
+
+
+def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:
+    """Service → method name → row."""
+    table = {"ServerReflectionInfo": GrpcMethod(EndpointGroup.METADATA, ReflectionCall)}
+    return {REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
+
+
+class ReflectionCall(MessageStream):
+    """A call of ServerReflectionInfo: one answer to each message."""
+
+    __slots__ = ()
+
+    def take(self, message: Buffer) -> None:
+        request = parsed(m.ServerReflectionRequest, message)
+        answer = m.ServerReflectionResponse(
+            valid_host=request.host, original_request=request, **_answer_to(request)
+        )
+        self.write([answer.SerializeToString()])
+
+    def settle(self) -> None:
+        if self.ended:
+            self.finish()
+
+    def drain(self) -> None:
+        self.finish()
+
+
+def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
+    pool, asked = private_pool(), request.WhichOneof("message_request")
+    if asked == "list_services":
+        names = (INFERENCE_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
+        return {"list_services_response": {"service": [{"name": name} for name in names]}}
+    try:
+        if asked == "file_by_filename":
+            file = pool.FindFileByName(request.file_by_filename)
+        elif asked == "file_containing_symbol":
+            file = pool.FindFileContainingSymbol(request.file_containing_symbol)
+        else:
+            return _error(_UNIMPLEMENTED, "extensions are not used here")
+    except KeyError:
+        return _error(_NOT_FOUND, "no such file or symbol")
+    return {"file_descriptor_response": {"file_descriptor_proto": _with_dependencies(file)}}
+
+
+def _error(code: int, message: str) -> dict[str, Any]:
+    return {"error_response": {"error_code": code, "error_message": message}}
+
+
+def _with_dependencies(file: FileDescriptor) -> list[bytes]:
+    """A file and all that it imports, serialized, each once."""
+    found: dict[str, bytes] = {}
+    queue = [file]
+    while queue:
+        one = queue.pop()
+        if one.name not in found:
+            found[one.name] = one.serialized_pb
+            queue.extend(one.dependencies)
+    return list(found.values())

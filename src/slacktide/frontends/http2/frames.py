@@ -1,0 +1,112 @@
+"""Frames and header blocks of HTTP/2 as bytes (RFC 9113 §4 and §6, RFC 7541 §6).
+
+Header blocks that we write use the static table alone: they mean the same on every connection at
+any time, so that most are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from struct import Struct
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_HEAD = Struct(">IBI")
+"""Length and type in four bytes, flags, stream."""
+HEAD_BYTES = FRAME_HEAD.size
+FRAME_BYTES = 16_384
+"""Longest payload that every peer takes, and that we take."""
+LARGEST_FRAME = 2**24 - 1
+WINDOW = 65_535
+"""What a window has before anything is said of it."""
+LARGEST_WINDOW = 2**31 - 1
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
+PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
+END_STREAM = ACK = 0x1
+END_HEADERS, PADDED, HAS_PRIORITY = 0x4, 0x8, 0x20
+TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME, MAX_HEADERS = range(1, 7)
+"""Settings."""
+
+LONG = Struct(">I")
+SETTING = Struct(">HI")
+_pack = FRAME_HEAD.pack
+
+
+class ErrorCode(IntEnum):
+    """RFC 9113 §7."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+
+
+class Http2Error(Exception):
+    """What ends a connection. The message goes to the client as debug data."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return _pack(len(payload) << 8 | kind, flags, stream) + payload
+
+
+def frame_head(length: int, kind: int, flags: int, stream: int) -> bytes:
+    return _pack(length << 8 | kind, flags, stream)
+
+
+def settings(values: Iterable[tuple[int, int]]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in values))
+
+
+def reset(stream: int, code: ErrorCode) -> bytes:
+    return frame(RST_STREAM, 0, stream, LONG.pack(code))
+
+
+def window_update(stream: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, LONG.pack(more))
+
+
+def goaway(last: int, code: ErrorCode, message: str = "") -> bytes:
+    text = message.encode()[:256]
+    return frame(GOAWAY, 0, 0, LONG.pack(last) + LONG.pack(code) + text)
+
+
+SHRINK_TABLE = b"\x20"
+"""At the beginning of a block: the dynamic table has no room from here on."""
+_STATUS_INDEX = {200: 8, 204: 9, 206: 10, 304: 11, 400: 12, 404: 13, 500: 14}
+
+
+def header_block(status: int | None, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """`:status` (None: trailers) and fields, neither looked up in a table nor entered in one."""
+    pieces = []
+    if status is not None:
+        index = _STATUS_INDEX.get(status)
+        pieces.append(bytes((0x80 | index,)) if index else b"\x08\x03%d" % status)
+    for name, value in fields:
+        pieces += b"\0", _length(name), name, _length(value), value
+    return b"".join(pieces)
+
+
+def _length(text: bytes) -> bytes:
+    """RFC 7541 §5.1 with seven bits, and no Huffman code."""
+    left = len(text) - 127
+    if left < 0:
+        return bytes((len(text),))
+    octets = [127]
+    while left >= 128:
+        octets.append(left & 127 | 128)
+        left >>= 7
+    return bytes((*octets, left))

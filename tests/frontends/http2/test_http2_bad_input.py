@@ -1,0 +1,360 @@
+"""What breaks a rule ends its stream or connection with the code that RFC 9113 names; what is
+legal but in excess ends it too. Each case says what is sent and what becomes of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slacktide.frontends.http2 import frames as f
+from slacktide.frontends.http2.frames import ErrorCode
+from slacktide.frontends.http2.heads import MOST_KEPT, HeadReader
+
+ENDS = f.END_HEADERS | f.END_STREAM
+WHOLE = f.header_block(
+    None, ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b"te", b"trailers"))
+)
+
+
+def head(id: int, flags: int = f.END_HEADERS, block: bytes = WHOLE) -> bytes:
+    return f.frame(f.HEADERS, flags, id, block)
+
+
+CONNECTION_ERRORS = {
+    "a frame over the limit": (
+        f.frame(f.DATA, 0, 1, bytes(16_385)), ErrorCode.FRAME_SIZE_ERROR),
+    "HEADERS on stream 0": (head(0), ErrorCode.PROTOCOL_ERROR),
+    "HEADERS on an even stream": (head(2), ErrorCode.PROTOCOL_ERROR),
+    "a stream used again": (
+        head(1) + f.reset(1, ErrorCode.CANCEL) + head(1), ErrorCode.STREAM_CLOSED),
+    "a stream below the last": (head(5, ENDS) + head(3, ENDS), ErrorCode.STREAM_CLOSED),
+    "data on stream 0": (f.frame(f.DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
+    "data on a stream that is idle": (f.frame(f.DATA, 0, 3, b"x"), ErrorCode.PROTOCOL_ERROR),
+    "more padding than frame": (
+        head(1) + f.frame(f.DATA, f.PADDED, 1, b"\x09xyz"), ErrorCode.PROTOCOL_ERROR),
+    "more padding than header block": (
+        head(1, f.END_HEADERS | f.PADDED, b"\xffabc"), ErrorCode.PROTOCOL_ERROR),
+    "priority without room for it": (
+        head(1, f.END_HEADERS | f.HAS_PRIORITY, b"abc"), ErrorCode.PROTOCOL_ERROR),
+    "a frame within a header block": (
+        head(1, 0) + f.frame(f.PING, 0, 0, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+    "a block continued on another stream": (
+        head(1, 0) + f.frame(f.CONTINUATION, f.END_HEADERS, 3), ErrorCode.PROTOCOL_ERROR),
+    "CONTINUATION of nothing": (
+        f.frame(f.CONTINUATION, f.END_HEADERS, 1), ErrorCode.PROTOCOL_ERROR),
+    "an endless block": (
+        head(1, 0) + f.frame(f.CONTINUATION, 0, 1, bytes(16_000)) * 9, ErrorCode.ENHANCE_YOUR_CALM),
+    "an endless block of nothing": (
+        head(1, 0, b"") + f.frame(f.CONTINUATION, 0, 1) * 50, ErrorCode.ENHANCE_YOUR_CALM),
+    "a block that is no HPACK": (head(1, block=b"\xff\xff\xff\xff\xff\xff"),
+        ErrorCode.COMPRESSION_ERROR),
+    "a field that is in no table": (head(1, block=b"\xfe"), ErrorCode.COMPRESSION_ERROR),
+    "a table larger than allowed": (
+        head(1, block=b"\x3f\xe2\x1f" + WHOLE), ErrorCode.COMPRESSION_ERROR),
+    "a table size behind fields": (head(1, block=WHOLE + b"\x20"), ErrorCode.COMPRESSION_ERROR),
+    "an HPACK bomb": (
+        head(1, block=b"\x40\x01x\x7f\x81\x1e" + b"v" * 4000 + b"\xbe" * 10_000),
+        ErrorCode.ENHANCE_YOUR_CALM),
+    "a pushed promise": (f.frame(f.PUSH_PROMISE, 0, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+    "SETTINGS on a stream": (f.frame(f.SETTINGS, 0, 1), ErrorCode.PROTOCOL_ERROR),
+    "SETTINGS cut": (f.frame(f.SETTINGS, 0, 0, bytes(5)), ErrorCode.FRAME_SIZE_ERROR),
+    "an acknowledgement that says something": (
+        f.frame(f.SETTINGS, f.ACK, 0, bytes(6)), ErrorCode.FRAME_SIZE_ERROR),
+    "push neither on nor off": (f.settings(((f.ENABLE_PUSH, 2),)), ErrorCode.PROTOCOL_ERROR),
+    "a window beyond all": (
+        f.settings(((f.INITIAL_WINDOW, 2**31),)), ErrorCode.FLOW_CONTROL_ERROR),
+    "frames too short to be": (f.settings(((f.MAX_FRAME, 100),)), ErrorCode.PROTOCOL_ERROR),
+    "a stream's window moved beyond all": (
+        head(1) + f.window_update(1, 2**31 - 1 - 65_535)
+        + f.settings(((f.INITIAL_WINDOW, 65_536),)),
+        ErrorCode.FLOW_CONTROL_ERROR),
+    "PING cut": (f.frame(f.PING, 0, 0, bytes(7)), ErrorCode.FRAME_SIZE_ERROR),
+    "PING on a stream": (f.frame(f.PING, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+    "GOAWAY on a stream": (f.frame(f.GOAWAY, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
+    "PRIORITY on stream 0": (f.frame(f.PRIORITY, 0, 0, bytes(5)), ErrorCode.PROTOCOL_ERROR),
+    "a reset of an idle stream": (f.reset(7, ErrorCode.CANCEL), ErrorCode.PROTOCOL_ERROR),
+    "a reset cut": (f.frame(f.RST_STREAM, 0, 1, bytes(3)), ErrorCode.FRAME_SIZE_ERROR),
+    "a window of an idle stream": (f.window_update(7, 1), ErrorCode.PROTOCOL_ERROR),
+    "a window update of nothing": (f.window_update(0, 0), ErrorCode.PROTOCOL_ERROR),
+    "a window update cut": (f.frame(f.WINDOW_UPDATE, 0, 0, b"x"), ErrorCode.FRAME_SIZE_ERROR),
+    "the connection's window beyond all": (
+        f.window_update(0, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONNECTION_ERRORS)
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_breaks_a_connection_ends_it(http2, case, cut):
+    sent, code = CONNECTION_ERRORS[case]
+    bench = http2.Bench()
+    for piece in [sent[i : i + 1] for i in range(len(sent))] if cut else [sent]:
+        bench.say(piece)
+    ended = bench.end()
+    assert ended is not None
+    assert ended[0] is code
+    assert ended[1]
+    assert bench.connection.closed
+    assert all(stream.lost for stream in bench.streams)
+    bench.say(head(99))
+    assert bench.heard() == []
+
+
+def test_data_beyond_the_connections_window_ends_it(http2, monkeypatch):
+    monkeypatch.setattr("slacktide.frontends.http2.connection.CONNECTION_WINDOW", 100_000)
+    bench = http2.Bench()
+    monkeypatch.setattr(bench.connection, "_grant_connection", lambda: None)
+    bench.ask(1, ends=False)
+    for _ in range(8):
+        bench.say(f.frame(f.DATA, 0, 1, bytes(16_384)))
+    assert bench.end()[0] is ErrorCode.FLOW_CONTROL_ERROR
+
+
+@pytest.mark.parametrize(
+    "preface", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSX", b"\x16\x03\x01"]
+)
+def test_a_wrong_preface_ends_the_connection(http2, preface):
+    bench = http2.Bench(opened=False)
+    bench.say(preface)
+    assert bench.end() == (ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC)")
+
+
+def test_a_preface_cut_is_awaited_and_dated(http2):
+    bench = http2.Bench(opened=False)
+    for at, byte in enumerate(f.PREFACE):
+        bench.now = float(at)
+        bench.say(bytes((byte,)))
+        assert bench.connection.unfinished_since == 0.0
+    assert bench.end() is None
+    bench.say(f.settings(()))
+    assert bench.connection.unfinished_since is None
+
+
+def test_the_first_frame_is_settings(http2):
+    bench = http2.Bench(opened=False)
+    bench.say(f.PREFACE + head(1))
+    assert bench.end() == (ErrorCode.PROTOCOL_ERROR, "expected SETTINGS first")
+    assert bench.streams == []
+
+
+def test_a_header_block_that_does_not_end_is_dated_from_its_beginning(http2):
+    bench = http2.Bench()
+    bench.now = 5.0
+    bench.say(head(1, 0))
+    for now in (6.0, 7.0):
+        bench.now = now
+        bench.say(f.frame(f.CONTINUATION, 0, 1, b""))
+    assert bench.connection.unfinished_since == 5.0
+
+
+STREAM_ERRORS = {
+    "capitals in a name": ((b"Te", b"trailers"),),
+    "a blank in a name": ((b"a b", b"x"),),
+    "a line end in a value": ((b"a", b"x\r\nb: y"),),
+    "a zero in a value": ((b"a", b"\0"),),
+    "a blank before a value": ((b"a", b" x"),),
+    "a header of HTTP/1.1 connections": ((b"connection", b"close"),),
+    "a transfer coding": ((b"transfer-encoding", b"chunked"),),
+    "te of another kind": ((b"te", b"gzip"),),
+    "a pseudo-header behind others": ((b":authority", b"a"),),
+    "an unknown pseudo-header": ((b":status", b"200"),),
+    "a method twice": ((b":method", b"GET"),),
+    "a length that is none": ((b"content-length", b"-1"),),
+}
+
+
+@pytest.mark.parametrize("case", STREAM_ERRORS)
+def test_a_malformed_head_ends_its_stream_alone(http2, case):
+    bench = http2.Bench()
+    bench.ask(1, WHOLE + f.header_block(None, STREAM_ERRORS[case]))
+    assert bench.resets() == {1: ErrorCode.PROTOCOL_ERROR}
+    bench.ask(3)
+    assert [stream.id for stream in bench.streams] == [3]
+    assert bench.end() is None
+
+
+@pytest.mark.parametrize("missing", [b":method", b":scheme", b":path"])
+def test_a_head_without_its_pseudo_headers_ends_its_stream(http2, missing):
+    bench = http2.Bench()
+    bench.ask(1, f.header_block(None, [pair for pair in http2.FIELDS if pair[0] != missing]))
+    assert bench.resets() == {1: ErrorCode.PROTOCOL_ERROR}
+
+
+@pytest.mark.parametrize(
+    ("length", "body", "code"),
+    [
+        (5, (b"hello",), None),
+        (5, (b"hell",), ErrorCode.PROTOCOL_ERROR),
+        (5, (b"hel", b"lo!"), ErrorCode.PROTOCOL_ERROR),
+        (0, (b"",), None),
+        (0, (b"x",), ErrorCode.PROTOCOL_ERROR),
+    ],
+)
+def test_a_body_is_as_long_as_its_content_length(http2, length, body, code):
+    bench = http2.Bench()
+    bench.ask(1, WHOLE + f.header_block(None, ((b"content-length", b"%d" % length),)), ends=False)
+    for number, piece in enumerate(body):
+        flags = f.END_STREAM if number == len(body) - 1 else 0
+        bench.say(f.frame(f.DATA, flags, 1, piece))
+    assert bench.resets().get(1) is code
+    assert bench.streams[0].whole is (code is None)
+    assert bench.streams[0].lost is (code is not None)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (f.frame(f.DATA, 0, 1, b"x"), ErrorCode.STREAM_CLOSED),
+        (head(1, ENDS), ErrorCode.STREAM_CLOSED),
+        (f.window_update(1, 0), ErrorCode.PROTOCOL_ERROR),
+        (f.window_update(1, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
+        (f.frame(f.PRIORITY, 0, 1, b"x"), ErrorCode.FRAME_SIZE_ERROR),
+    ],
+)
+def test_what_breaks_a_stream_ends_it_alone(http2, sent, code):
+    bench = http2.Bench()
+    bench.ask(1)
+    bench.ask(3)
+    bench.say(sent)
+    assert bench.resets() == {1: code}
+    assert 3 in bench.connection.streams
+    assert not bench.connection.closed
+
+
+@pytest.mark.parametrize(
+    ("block", "flags"),
+    [(WHOLE, ENDS), (f.header_block(None, ((b"end", b"1"),)), f.END_HEADERS)],
+)
+def test_trailers_end_a_body_and_have_no_pseudo_headers(http2, block, flags):
+    bench = http2.Bench()
+    bench.ask(1, ends=False)
+    bench.say(head(1, flags, block))
+    assert bench.resets() == {1: ErrorCode.PROTOCOL_ERROR}
+
+
+def test_data_beyond_a_streams_window_ends_it(http2):
+    bench = http2.Bench()
+    bench.ask(1, ends=False)
+    bench.streams[0].holds = True
+    for _ in range(70):
+        bench.say(f.frame(f.DATA, 0, 1, bytes(16_384)))
+    assert bench.resets() == {1: ErrorCode.FLOW_CONTROL_ERROR}
+    assert len(bench.streams[0].body) <= 1 << 20
+
+
+def test_a_stream_beyond_the_limit_is_refused_unbegun(http2):
+    bench = http2.Bench(max_streams=2)
+    for id in (1, 3, 5):
+        bench.ask(id, ends=False)
+    assert bench.resets() == {5: ErrorCode.REFUSED_STREAM}
+    assert [stream.id for stream in bench.streams] == [1, 3]
+
+
+FLOODS = {
+    "PING": f.frame(f.PING, 0, 0, bytes(8)),
+    "SETTINGS": f.settings(()),
+    "SETTINGS that move windows": f.settings(((f.INITIAL_WINDOW, 1), (f.INITIAL_WINDOW, 2)) * 90),
+    "PRIORITY": f.frame(f.PRIORITY, 0, 1, bytes(5)),
+    "windows": f.window_update(0, 1),
+    "windows of a stream": f.window_update(1, 1),
+    "empty data": f.frame(f.DATA, 0, 1),
+    "data of padding": f.frame(f.DATA, f.PADDED, 1, b"\xff" + bytes(255)),
+    "a byte at a time": f.frame(f.DATA, 0, 1, b"x"),
+    "frames of no known kind": f.frame(77, 0, 0, b"x"),
+    "GOAWAY": f.frame(f.GOAWAY, 0, 0, bytes(8)),
+}
+
+
+@pytest.mark.parametrize("case", FLOODS)
+def test_a_flood_ends_the_connection(http2, case):
+    bench = http2.Bench()
+    bench.ask(1, ends=False)
+    bench.say(FLOODS[case] * 1500)
+    assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_rapid_resets_end_the_connection(http2):
+    bench = http2.Bench()
+    for id in range(1, 3001, 2):
+        bench.ask(id)
+        bench.say(f.reset(id, ErrorCode.CANCEL))
+    assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
+    assert len(bench.streams) < 1100
+    assert bench.connection.streams == {}
+
+
+def test_streams_that_are_malformed_in_a_row_end_the_connection(http2):
+    bench = http2.Bench()
+    for id in range(1, 3001, 2):
+        bench.ask(id, b"")
+    assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_probes_at_a_clients_pace_pass(http2):
+    bench = http2.Bench()
+    for number in range(5000):
+        bench.now = number * 0.1
+        bench.say(FLOODS["PING"])
+    assert bench.end() is None
+
+
+def test_updates_beside_answers_pass(http2):
+    bench = http2.Bench()
+    bench.say(f.settings(((f.INITIAL_WINDOW, 2**30),)) + f.window_update(0, 2**30))
+    for id in range(1, 401, 2):
+        bench.ask(id)
+        bench.connection.respond(bench.streams[-1], http2.ANSWER, [bytes(600_000)], http2.TRAILERS)
+        data = sum(kind == f.DATA for kind, *_ in bench.heard())
+        while bench.connection.blocked:
+            data += sum(kind == f.DATA for kind, *_ in bench.heard())
+        bench.say(f.window_update(0, 1) * 2 * data)
+    assert bench.end() is None
+
+
+def test_what_is_kept_of_header_blocks_is_bounded(http2):
+    reader = HeadReader(4096)
+    for number in range(1000):
+        block = WHOLE + f.header_block(None, ((b"x", b"%d" % number),))
+        assert reader.read(block) is reader.read(block)
+        assert reader.kept <= MOST_KEPT
+    long = WHOLE + f.header_block(None, ((b"x", b"y" * 2000),))
+    assert reader.read(long) is not reader.read(long)
+
+
+def test_a_block_that_changes_the_table_is_read_anew(http2):
+    reader = HeadReader(4096)
+    entering = WHOLE + b"\x40\x01x\x01a"
+    assert reader.read(entering).headers[b"x"] == b"a"
+    named = WHOLE + b"\xbe"
+    assert reader.read(named).headers[b"x"] == b"a"
+    reader.read(WHOLE + b"\x40\x01x\x01b")
+    assert reader.read(named).headers[b"x"] == b"b"
+    assert reader.read(b"\x20" + WHOLE).fault == ""
+    with pytest.raises(f.Http2Error):
+        reader.read(named)
+
+
+def test_a_list_of_headers_is_told_apart_from_one_far_too_long(http2):
+    bench = http2.Bench(max_list=1000)
+    bench.ask(1, WHOLE + f.header_block(None, ((b"x", b"y" * 5000),)))
+    (stream,) = bench.streams
+    assert stream.head.size > 5000
+    assert bench.end() is None
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    data=st.binary(max_size=300),
+    kind=st.integers(0, 11),
+    flags=st.integers(0, 63),
+    id=st.integers(0, 5),
+)
+def test_noise_ends_in_no_exception(http2, data, kind, flags, id):
+    bench = http2.Bench()
+    bench.ask(1, ends=False)
+    bench.say(f.frame(kind, flags, id, data))
+    bench.say(data)
+    bench.heard()
+    for stream in list(bench.connection.streams.values()):
+        bench.connection.respond(stream, http2.ANSWER, [b"x"], http2.TRAILERS)
+    assert bench.connection.streams == {} or bench.connection.blocked
