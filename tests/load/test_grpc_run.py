@@ -15,10 +15,13 @@ import pytest
 import trustme
 import uvloop
 
+from slacktide.load import spec
+from slacktide.load.discover import discover
 from slacktide.load.generate import run_load as run_whole
 from slacktide.load.report import Report
 from slacktide.load.spec import (
     FilePayload,
+    LoadError,
     LoadSpecError,
     RawPayload,
     Target,
@@ -287,3 +290,10 @@ def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
             await run_whole(kit.spec(target))
 
     asyncio.run(main())
+
+
+def test_without_grpcio_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(spec, "find_spec", lambda name: None)
+    target = Target(Transport.GRPC, "127.0.0.1", 1)
+    with pytest.raises(LoadError, match=r"pip install 'slacktide\[grpc-client\]'"):
+        asyncio.run(discover(target, "m", None))

@@ -12,7 +12,7 @@ import orjson
 
 from slacktide.domain.tensors import Datatype, TensorSpec
 from slacktide.load.http_connection import error_text, fetch
-from slacktide.load.spec import Target, TargetError, Transport
+from slacktide.load.spec import Target, TargetError, Transport, require_grpc
 from slacktide.load.tensors import RemoteModel
 from slacktide.wire.raw_tensors import BY_NAME
 
@@ -94,6 +94,7 @@ async def _ask_grpc(target: Target, model: str, version: str | None) -> RemoteMo
 @contextlib.asynccontextmanager
 async def _grpc(target: Target) -> AsyncIterator[Callable[..., Awaitable[Any]]]:
     """A function (method, request, reader of its answer) → answer. It raises TargetError."""
+    require_grpc()
     import grpc.aio
 
     from slacktide.load.grpc_sender import SERVICE, open_channel

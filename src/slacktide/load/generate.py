@@ -44,6 +44,7 @@ from slacktide.load.spec import (
     Target,
     Transport,
     describe,
+    require_grpc,
 )
 from slacktide.load.tensors import RemoteModel, Tensors, file_tensors, random_tensors
 from slacktide.netem import LinkError, LinkProcess
@@ -195,6 +196,7 @@ def _sender(prepared: Prepared, target: Target, log: RequestLog, clock: StartClo
         return HttpSender(
             target, http, log, clock, spec.connections, spec.upload, over_link=over_link
         )
+    require_grpc()
     from slacktide.load.grpc_sender import GrpcSender
 
     grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,13 @@ class LoadSpecError(LoadError):
 
 class TargetError(LoadError):
     """The server cannot be reached, or does not know what was asked of it."""
+
+
+def require_grpc() -> None:
+    """Raises LoadError with the remedy if there is no client of gRPC."""
+    if find_spec("grpc") is None:
+        remedy = "install it with: pip install 'slacktide[grpc-client]'"
+        raise LoadError(f"load over gRPC needs grpcio; {remedy}")
 
 
 Shape = tuple[int, ...]

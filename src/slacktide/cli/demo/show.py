@@ -15,6 +15,7 @@ from slacktide.cli.demo.traffic import BACKLOG_CONNECTIONS, CV, LOADS, PATIENCE,
 from slacktide.domain import OutcomeKind
 from slacktide.reports import (
     Comparison,
+    Report,
     StreamReport,
     TextTable,
     comparison_page,
@@ -59,8 +60,7 @@ def notes(result: DemoResult) -> list[str]:
         f"{len(result.limits)} limits on other arrivals at {CALIBRATION_LOAD:g} × "
         f"({', '.join(map(_limit, result.limits))}), here "
         f"{_settings(result.chosen)}. slack: the default, with default options.",
-        f"slack over gRPC, {LOADS[0]:g} ×, {traffic.seconds / 2:g} s: "
-        f"{percent(result.grpc.goodput)} of {result.grpc.total.submitted} on time.",
+        f"slack over gRPC, {LOADS[0]:g} ×, {traffic.seconds / 2:g} s: {_grpc(result.grpc)}.",
         f"The client sent at most {_worst_lateness(result) * 1e3:.1f} ms late (p99 of the worst "
         "run), which counts against the policy.",
         "Short runs on one machine: a few points are noise. `make bench` measures thoroughly.",
@@ -75,6 +75,12 @@ def _peak(model: MeasuredModel) -> str:
         f"{model.served_peak_rps:,.0f} requests/s, measured as fifo works a backlog off over HTTP, "
         f"{BACKLOG_CONNECTIONS} at once."
     )
+
+
+def _grpc(report: Report | None) -> str:
+    if report is None:
+        return "not run (it needs the extra grpc-client)"
+    return f"{percent(report.goodput)} of {report.total.submitted} on time"
 
 
 def _worst_lateness(result: DemoResult) -> float:
@@ -106,7 +112,7 @@ def write_json(result: DemoResult, folder: Path) -> Path:
             {"wait_s": limit.wait_s, "settings": limit.policy.settings, "goodput": limit.goodput}
             for limit in result.limits
         ],
-        "grpc": result.grpc.to_dict(),
+        "grpc": None if result.grpc is None else result.grpc.to_dict(),
     }
     path = folder / JSON_NAME
     path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
