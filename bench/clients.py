@@ -41,10 +41,11 @@ def h2load(
     seconds: float = 0.0,
     count: int | None = None,
     outstanding: int = OUTSTANDING,
+    streams: int = 1,
     grpc: bool = False,
 ) -> Rate:
-    """Requests/s with `outstanding` requests always under way, from the clients' core: for so many
-    `seconds`, or `count` of them.
+    """Requests/s with `outstanding` requests always under way, `streams` on a connection (of
+    HTTP/2), from the clients' core: for so many `seconds`, or `count` of them.
 
     Raises ToolMissingError, RuntimeError if nothing came back.
     """
@@ -55,7 +56,8 @@ def h2load(
     with tempfile.NamedTemporaryFile(dir=CACHE, suffix=".body") as file:
         file.write(body.content)
         file.flush()
-        command = [tool, "-t", "1", "-c", str(outstanding), "-m", "1", "-d", file.name]
+        shape = ["-c", str(outstanding // streams), "-m", str(streams)]
+        command = [tool, "-t", "1", *shape, "-d", file.name]
         if count is None:
             command += ["-D", _ms(seconds), "--warm-up-time", _ms(max(0.3, seconds / 5))]
         else:

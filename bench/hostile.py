@@ -45,6 +45,7 @@ from bench.models import Body
 from bench.processes import MemorySampler, memory, tree
 from bench.servers import Serving
 from slacktide.examples import example
+from slacktide.frontends.http2 import frames as f
 
 GOAL_MS = 50.0
 INTERVAL = 0.02
@@ -379,6 +380,58 @@ def typed_message() -> bytes:
     return request.SerializeToString()
 
 
+def http2(
+    count: int, gap: float, make: Callable[[int], bytes], settings: tuple[tuple[int, int], ...] = ()
+) -> Callable[[Target], None]:
+    """What `make` gives for the next stream, on each of `count` connections, never waiting for an
+    answer; what comes is read and thrown away, unless `settings` say that nothing may come."""
+
+    def start(target: Target) -> None:
+        target.port = target.grpc_port
+        target.begin()
+        streams: dict[socket.socket, Iterator[int]] = {}
+
+        def attack(connection: socket.socket) -> None:
+            if connection not in streams:
+                streams[connection] = itertools.count(1, 2)
+                connection.sendall(f.PREFACE + f.settings(settings))
+            connection.sendall(make(next(streams[connection])))
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                if not settings and not connection.recv(1 << 20):
+                    raise ConnectionResetError
+            connection.setblocking(True)
+            time.sleep(gap)
+
+        target.many(count, attack)
+
+    return start
+
+
+def http2_head(path: str = "ModelInfer") -> bytes:
+    """The block of a call's headers."""
+    return f.header_block(
+        None,
+        (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/inference.GRPCInferenceService/" + path.encode()),
+            (b"content-type", b"application/grpc"),
+        ),
+    )
+
+
+def http2_call(id: int, body: bytes, path: str = "ModelInfer") -> bytes:
+    """A whole call, in frames."""
+    head = f.frame(f.HEADERS, f.END_HEADERS, id, http2_head(path))
+    pieces = [body[at : at + f.FRAME_BYTES] for at in range(0, len(body), f.FRAME_BYTES)]
+    return head + b"".join(f.frame(f.DATA, 0, id, piece) for piece in pieces)
+
+
+HUFFMAN = b"\0\x01x\x7f\x81\x7c" + b"\xff\xff\xff\xea" * 4000
+"""A field whose value of 16 KB is in Huffman's code, at its longest."""
+
+
 def poison(target: Target) -> None:
     """Inputs that end the worker of `fragile`, each another one, over four connections."""
     numbers = itertools.count()
@@ -419,6 +472,32 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
     "gRPC, typed contents": grpc_calls(4, 0.0, typed_message),
     "gRPC, countless fields": grpc_calls(4, 0.0, lambda: b"\x10\x00" * (8 * MIB)),
     "gRPC, metadata": grpc_calls(16, 0.0, lambda: b"", metadata=14),
+    "HTTP/2, rapid resets": http2(
+        8, 0.0, lambda id: http2_call(id, b"") + f.reset(id, f.ErrorCode.CANCEL)
+    ),
+    "HTTP/2, PINGs": http2(8, 0.0, lambda id: f.frame(f.PING, 0, 0, bytes(8)) * 500),
+    "HTTP/2, endless header blocks": http2(
+        8,
+        0.0,
+        lambda id: (
+            f.frame(f.HEADERS, 0, id) + f.frame(f.CONTINUATION, 0, id, bytes(f.FRAME_BYTES)) * 8
+        ),
+    ),
+    "HTTP/2, Huffman": http2(
+        8, 0.0, lambda id: f.frame(f.HEADERS, f.END_HEADERS, id, http2_head() + HUFFMAN[:16_000])
+    ),
+    "HTTP/2, windows of zero": http2(
+        64,
+        0.01,
+        lambda id: http2_call(id, b"\0\0\0\0\0", "ServerMetadata"),
+        ((f.INITIAL_WINDOW, 0),),
+    ),
+    "HTTP/2, messages begun": http2(
+        64, 0.01, lambda id: http2_call(id, b"\0\x03\xff\xff\xff" + bytes(60_000))
+    ),
+    "HTTP/2, empty messages": http2(
+        8, 0.0, lambda id: http2_call(id, bytes(5) * 3000, "ModelStreamInfer")
+    ),
 }
 """By what they are called; each runs in its own process until its target's time is over."""
 
