@@ -192,6 +192,16 @@ def test_a_lane_is_kept_free_for_requests_that_could_not_wait_for_one(make_world
     assert 10 * 0.05 / (world.now - began) == pytest.approx(0.1, rel=0.15)
 
 
+def test_with_no_share_an_idle_lane_runs_them_however_long(shaped):
+    """Requests usually have 15 ms, and each takes 10: never would there be a better time."""
+    world = shaped(share=0.0)
+    for id in range(4):
+        world.submit(id, signature=KNOWN, slo=0.015)
+        world.finish()
+    world.submit(10, signature=NEW, best_effort=True)
+    assert members(world)[-1] == [10]
+
+
 def test_it_competes_for_a_shared_lane_as_one_that_is_certain_to_be_on_time(make_world):
     world = make_world()
     world.unmeasured = {"a": {}}

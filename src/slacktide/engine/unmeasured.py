@@ -10,7 +10,7 @@ At most one such request of a pool runs at a time, alone, and only if
 - its share of the lanes' time allows it: a bucket of seconds, full at first. It then competes with
   what the models of the lane propose, as a request that is certain to be on time; or
 - no model of the lane has anything to run, and each can wait for one run, as far as its length can
-  be guessed (see `idle_work.can_wait`).
+  be guessed (see `idle_work.can_wait`); or the share is 0, and it would never run else.
 
 So requests of known shapes keep their deadlines however many new shapes come. A run that ends
 teaches the pool's times: what is measured from then on leaves for the scheduler, which judges it as
@@ -193,9 +193,9 @@ class UnmeasuredWork:
                 continue
             request = queue.first
             guess = pool.times.of(request.rows, lane.size, (request,)).expected
-            if can_wait(lane, guess):
-                return placement, request
             due = queue.time.affordable_at(LEAST_S, lanes=pool.lanes, now=now)
+            if due == inf or can_wait(lane, guess):
+                return placement, request
             lane.wait_until = min(lane.wait_until, due)
         return None
 
