@@ -38,7 +38,9 @@ class SyntheticRows:
         another type or shape, or a row of more than a gibibyte."""
         self._interface = interface
         self._source = source
-        self._padding = None if source.padding is None else source.padding.fitting(interface)
+        padding = None if source.padding is None else source.padding.fitting(interface)
+        self._padded = {} if padding is None else padding.inputs
+        self._typical_length = None if padding is None else padding.typical
         self._stated = {
             spec.name: self._fitting(spec, source.warmup_shapes[spec.name], "shape")
             for spec in interface.inputs
@@ -60,17 +62,17 @@ class SyntheticRows:
     def open_axes(self) -> dict[str, tuple[int, ...]]:
         """Axes of a row of each input; −1 where the model leaves one free and nothing states it."""
         axes = {spec.name: self._axes(spec) for spec in self._interface.inputs}
-        if self._padding is not None and (self._padding.typical or self._stated_length()):
-            shapes = self.shapes()
-            for name, one in self._padding.inputs.items():
-                at = one.axis - 1
-                axes[name] = (*axes[name][:at], shapes[name][at], *axes[name][one.axis :])
+        if length := self._stated_length() or self._typical_length:
+            self._lengthen(axes, length)
         return axes
+
+    def _lengthen(self, shapes: dict[str, tuple[int, ...]], length: int) -> None:
+        for name, one in self._padded.items():
+            shapes[name] = (*shapes[name][: one.axis - 1], length, *shapes[name][one.axis :])
 
     def _stated_length(self, over: RowShapes | None = None) -> int | None:
         named = {**self._stated, **(over or {})}
-        padded = {} if self._padding is None else self._padding.inputs
-        found = (named[name][one.axis - 1] for name, one in padded.items() if name in named)
+        found = (named[name][one.axis - 1] for name, one in self._padded.items() if name in named)
         return next(found, None)
 
     def shapes(
@@ -86,11 +88,7 @@ class SyntheticRows:
         for spec in self._interface.inputs:
             axes = over.get(spec.name, self._axes(spec))
             shapes[spec.name] = tuple(1 if axis < 0 else axis for axis in axes)
-        if self._padding is not None:
-            length = length or self._stated_length(over) or self._padding.typical or 1
-            for name, one in self._padding.inputs.items():
-                shape = shapes[name]
-                shapes[name] = (*shape[: one.axis - 1], length, *shape[one.axis :])
+        self._lengthen(shapes, length or self._stated_length(over) or self._typical_length or 1)
         sizes = {spec.name: row_bytes(spec, shapes[spec.name]) for spec in self._interface.inputs}
         for name in sorted(sizes, key=lambda name: -sizes[name]):
             row = f"input {name!r}: a row of shape {list(shapes[name])}"
@@ -211,12 +209,10 @@ class SyntheticRows:
                 raise ValueError(
                     f"samples: rows of {name!r} have shape {list(shape)}, but {stated}"
                 )
-        if self._padding is not None:
-            padded = self._padding.inputs.items()
-            lengths = {name: rows[name].shape[one.axis] for name, one in padded if name in rows}
-            if len(set(lengths.values())) > 1:
-                expected = "expected one length of all padded inputs"
-                raise ValueError(f"samples: {expected}, got {lengths}")
+        padded = self._padded.items()
+        lengths = {name: rows[name].shape[one.axis] for name, one in padded if name in rows}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(f"samples: expected one length of all padded inputs, got {lengths}")
         return rows
 
     def _content(
@@ -225,7 +221,7 @@ class SyntheticRows:
         rows = self._samples.get(spec.name)
         if rows is not None and rows.shape[1:] == shape[1:]:
             return rows[np.arange(first, first + shape[0]) % len(rows)]
-        padded = None if self._padding is None else self._padding.inputs.get(spec.name)
+        padded = self._padded.get(spec.name)
         if spec.name in self._values:
             return np.full(shape, self._values[spec.name], spec.datatype.dtype)
         if padded is not None and padded.mask:
