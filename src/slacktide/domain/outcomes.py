@@ -35,6 +35,8 @@ class OutcomeKind(Enum):
 class Reason(Enum):
     """Why a request ended as it did; `kind` says as what."""
 
+    _value_: tuple[str, OutcomeKind]
+
     ON_TIME = ("on_time", OutcomeKind.SERVED)
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
 
@@ -81,9 +83,13 @@ class Reason(Enum):
     NO_BODY = ("no_body", OutcomeKind.CANCELLED)
     """Announced, but its body never came."""
 
-    def __init__(self, label: str, kind: OutcomeKind) -> None:
-        self.label = label
-        self.kind = kind
+    @property
+    def label(self) -> str:
+        return self._value_[0]
+
+    @property
+    def kind(self) -> OutcomeKind:
+        return self._value_[1]
 
     __hash__ = object.__hash__
 

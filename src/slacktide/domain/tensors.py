@@ -17,26 +17,35 @@ class Datatype(Enum):
     array of `bytes`. BF16 has no NumPy dtype: it travels as raw uint16.
     """
 
-    BOOL = ("BOOL", 1, "?")
-    UINT8 = ("UINT8", 1, "u1")
-    UINT16 = ("UINT16", 2, "<u2")
-    UINT32 = ("UINT32", 4, "<u4")
-    UINT64 = ("UINT64", 8, "<u8")
-    INT8 = ("INT8", 1, "i1")
-    INT16 = ("INT16", 2, "<i2")
-    INT32 = ("INT32", 4, "<i4")
-    INT64 = ("INT64", 8, "<i8")
-    FP16 = ("FP16", 2, "<f2")
-    FP32 = ("FP32", 4, "<f4")
-    FP64 = ("FP64", 8, "<f8")
-    BF16 = ("BF16", 2, "<u2")
-    BYTES = ("BYTES", 0, "O")
+    _value_: tuple[str, int, np.dtype[np.generic]]
 
-    def __init__(self, wire_name: str, itemsize: int, numpy_code: str) -> None:
-        self.wire_name = wire_name
-        self.itemsize = itemsize
+    BOOL = ("BOOL", 1, np.dtype("?"))
+    UINT8 = ("UINT8", 1, np.dtype("u1"))
+    UINT16 = ("UINT16", 2, np.dtype("<u2"))
+    UINT32 = ("UINT32", 4, np.dtype("<u4"))
+    UINT64 = ("UINT64", 8, np.dtype("<u8"))
+    INT8 = ("INT8", 1, np.dtype("i1"))
+    INT16 = ("INT16", 2, np.dtype("<i2"))
+    INT32 = ("INT32", 4, np.dtype("<i4"))
+    INT64 = ("INT64", 8, np.dtype("<i8"))
+    FP16 = ("FP16", 2, np.dtype("<f2"))
+    FP32 = ("FP32", 4, np.dtype("<f4"))
+    FP64 = ("FP64", 8, np.dtype("<f8"))
+    BF16 = ("BF16", 2, np.dtype("<u2"))
+    BYTES = ("BYTES", 0, np.dtype("O"))
+
+    @property
+    def wire_name(self) -> str:
+        return self._value_[0]
+
+    @property
+    def itemsize(self) -> int:
         """Bytes per element; 0 for BYTES."""
-        self.dtype: np.dtype[np.generic] = np.dtype(numpy_code)
+        return self._value_[1]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        return self._value_[2]
 
     @property
     def is_float(self) -> bool:

@@ -33,6 +33,8 @@ class ReplicaState(Enum):
 class Phase(Enum):
     """What a placement is doing, and what is to become of it."""
 
+    _value_: tuple[str, ReplicaState]
+
     PAUSED = ("paused", ReplicaState.BACKOFF)
     """No replica. Another starts when the pause is over, or the circuit of the version says so."""
     STARTING = ("starting", ReplicaState.STARTING)
@@ -50,17 +52,33 @@ class Phase(Enum):
     HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
     """Both: ends once it has died."""
 
-    def __init__(self, label: str, replica: ReplicaState) -> None:
-        self.label = label
-        self.replica = replica
-        self.serves = label in ("up", "leaving")
+    @property
+    def label(self) -> str:
+        return self._value_[0]
+
+    @property
+    def replica(self) -> ReplicaState:
+        return self._value_[1]
+
+    @property
+    def serves(self) -> bool:
         """Whether the placement may be given a batch."""
-        self.dying = label in ("stalled", "hung", "hung_retiring")
+        return self is Phase.UP or self is Phase.LEAVING
+
+    @property
+    def dying(self) -> bool:
         """Whether the replica is being killed; its ReplicaLost is on the way."""
-        self.retiring = label in ("retiring", "hung_retiring")
+        return self is Phase.STALLED or self is Phase.HUNG or self is Phase.HUNG_RETIRING
+
+    @property
+    def retiring(self) -> bool:
         """Whether the placement goes as soon as its replica is done or has died."""
-        self.leaves = self.retiring or label == "leaving"
+        return self is Phase.RETIRING or self is Phase.HUNG_RETIRING
+
+    @property
+    def leaves(self) -> bool:
         """Whether it is no longer in the plan."""
+        return self.retiring or self is Phase.LEAVING
 
 
 class Step(Enum):

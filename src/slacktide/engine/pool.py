@@ -9,7 +9,7 @@ from collections.abc import Callable
 from slacktide.domain import PoolId, Request
 from slacktide.engine.idle_work import SoloRuns
 from slacktide.engine.placement import Placement, ReplicaState
-from slacktide.engine.ports import Learner, Outlook, PoolFactory
+from slacktide.engine.ports import Outlook, PoolFactory, learner_of
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
 from slacktide.engine.unmeasured import UnmeasuredQueue
@@ -82,7 +82,7 @@ class Pool:
         self.scheduler = parts.scheduler
         self.outlook: Outlook | None = getattr(parts.scheduler, "outlook", None)
         self.times = parts.times
-        self.learner = parts.times if isinstance(parts.times, Learner) else None
+        self.learner = learner_of(parts.times)
         self.share = parts.share
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """What is held to be run again alone; None: nothing ever is."""

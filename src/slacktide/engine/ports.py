@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
 from slacktide.engine.idle_work import SoloProfiling
@@ -59,7 +59,6 @@ class BatchTimes(Protocol):
         ...
 
 
-@runtime_checkable
 class Learner(Protocol):
     """`BatchTimes` that are corrected by what is observed offer this as well."""
 
@@ -71,6 +70,11 @@ class Learner(Protocol):
         """A request was refused because of these predictions while nothing ran: trust them less, or
         those for requests like this one. None: it is not known what it is like."""
         ...
+
+
+def learner_of(times: BatchTimes) -> Learner | None:
+    """`times` if they learn, else None."""
+    return cast(Learner, times) if hasattr(times, "observe") else None
 
 
 class PoolView(Protocol):

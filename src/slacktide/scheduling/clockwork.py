@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import ClassVar
 
 from slacktide.domain import Batch, Reason, Replica, Request
 from slacktide.domain.options import option
-from slacktide.engine.ports import BatchTimes, Learner, PoolView, Proposal
+from slacktide.engine.ports import BatchTimes, PoolView, Proposal, learner_of
 from slacktide.profiles import PointTime, ShapeClasses, batch_sizes, sorted_alike
 from slacktide.scheduling.edf import Edf, EdfOptions
 from slacktide.scheduling.options import DeadlineOptions
@@ -96,8 +97,9 @@ class RecentTimes:
             if last:
                 last.popleft()
                 self._keep(key)
-        if isinstance(self._profile, Learner):
-            self._profile.discount(request)
+        learner = learner_of(self._profile)
+        if learner is not None:
+            learner.discount(request)
 
     @property
     def revision(self) -> int:
@@ -139,7 +141,7 @@ class ClockworkOptions(DeadlineOptions):
 class Clockwork(Edf):
     """Earliest deadline first by point estimates, with batches lost behind overruns."""
 
-    Options: type[DeadlineOptions] = ClockworkOptions
+    Options: ClassVar[type[DeadlineOptions]] = ClockworkOptions
 
     def __init__(
         self, options: ClockworkOptions, *, max_batch: int, times: BatchTimes, view: PoolView

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
-from slacktide.engine.ports import BatchTimes, Idle, Learner, PoolView, Proposal, WaitUntil
+from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil, learner_of
 from slacktide.profiles import Classes, ShapeClasses, sorted_alike
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.announcements import Announcements, as_request
@@ -44,7 +44,7 @@ class DeadlinePolicy(ABC):
         self._max_batch = max_batch
         self._view = view
         self._times = times
-        self._learner = times if isinstance(times, Learner) else None
+        self._learner = learner_of(times)
         self._row_times = row_times(times, max_batch, lead, class_lead, self._sort_by)
         self._timed = DeadlineQueue()
         self._best_effort = DeadlineQueue()

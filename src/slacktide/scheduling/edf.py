@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from math import inf
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class EdfOptions(DeadlineOptions):
 class Edf(DeadlinePolicy):
     """Earliest deadline first; the largest batch that keeps its first deadline."""
 
-    Options: type[DeadlineOptions] = EdfOptions
+    Options: ClassVar[type[DeadlineOptions]] = EdfOptions
 
     def __init__(
         self, options: EdfOptions, *, max_batch: int, times: BatchTimes, view: PoolView

@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import ClassVar, Literal
 
 from slacktide.domain import Batch, Reason, Replica, Request
 from slacktide.domain.options import option
@@ -57,7 +57,7 @@ class FifoOptions(QueueOptions):
 class Fifo(ArrivalPolicy):
     """First in, first out."""
 
-    Options = FifoOptions
+    Options: ClassVar = FifoOptions
 
     def __init__(self, options: FifoOptions, *, max_batch: int, **known: object) -> None:
         super().__init__(options, max_batch=max_batch)

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
 from math import inf, nextafter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from slacktide.domain import Batch, Reason, Replica, Request, Signature
 from slacktide.domain.options import OptionError, option
@@ -102,7 +102,7 @@ class Makers(NamedTuple):
 class Orloj(DeadlinePolicy):
     """Algorithm 1, line 16 as printed."""
 
-    Options = OrlojOptions
+    Options: ClassVar = OrlojOptions
 
     def __init__(
         self, options: OrlojOptions, *, max_batch: int, times: BatchTimes, view: PoolView

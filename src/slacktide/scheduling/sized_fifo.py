@@ -28,6 +28,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 from slacktide.domain import Batch, Replica, Request
 from slacktide.domain.options import option
@@ -53,7 +54,7 @@ class ClipperOptions(QueueOptions):
 class Clipper(ArrivalPolicy):
     """First in, first out, with a batch size that feels its way."""
 
-    Options = ClipperOptions
+    Options: ClassVar = ClipperOptions
 
     def __init__(self, options: ClipperOptions, *, max_batch: int, **known: object) -> None:
         super().__init__(options, max_batch=max_batch)
@@ -88,7 +89,7 @@ class NexusOptions(QueueOptions):
 class Nexus(ArrivalPolicy):
     """First in, first out, at a planned size."""
 
-    Options = NexusOptions
+    Options: ClassVar = NexusOptions
 
     def __init__(
         self, options: NexusOptions, *, max_batch: int, times: BatchTimes, **known: object

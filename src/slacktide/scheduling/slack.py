@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from slacktide.domain import Batch, Notice, Reason, Replica, Request
 from slacktide.engine.ports import BatchTimes, Idle, PoolView, Proposal, WaitUntil
@@ -59,7 +60,7 @@ WORTH_WAITING = 1.05
 class Slack(DeadlinePolicy):
     """The default policy. Distributions and classes come from the pool's batch times."""
 
-    Options = SlackOptions
+    Options: ClassVar = SlackOptions
 
     def __init__(
         self, options: SlackOptions, *, max_batch: int, times: BatchTimes, view: PoolView

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class OracleSlackOptions(Options):
 class OracleSlack(DeadlinePolicy):
     """A `Scheduler` (engine/ports.py). One row per request; refuses and waits for none."""
 
-    Options = OracleSlackOptions
+    Options: ClassVar = OracleSlackOptions
 
     def __init__(
         self,
