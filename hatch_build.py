@@ -3,13 +3,14 @@ CPython and one platform. It is off by default; `make wheels` turns it on:
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 python -m build --wheel
 
-The sources stay as they are. A copy is compiled, in which two things are spelled out that mypyc
-leaves to the interpreter:
+The sources stay as they are. A copy is compiled, in which three things are spelled out that mypyc
+leaves to the interpreter or does otherwise:
 
 - What `@dataclass` makes of a list of fields, its constructor, is written as a method, since
   mypyc calls a generated one through the interpreter: 690 ns instead of 80. The guard of frozen
   ones, which only the interpreter has, goes with it, and so does `@light`. The type checker has
   seen the sources, in which no code assigns to a field of a frozen class.
+- `sum` is given lists instead of generators, so that it adds as the interpreter does.
 - Annotations of fields, of which mypyc keeps only plain classes, are kept as text, as
   `from __future__ import annotations` has them: options and recordings are read by them.
 
@@ -87,8 +88,8 @@ def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]
         text = "" if name == "slacktide/__init__.py" else path.read_text()
         if name in chosen:
             module = name.removesuffix(".py").replace("/", ".")
-            text = spelled_out(text, {each.rpartition(".")[2] for each in subclassed
-                                      if each.rpartition(".")[0] == module})
+            open_to = {each.rpartition(".")[2] for each in subclassed if each.rpartition(".")[0] == module}
+            text = spelled_out(text, open_to, copied=any(map(name.startswith, config.get("copied", ()))))
         copy = tree / name
         if not copy.is_file() or copy.read_text() != text:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -114,23 +115,25 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "objects")
     command.ensure_finalized()
     command.run()
-    return {path.relative_to(folder / "lib").as_posix(): path
-            for path in (folder / "lib").rglob("*.so")}
+    made = {Path(command.get_ext_filename(each.name)) for each in extensions}
+    return {name.as_posix(): folder / "lib" / name for name in sorted(made)}
 
 
-def spelled_out(text: str, subclassed: Iterable[str] = ()) -> str:
+def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = False) -> str:
     """The text of a module with constructors of its dataclasses, and annotations kept.
 
     Every line keeps its number: tracebacks of compiled code show the lines of the source."""
-    lines, kept = [*text.splitlines(), "", ""], []
+    lines, kept = [*_with_lists(text).splitlines(), "", ""], []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future = node.lineno
         if not isinstance(node, ast.ClassDef):
             continue
         decorator = _dataclass(node)
-        if node.name in subclassed:  # the line before is empty, as the formatter has it
-            lines[_first(node) - 2] = "@mypyc_attr(allow_interpreted_subclasses=True)"
+        special = [word for word, holds in (("allow_interpreted_subclasses", node.name in subclassed),
+                                            ("serializable", copied)) if holds]
+        if special and not _plain(node):  # the line before is empty, as the formatter has it
+            lines[_first(node) - 2] = f"@mypyc_attr({', '.join(f'{word}=True' for word in special)})"
             lines[future] = 'if __name__ == "": from mypy_extensions import mypyc_attr'
         if decorator is None:
             continue
@@ -153,6 +156,28 @@ def spelled_out(text: str, subclassed: Iterable[str] = ()) -> str:
                 lines[each.lineno - 1] = ""
         lines[node.end_lineno] = constructor
     return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
+
+
+def _with_lists(text: str) -> str:
+    """`sum` over lists: over a generator mypyc adds by itself, and not floats to the first 0, nor
+    with the compensation that CPython has from 3.12 on."""
+    lines = [line.encode() for line in text.splitlines()]
+    places = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum":
+            given = node.args[0]
+            if isinstance(given, ast.GeneratorExp):
+                places.append((given.lineno - 1, given.col_offset, b"(["))
+                places.append((given.end_lineno - 1, given.end_col_offset - 1, b"])"))
+    for line, column, new in sorted(places, reverse=True):
+        lines[line] = lines[line][:column] + new + lines[line][column + 1 :]
+    return b"\n".join(lines).decode()
+
+
+def _plain(node: ast.ClassDef) -> bool:
+    """Whether it is of a kind that mypyc leaves to the interpreter."""
+    kinds = {"Enum", "StrEnum", "IntEnum", "NamedTuple", "Protocol", "Exception", "ValueError"}
+    return any(ast.unparse(base).partition("[")[0] in kinds for base in node.bases)
 
 
 def _first(node: ast.ClassDef) -> int:
