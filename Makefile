@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean
+.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean wheels test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -64,6 +64,23 @@ chaos: setup ## kills, freezes, floods and a full disk at once, then the books; 
 
 bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="overhead --quick"
 	$(BIN)/python -m bench $(BENCH)
+
+WHEELS := .cache/wheels
+wheels: setup ## build the compiled wheel for this Python and the pure one; install and try each
+	$(BIN)/python -m pip install --quiet build
+	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
+	$(BIN)/python -m build --wheel --outdir $(WHEELS)/pure .
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m build --wheel --outdir $(WHEELS)/compiled .
+	for kind in pure compiled; do \
+	  $(PYTHON) -m venv $(WHEELS)/env-$$kind && \
+	  $(WHEELS)/env-$$kind/bin/python -m pip install --quiet --constraint constraints.txt $(WHEELS)/$$kind/*.whl && \
+	  (cd $(WHEELS) && env-$$kind/bin/python -P $(CURDIR)/tests/wheels/smoke.py $$kind) || exit 1; \
+	done
+
+COMPILED := .cache/compiled
+test-compiled: setup ## compile, then run the tests of the pure rooms; some: make test-compiled TESTS=tests/engine
+	$(BIN)/python hatch_build.py $(COMPILED)
+	PYTHONPATH=$(COMPILED)/package $(BIN)/python -m pytest $(or $(TESTS),tests/domain tests/engine tests/profiles tests/recording tests/scheduling tests/wheels)
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache bench/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -35,7 +36,7 @@ except ImportError:  # run as a program, or by a test
 
 SOURCES = Path("src")
 FLAGS = ("-g0", "-ffp-contract=off")  # no fused multiply and add: results are the same to the bit
-MANIFEST = "slacktide/_compiled.py"
+VERSION = "slacktide/_version.py"
 
 
 class CompiledWheel(BuildHookInterface):  # type: ignore[misc, valid-type]  # hatchling has no types here
@@ -97,6 +98,8 @@ def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]
 
 
 def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
+    # mypyc 2.4.1 fails on what it has itself cached of other groups.
+    shutil.rmtree(folder / "cache", ignore_errors=True)
     from mypyc.build import mypycify
     from setuptools import Distribution
 
@@ -116,7 +119,19 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     command.ensure_finalized()
     command.run()
     made = {Path(command.get_ext_filename(each.name)) for each in extensions}
-    return {name.as_posix(): folder / "lib" / name for name in sorted(made)}
+    files = {name.as_posix(): folder / "lib" / name for name in sorted(made)}
+    version = folder / "version.py"
+    stated = (folder / "tree" / VERSION).read_text()
+    version.write_text(stated.replace("COMPILED: tuple[str, ...] = ()", f"COMPILED = {tuple(files)!r}"))
+    return {**files, VERSION: version}
+
+
+_REDUCED = """import copyreg
+def _reduced(it: object) -> object:
+    given = {each: getattr(it, each) for each in type(it).__mypyc_attrs__ if hasattr(it, each)}
+    return copyreg.__newobj__, (type(it),), (None, given)
+"""
+"""How a compiled object is copied, which is not by itself: all its attributes."""
 
 
 def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = False) -> str:
@@ -130,11 +145,13 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
         if not isinstance(node, ast.ClassDef):
             continue
         decorator = _dataclass(node)
-        special = [word for word, holds in (("allow_interpreted_subclasses", node.name in subclassed),
-                                            ("serializable", copied)) if holds]
-        if special and not _plain(node):  # the line before is empty, as the formatter has it
-            lines[_first(node) - 2] = f"@mypyc_attr({', '.join(f'{word}=True' for word in special)})"
+        if (copied or node.name in subclassed) and not _plain(node):
+            # The line before is empty, as the formatter has it. (`serializable`, made for copies,
+            # never runs the constructor when interpreted code calls the class: mypyc 2.4.1.)
+            lines[_first(node) - 2] = "@mypyc_attr(allow_interpreted_subclasses=True)"
             lines[future] = 'if __name__ == "": from mypy_extensions import mypyc_attr'
+        if copied and not _plain(node):
+            kept.append(f"copyreg.pickle({node.name}, _reduced)")
         if decorator is None:
             continue
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
@@ -155,7 +172,9 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             if isinstance(each, ast.Name) and each.id == "light":
                 lines[each.lineno - 1] = ""
         lines[node.end_lineno] = constructor
-    return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
+    if copied:
+        kept.insert(0, _REDUCED)
+    return "\n".join([*lines, *(each.replace("\n", "  # type: ignore\n") + "  # type: ignore" for each in kept), ""])
 
 
 def _with_lists(text: str) -> str:
@@ -166,7 +185,7 @@ def _with_lists(text: str) -> str:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum":
             given = node.args[0]
-            if isinstance(given, ast.GeneratorExp):
+            if len(node.args) == 1 and isinstance(given, ast.GeneratorExp):
                 places.append((given.lineno - 1, given.col_offset, b"(["))
                 places.append((given.end_lineno - 1, given.end_col_offset - 1, b"])"))
     for line, column, new in sorted(places, reverse=True):
@@ -231,5 +250,9 @@ if __name__ == "__main__":
     root = Path(__file__).parent
     project = tomllib.loads((root / "pyproject.toml").read_text())
     hook = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
-    for name in compiled(root, Path(sys.argv[1]).resolve(), hook):
-        print(name)
+    folder = Path(sys.argv[1]).resolve()
+    made = compiled(root, folder, hook)
+    shutil.rmtree(folder / "package", ignore_errors=True)
+    shutil.copytree(root / SOURCES, folder / "package")
+    for name, file in made.items():
+        shutil.copy(file, folder / "package" / name)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from slacktide._version import __version__
+from slacktide._version import BUILD, __version__, check_build
 
 VERBS: Mapping[str, str] = {
     "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
@@ -75,7 +75,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"slacktide {__version__}")
+        typer.echo(f"slacktide {__version__} ({BUILD})")
         raise typer.Exit
 
 
@@ -89,6 +89,7 @@ def _root(
     ] = False,
 ) -> None:
     """An inference server that answers on time."""
+    check_build()
 
 
 def main() -> None:

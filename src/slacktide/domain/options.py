@@ -44,10 +44,10 @@ class Option:
     text: str
     """One sentence: what it does. It stands in the manual and in the help."""
     unit: Unit | None = None
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-    below: float | None = None
+    least: int | float | None = None
+    most: int | float | None = None
+    above: int | float | None = None
+    below: int | float | None = None
     aliases: tuple[str, ...] = ()
     """Other names that files and command lines may use: a paper's letter, a former name."""
     flag: str = ""

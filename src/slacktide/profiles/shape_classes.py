@@ -68,7 +68,7 @@ class ShapeSorting:
             by_signature.update((signature, of) for signature in order[start:stop])
             weights = [shapes[signature][1] + 1e-3 for signature in order[start:stop]]
             logs = zip(weights, map(math.log, works[start:stop]), strict=True)
-            typical.append(math.exp(sum(w * log for w, log in logs) / sum(weights)))
+            typical.append(math.exp(sum((w * log for w, log in logs), 0.0) / sum(weights, 0.0)))
             if start:
                 edges.append(math.sqrt(works[start - 1] * works[start]))
         return cls(by_signature, tuple(typical), tuple(edges), width, law, unit)

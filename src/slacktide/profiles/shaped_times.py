@@ -379,7 +379,7 @@ class ShapedTimes:
             parts[class_of(signature)].append((shape.times, shape.asked))
         asked = [sum([requests for _, requests in each]) for each in parts]
         asked[class_of(self.reference)] += 1e-9  # all of them, before any has come
-        shares = [requests / sum(asked) for requests in asked]
+        shares = [requests / sum(asked, 0.0) for requests in asked]
         before, pools = self._pools, list(self._pools) or [ClassTimes(each) for each in parts]
         for of, each in enumerate(parts if before else ()):
             if each and not pools[of].like(made := ClassTimes(each)):

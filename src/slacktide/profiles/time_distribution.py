@@ -141,7 +141,7 @@ class MixedTime:
     def expected(self) -> float:
         """Mean of what is expected of the kinds."""
         times = zip(self.weights, self.parts, strict=True)
-        return sum(weight * part.expected for weight, part in times) / sum(self.weights)
+        return sum(weight * part.expected for weight, part in times) / sum(self.weights, 0.0)
 
     @cached_property
     def p99(self) -> float:
@@ -163,4 +163,4 @@ class MixedTime:
         """P(time ≤ `budget`)."""
         chances = zip(self.weights, self.parts, strict=True)
         chance = sum(weight * part.on_time(budget) for weight, part in chances)
-        return chance / sum(self.weights)
+        return chance / sum(self.weights, 0.0)

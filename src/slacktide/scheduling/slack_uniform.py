@@ -295,8 +295,8 @@ class UniformChooser:
             time = table[rows]
             if best.entries[0][0] < context.now + time.needs[0]:
                 break
-            value = sum(pricer.values(best.entries, time))
-            value += sum(worth(request, now=context.now) for request in extra)
+            value = sum(pricer.values(best.entries, time), 0.0)
+            value += sum((worth(request, now=context.now) for request in extra), 0.0)
             if value / time.expected > score:
                 score = value / time.expected
                 chosen = extra

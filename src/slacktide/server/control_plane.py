@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from slacktide._version import __version__
+from slacktide._version import COMPILED, __version__
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
 from slacktide.models.model_counters import Duration
@@ -92,7 +92,8 @@ class ServerControlPlane:
     # ── metadata ─────────────────────────────────────────────────────────────────────────────
 
     def server_metadata(self) -> dict[str, Any]:
-        return {"name": "slacktide", "version": __version__, "extensions": list(EXTENSIONS)}
+        version = f"{__version__}+compiled" if COMPILED else __version__
+        return {"name": "slacktide", "version": version, "extensions": list(EXTENSIONS)}
 
     def describe(self, model: str, version: str | None) -> ModelDescription:
         found = self._find(model, version)

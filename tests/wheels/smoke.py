@@ -1,0 +1,25 @@
+"""What `make wheels` runs in an empty environment: the wheel is of the kind it says, and decides."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import slacktide
+from slacktide._version import BUILD, check_build
+from slacktide.domain import Plan, PlanChanged
+from slacktide.engine import Engine, engine
+from slacktide.simulation import __name__ as simulated
+
+kind = sys.argv[1]
+check_build()
+suffix = Path(engine.__file__).suffix
+assert BUILD == ("compiled" if kind == "compiled" else "interpreted"), BUILD
+assert suffix == (".so" if kind == "compiled" else ".py"), suffix
+made = Engine(lambda pool, max_batch, view: None)
+assert made.handle(PlanChanged(Plan()), now=0.0) == []
+program = Path(sys.executable).with_name("slacktide")
+told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+assert told.strip() == f"slacktide {slacktide.__version__} ({BUILD})", told
+print(f"{kind}: {told.strip()}, {simulated} imported")
