@@ -126,14 +126,6 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     return {**files, VERSION: version}
 
 
-_REDUCED = """import copyreg
-def _reduced(it: object) -> object:
-    given = {each: getattr(it, each) for each in type(it).__mypyc_attrs__ if hasattr(it, each)}
-    return copyreg.__newobj__, (type(it),), (None, given)
-"""
-"""How a compiled object is copied, which is not by itself: all its attributes."""
-
-
 def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = False) -> str:
     """The text of a module with constructors of its dataclasses, and annotations kept.
 
@@ -146,12 +138,10 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             continue
         decorator = _dataclass(node)
         if (copied or node.name in subclassed) and not _plain(node):
-            # The line before is empty, as the formatter has it. (`serializable`, made for copies,
-            # never runs the constructor when interpreted code calls the class: mypyc 2.4.1.)
+            # The line before is empty, as the formatter has it. (It also has copies not call
+            # the constructor; `serializable`, which is for that, never runs it for interpreted code: mypyc 2.4.1.)
             lines[_first(node) - 2] = "@mypyc_attr(allow_interpreted_subclasses=True)"
             lines[future] = 'if __name__ == "": from mypy_extensions import mypyc_attr'
-        if copied and not _plain(node):
-            kept.append(f"copyreg.pickle({node.name}, _reduced)")
         if decorator is None:
             continue
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
@@ -172,9 +162,7 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             if isinstance(each, ast.Name) and each.id == "light":
                 lines[each.lineno - 1] = ""
         lines[node.end_lineno] = constructor
-    if copied:
-        kept.insert(0, _REDUCED)
-    return "\n".join([*lines, *(each.replace("\n", "  # type: ignore\n") + "  # type: ignore" for each in kept), ""])
+    return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
 
 
 def _with_lists(text: str) -> str:
