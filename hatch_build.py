@@ -14,7 +14,7 @@ leaves to the interpreter or does otherwise:
 - Annotations of fields, of which mypyc keeps only plain classes, are kept as text, as
   `from __future__ import annotations` has them: options and recordings are read by them.
 
-Run as a program, `python hatch_build.py FOLDER` builds into a folder and keeps it for the next time.
+`python hatch_build.py FOLDER` builds into FOLDER, whose part `package` can stand on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import ast
 import os
 import shutil
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -58,8 +57,12 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[misc, valid-type]  # ha
 def compiled(root: Path, folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
     """Compiles what `config` names, in `folder`. Returns files by their place in the wheel."""
     groups = {name: list(_modules(root / SOURCES, config, name)) for name in config["groups"]}
-    _copy(root / SOURCES, folder / "tree", {each for group in groups.values() for each in group},
-          config)
+    _copy(
+        root / SOURCES,
+        folder / "tree",
+        {each for group in groups.values() for each in group},
+        config,
+    )
     here = Path.cwd()
     os.chdir(folder / "tree")
     try:
@@ -72,12 +75,18 @@ def _modules(sources: Path, config: Mapping[str, Any], group: str) -> Iterator[s
     """The files of a group, as `slacktide/domain/request.py`."""
     left_out = set(config.get("interpreted", ()))
     for entry in config["groups"][group]:
-        found = [sources / entry] if entry.endswith(".py") else sorted((sources / entry).rglob("*.py"))
+        found = (
+            [sources / entry] if entry.endswith(".py") else sorted((sources / entry).rglob("*.py"))
+        )
         if not found:
             raise FileNotFoundError(f"pyproject.toml names {entry!r}, which has no modules")
         for path in found:
             name = path.relative_to(sources).as_posix()
-            if path.suffix == ".py" and path.name != "__init__.py" and not any(name == o or name.startswith(o + "/") for o in left_out):
+            if (
+                path.suffix == ".py"
+                and path.name != "__init__.py"
+                and not any(name == o or name.startswith(o + "/") for o in left_out)
+            ):
                 yield name
 
 
@@ -89,8 +98,12 @@ def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]
         text = "" if name == "slacktide/__init__.py" else path.read_text()
         if name in chosen:
             module = name.removesuffix(".py").replace("/", ".")
-            open_to = {each.rpartition(".")[2] for each in subclassed if each.rpartition(".")[0] == module}
-            text = spelled_out(text, open_to, copied=any(map(name.startswith, config.get("copied", ()))))
+            open_to = {
+                each.rpartition(".")[2] for each in subclassed if each.rpartition(".")[0] == module
+            }
+            text = spelled_out(
+                text, open_to, copied=any(map(name.startswith, config.get("copied", ())))
+            )
         copy = tree / name
         if not copy.is_file() or copy.read_text() != text:
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -105,16 +118,24 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
 
     os.environ["CFLAGS"] = " ".join((os.environ.get("CFLAGS", ""), *FLAGS))
     config = folder / "mypy.ini"
-    config.write_text("[mypy]\npython_version = %d.%d\nignore_missing_imports = true\nfollow_imports = silent\n" % sys.version_info[:2])
+    config.write_text(
+        f"[mypy]\npython_version = {sys.version_info.major}.{sys.version_info.minor}\n"
+        "ignore_missing_imports = true\nfollow_imports = silent\n"
+    )
     extensions = mypycify(
-        [f"--config-file={config}", f"--cache-dir={folder / 'cache'}",
-         *(name for names in groups.values() for name in names)],
-        opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"),
+        [
+            f"--config-file={config}",
+            f"--cache-dir={folder / 'cache'}",
+            *(name for names in groups.values() for name in names),
+        ],
+        opt_level=os.environ.get("MYPYC_OPT_LEVEL", "1"),
         debug_level="0",
         separate=[(names, f"slacktide_{group}") for group, names in groups.items()],
         target_dir=str(folder / "c"),
     )
-    command = Distribution({"name": "slacktide", "ext_modules": extensions}).get_command_obj("build_ext")
+    command = Distribution({"name": "slacktide", "ext_modules": extensions}).get_command_obj(
+        "build_ext"
+    )
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "objects")
     command.ensure_finalized()
     command.run()
@@ -122,7 +143,9 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     files = {name.as_posix(): folder / "lib" / name for name in sorted(made)}
     version = folder / "version.py"
     stated = (folder / "tree" / VERSION).read_text()
-    version.write_text(stated.replace("COMPILED: tuple[str, ...] = ()", f"COMPILED = {tuple(files)!r}"))
+    version.write_text(
+        stated.replace("COMPILED: tuple[str, ...] = ()", f"COMPILED = {tuple(files)!r}")
+    )
     return {**files, VERSION: version}
 
 
@@ -138,8 +161,9 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             continue
         decorator = _dataclass(node)
         if (copied or node.name in subclassed) and not _plain(node):
-            # The line before is empty, as the formatter has it. (It also has copies not call
-            # the constructor; `serializable`, which is for that, never runs it for interpreted code: mypyc 2.4.1.)
+            # The line before is empty, as the formatter has it. It also has copies not call the
+            # constructor. (`serializable` is for that, but with it mypyc 2.4.1 never runs the
+            # constructor for interpreted code.)
             lines[_first(node) - 2] = "@mypyc_attr(allow_interpreted_subclasses=True)"
             lines[future] = 'if __name__ == "": from mypy_extensions import mypyc_attr'
         if decorator is None:
@@ -213,7 +237,11 @@ def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign]) -> str | None:
         if kind.startswith("ClassVar"):
             return None
         stated = {}
-        if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "field":
+        if (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Name)
+            and value.func.id == "field"
+        ):
             stated = {word.arg: ast.unparse(word.value) for word in value.keywords}
             default = stated.get("default")
         else:

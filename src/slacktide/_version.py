@@ -17,4 +17,6 @@ def check_build() -> None:
     folder = Path(__file__).parent
     for name in COMPILED:
         if not (folder.parent / name).is_file():
-            raise ImportError(f"{name} is missing from this compiled build; install slacktide again")
+            raise ImportError(
+                f"{name} is missing from this compiled build; install slacktide again"
+            )

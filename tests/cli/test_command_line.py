@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from slacktide import __version__
+from slacktide._version import BUILD
 from slacktide.cli.main import VERBS as SENTENCES
 from slacktide.cli.main import app, load_verb
 from slacktide.domain.options import options_of
@@ -72,7 +73,7 @@ def test_every_flag_says_what_it_does_and_its_name_in_the_environment(verb: tupl
 
 def test_version():
     result = invoke("--version")
-    assert (result.exit_code, result.output) == (0, f"slacktide {__version__}\n")
+    assert (result.exit_code, result.output) == (0, f"slacktide {__version__} ({BUILD})\n")
 
 
 HEAVY = {"grpc", "numpy", "onnx", "onnxruntime", "uvloop", "yaml"}

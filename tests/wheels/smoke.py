@@ -1,4 +1,4 @@
-"""What `make wheels` runs in an empty environment: the wheel is of the kind it says, and decides."""
+"""What `make wheels` runs in an empty environment: the wheel is of the kind it says, and works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import slacktide
-from slacktide._version import BUILD, check_build
+from slacktide._version import BUILD, COMPILED, check_build
 from slacktide.domain import Plan, PlanChanged
 from slacktide.engine import Engine, engine
 from slacktide.simulation import __name__ as simulated
@@ -15,8 +15,9 @@ from slacktide.simulation import __name__ as simulated
 kind = sys.argv[1]
 check_build()
 suffix = Path(engine.__file__).suffix
-assert BUILD == ("compiled" if kind == "compiled" else "interpreted"), BUILD
-assert suffix == (".so" if kind == "compiled" else ".py"), suffix
+compiled = kind == "compiled"
+assert bool(COMPILED) is compiled, COMPILED
+assert suffix == (".so" if compiled else ".py"), suffix
 made = Engine(lambda pool, max_batch, view: None)
 assert made.handle(PlanChanged(Plan()), now=0.0) == []
 program = Path(sys.executable).with_name("slacktide")

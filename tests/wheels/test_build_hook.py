@@ -1,0 +1,97 @@
+"""What the build hook spells out in the copy that is compiled does what the source does."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import get_type_hints
+
+import pytest
+
+from slacktide import _version
+
+HOOK = Path(__file__).parents[2] / "hatch_build.py"
+SOURCE = '''"""A module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slacktide.domain.light import light
+
+
+@light
+@dataclass(frozen=True, slots=True)
+class Timed:
+    rows: int
+    seconds: float = 1.0
+    data: memoryview | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError("rows")
+
+    @property
+    def where(self) -> str:
+        return "é·" * self.rows
+
+
+def total(parts: list[float]) -> float:
+    return sum("é" and part for part in parts)
+'''
+
+
+@pytest.fixture(scope="module")
+def hook() -> ModuleType:
+    return loaded("hatch_build", HOOK)
+
+
+def loaded(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def made(hook: ModuleType, tmp_path: Path) -> ModuleType:
+    path = tmp_path / "spelled.py"
+    path.write_text(hook.spelled_out(SOURCE))
+    return loaded("spelled", path)
+
+
+def test_a_constructor_is_written_and_behaves_as_the_generated_one(made: ModuleType) -> None:
+    one = made.Timed(2)
+    assert one == made.Timed(2, 1.0, None)
+    assert hash(one) == hash(made.Timed(2))
+    assert replace(one, rows=3).rows == 3
+    assert [each.name for each in fields(one)] == ["rows", "seconds", "data"]
+    assert "light" not in made.Timed.__init__.__qualname__
+    with pytest.raises(ValueError, match="rows"):
+        made.Timed(0)
+
+
+def test_annotations_are_kept(made: ModuleType) -> None:
+    assert get_type_hints(made.Timed)["data"] == memoryview | None
+
+
+def test_sums_are_over_lists_and_lines_keep_their_numbers(hook: ModuleType) -> None:
+    written = hook.spelled_out(SOURCE).splitlines()
+    assert written[26] == '    return sum(["é" and part for part in parts])'
+    for number, line in enumerate(SOURCE.splitlines()):
+        if line.startswith(("class", "    def", "def")):
+            assert written[number] == line
+
+
+def test_a_missing_compiled_module_is_an_error_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _version.check_build()
+    monkeypatch.setattr(_version, "COMPILED", ("slacktide/engine/gone.so",))
+    with pytest.raises(ImportError, match=r"slacktide/engine/gone\.so is missing"):
+        _version.check_build()
