@@ -115,7 +115,11 @@ def test_version_and_completion_import_nothing_heavy(words: str) -> None:
 
 def test_it_is_a_program(run: Run):
     done = run("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"slacktide {__version__}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"slacktide {__version__} ({BUILD})\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
