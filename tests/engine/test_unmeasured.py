@@ -400,3 +400,18 @@ def test_a_refusal_has_no_numbers_of_a_shape_that_cannot_be_judged(shaped):
     assert (world.answers[1].reason, world.answers[1].needed_s) == (Reason.QUEUE_FULL, None)
     world.submit(2, slo=-1.0, signature=KNOWN)
     assert (world.answers[2].reason, world.answers[2].needed_s) == (Reason.EXPIRED, 0.3)
+
+
+def test_a_refusal_that_makes_its_shape_doubtful_keeps_its_numbers(shaped):
+    world = shaped()
+    (pool,) = world.engine.state.pools.values()
+    pool.outlook = lambda asked, *, now: (0.3, 0.2)
+
+    def add(request, *, now):
+        times(world).measured.discard(request.signature)  # as `Learner.discount` does
+        return Reason.SHORTER_THAN_ALONE
+
+    pool.scheduler.add = add
+    world.submit(1, signature=KNOWN)
+    assert world.answers[1].reason is Reason.SHORTER_THAN_ALONE
+    assert (world.answers[1].needed_s, world.answers[1].wait_s) == (0.3, 0.2)

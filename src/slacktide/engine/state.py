@@ -147,7 +147,7 @@ class EngineState:
         best_effort = request.best_effort
         needed_s = wait_s = None
         if not best_effort and reason in FOR_LACK_OF_TIME:
-            needed_s, wait_s = self._outlook(request, entry.pool)
+            needed_s, wait_s = self._outlook(entry, reason)
         outcome = Outcome(
             reason,
             now,
@@ -161,12 +161,20 @@ class EngineState:
         )
         self.commands.append(Answer(request.id, outcome, self.cause))
 
-    def _outlook(self, request: Request | Notice, pool: Pool) -> tuple[float | None, float | None]:
-        """What the policy reckons of a request, if it does; of an unknown shape it cannot."""
+    def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
+        """What the policy reckons of a request, if it does; of an unknown shape it cannot.
+
+        One that a policy has judged was measured then, whatever its refusal has taught since.
+        """
+        request, pool = entry.request, entry.pool
         outlook, unmeasured = pool.outlook, pool.unmeasured
         if outlook is None or (
             unmeasured is not None
-            and (isinstance(request, Notice) or not unmeasured.rules.measured(request))
+            and (
+                isinstance(request, Notice)
+                or entry.state is State.UNMEASURED
+                or (reason is Reason.EXPIRED and not unmeasured.rules.measured(request))
+            )
         ):
             return None, None
         needed_s, wait_s = outlook(request, now=self.now)
