@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -107,14 +107,15 @@ def check_utf8(data: Buffer, offsets: Sequence[int], field: str) -> None:
     """Raises BadField unless each element is UTF-8, as strings of ONNX must be."""
     if not offsets or np.frombuffer(data, np.uint8).max() < 0x80:  # ASCII, lengths and all
         return
-    view = memoryview(data)
-    for index, (start, after) in enumerate(
-        zip(offsets, (*offsets[1:], len(data) + 4), strict=True)
-    ):
-        try:
-            str(view[start : after - 4], "utf-8")
-        except UnicodeDecodeError:
-            raise BadField(field, "strings in UTF-8", f"another one as element {index}") from None
+    view, ends = memoryview(data), (*offsets[1:], len(data) + 4)
+    joined = b"\0".join([view[start : end - 4] for start, end in zip(offsets, ends, strict=True)])
+    try:
+        str(joined, "utf-8")  # all at once: no character reaches across what separates two
+    except UnicodeDecodeError as error:
+        lengths = (end - start - 3 for start, end in zip(offsets, ends, strict=True))
+        after = accumulate(lengths)
+        index = next(i for i, end in enumerate(after) if error.start < end)
+        raise BadField(field, "strings in UTF-8", f"another one as element {index}") from None
 
 
 def encode_strings(elements: Sequence[bytes]) -> bytes:
