@@ -65,7 +65,10 @@ class Zoo:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
         path = self.root / name / version / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
-        onnx.save(model, str(path))
+        # In one step: a replica that starts now opens the model that was, or this one.
+        written = path.with_suffix(".tmp")
+        onnx.save(model, str(written))
+        written.replace(path)
         if settings:
             (self.root / name / "slacktide.yaml").write_text(settings)
         return path
