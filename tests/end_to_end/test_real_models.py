@@ -1,4 +1,4 @@
-"""Six models that nobody here wrote, from Python packages, asked by stock clients.
+"""Six models from outside of this project, from Python packages, asked by stock clients.
 
 bench/pinned_models.py says where they come from and what they need. They are fetched once, so these
 tests are marked `network`; `make test-network` runs them.

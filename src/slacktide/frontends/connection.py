@@ -8,12 +8,13 @@ unread bytes makes the kernel send a reset that may overtake the answer.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import cast
 
 from slacktide.frontends.listener import SharedState
 
 
-class FrontEndConnection(asyncio.BufferedProtocol):
+class FrontEndConnection(asyncio.BufferedProtocol, ABC):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
@@ -46,38 +47,38 @@ class FrontEndConnection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------- what each protocol has
 
+    @abstractmethod
     def begin(self, peer: str, crowded: bool) -> None:
         """The connection is here. `peer`: address with port; `crowded`: there are more than may
         be, so refuse it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feed(self, data: memoryview | bytes) -> None:
         """Take bytes, behind those that are held."""
-        raise NotImplementedError
 
+    @abstractmethod
     def hold(self, data: memoryview) -> None:
         """Keep bytes for the next call of `feed`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def may_go_on(self) -> bool:
         """Whether bytes are held that could be taken now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def update_reading(self) -> None:
         """Read, or do not, as things are now: by `wait_for_turn` and `set_reading`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lost(self) -> None:
         """The client has gone, or wants no more answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start_drain(self) -> None:
         """Answer what is here and close with the last answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check(self, now: float) -> None:
         """Look at the clock: enforce every time-out of this connection."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------- the transport's callbacks
 

@@ -14,6 +14,7 @@ stream ends, whatever is unanswered is cancelled.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, NamedTuple
 
 from slacktide.domain import Reason
@@ -46,7 +47,7 @@ class _About(NamedTuple):
     id: str = ""
 
 
-class MessageStream(GrpcCall):
+class MessageStream(GrpcCall, ABC):
     """A call with many messages: so many are taken in a turn of the loop, the rest wait."""
 
     __slots__ = ("_left", "_queued", "_rest", "_rest_at", "_turn")
@@ -63,17 +64,17 @@ class MessageStream(GrpcCall):
         """The turn of the loop in which messages were taken, and how many more may be."""
         self._queued = False
 
+    @abstractmethod
     def take(self, message: Buffer) -> None:
         """It is a message's turn. What this raises ends the call."""
-        raise NotImplementedError
 
     def may_take(self) -> bool:
         """Whether there is room for another."""
         return True
 
+    @abstractmethod
     def settle(self) -> None:
         """Nothing waits: end, if the client has ended and all is answered."""
-        raise NotImplementedError
 
     def message(self, message: Buffer) -> None:
         self._left -= 1

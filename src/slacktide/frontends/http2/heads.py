@@ -43,7 +43,7 @@ class Head:
         self.length: int | None = None
         """Content-Length."""
         self.meaning: object = None
-        """Belongs to whoever opens streams: kept with the head."""
+        """What the code that opens streams makes of it; kept with the head."""
         self.fault = self._read(pairs)
         """Why it begins no request; empty: it does."""
         self.trailing = not any(name[:1] == b":" for name, _ in pairs)
