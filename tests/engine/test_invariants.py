@@ -7,13 +7,23 @@ from typing import Any
 
 import pytest
 
-from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, ReplicaUp, Route
+from slacktide.domain import (
+    Deployment,
+    LaneSpec,
+    Notice,
+    Plan,
+    PlanChanged,
+    PoolId,
+    ReplicaUp,
+    Route,
+)
 from slacktide.domain.commands import Circuit
 from slacktide.engine.invariants import InvariantError, check_invariants
 from slacktide.engine.ledger import State
 from slacktide.engine.placement import ReplicaState
 
 A, B = PoolId("a", "1"), PoolId("b", "1")
+NOTICE = Notice(1, "a", arrival=0.0, deadline=1.0, payload_bytes=9, complete_at=0.5)
 
 
 @pytest.fixture
@@ -37,7 +47,7 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     "b: .* in the ledger": lambda state: state.ledger.entries.pop(2),
     "in the queues twice": lambda state: twice(state.pools[B]),
     "request 2 is .* in": lambda state: state.pools[B].scheduler.queue.pop(2),
-    "notice or not": lambda state: setattr(state.ledger.entries[1], "request", Nothing("a")),
+    "notice or not": lambda state: setattr(state.ledger.entries[1], "request", NOTICE),
     "but not in the ledger": lambda state: stray(state),
     "1 announced": lambda state: setattr(state.pools[A], "announced", 1),
     "length 7": lambda state: setattr(state.pools[B], "scheduler", Long(state.pools[B].scheduler)),
@@ -63,13 +73,6 @@ BREAKS: dict[str, Callable[[Any], object]] = {
     "down, but closed": lambda state: setattr(state.pools[B], "down_reason", "broken"),
     "tried twice": lambda state: setattr(state.pools[B].crashes, "retry_at", 3.0),
 }
-
-
-class Nothing:
-    """Neither a request nor a notice; of a model all the same."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
 
 
 class Long:

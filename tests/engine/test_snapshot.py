@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError
 
 import pytest
 
@@ -54,8 +53,8 @@ def test_a_part_that_was_not_read_in_time_is_gone(busy):
 
 def test_nothing_can_be_changed_through_it(busy):
     seen = busy.engine.snapshot()
-    with pytest.raises(FrozenInstanceError):
-        seen.pools[M].queued = 9
+    for part in (*seen.lanes.values(), *seen.pools.values()):
+        assert type(part).__dataclass_params__.frozen
     seen.counts["m"].known = 99
     assert busy.engine.snapshot().counts["m"].known == 4
 

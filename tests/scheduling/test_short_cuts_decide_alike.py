@@ -19,7 +19,7 @@ from slacktide.scheduling import slack as slack_module
 from slacktide.scheduling.admission import Admission, AllWorkAhead
 from slacktide.scheduling.best_effort import batch_of, size_of_single
 from slacktide.scheduling.slack_table import PAYS, PrefixSizes, SlackTable, clear_prefix, up_to
-from slacktide.scheduling.tables import row_times, size_grid
+from slacktide.scheduling.tables import RowTimes, row_times, size_grid
 
 MAX_BATCH = 12
 increments = st.one_of(
@@ -155,9 +155,8 @@ def test_admission_without_the_best_rate(lab, increments, pending, budget, rows,
     table = row_times(times, MAX_BATCH, lambda times, rows, cores: times.of(rows, cores).expected)(
         1
     )
-    long = SimpleNamespace(
-        expected={1: float("inf")}, lead=table.lead, per_row=table.per_row, classes=None
-    )
+    per_row = table.per_row
+    long = RowTimes(lambda rows: float("inf"), table.lead.__getitem__, MAX_BATCH, per_row=per_row)
     reasons = [
         Admission(queue=queue, view=lab.LaneView(lanes=lanes), max_queue=None).refuse(
             lab.request(-1, budget * alone, rows=rows),
