@@ -1,4 +1,5 @@
-"""`FrontEndConnection`: what a connection of any protocol does with its socket.
+"""`FrontEndConnection`: what a connection of any protocol does with its socket; and `SharedState`:
+what those of one port share.
 
 It reads while its client reads its answers and has time left of this turn of the loop
 (`fairness.py`); it ends at once, or lingers: goes on reading for a moment, because a close with
@@ -8,13 +9,82 @@ unread bytes makes the kernel send a reset that may overtake the answer.
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import cast
 
-from slacktide.frontends.listener import SharedState
+from slacktide.domain import Reason
+from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
+from slacktide.frontends.fairness import FairLoop
+from slacktide.frontends.ports import AccessLog, AccessRecord
+from slacktide.frontends.security import Authorize
+from slacktide.frontends.settings import FrontEndSettings
+from slacktide.frontends.unpacking import Unpacker
+from slacktide.wire.errors import WireError
+
+log = logging.getLogger(__name__)
 
 
-class FrontEndConnection(asyncio.BufferedProtocol, ABC):
+class SharedState:
+    """What the connections of one port share. Bounds what no single connection can see."""
+
+    def __init__(
+        self,
+        settings: FrontEndSettings,
+        authorize: Authorize | None,
+        access_log: AccessLog | None,
+        clock: Callable[[], float] = time.monotonic,
+        unpacker: Unpacker | None = None,
+    ) -> None:
+        self.unpacker = Unpacker() if unpacker is None else unpacker
+        self.limits = settings
+        self.authorize = authorize
+        self.access_log = access_log
+        self.clock = clock
+        self.connections: set[FrontEndConnection] = set()
+        self.emptied = asyncio.Event()
+        """Set when the last connection has gone."""
+        self.draining = False
+        most, per_client = settings.max_buffered_bytes, settings.max_buffered_per_client
+        self.buffers = MemoryBudget(most, per_client)
+        """Of bodies and answers held outside shared memory, by client."""
+        self.scratch = memoryview(bytearray(settings.receive_bytes))
+        """Where every connection receives: filled and read out within one callback of the loop."""
+        self.turns = FairLoop()
+
+    def joined(self, connection: FrontEndConnection) -> None:
+        self.connections.add(connection)
+        self.emptied.clear()
+
+    def left(self, connection: FrontEndConnection) -> None:
+        self.connections.discard(connection)
+        if not self.connections:
+            self.emptied.set()
+
+    def hold(self, client: str, size: int) -> None:
+        """Take `size` bytes of the common buffer. Raises WireError if there are none, or this
+        client has its part."""
+        try:
+            self.buffers.charge(size, client)
+        except MemoryLimitExceeded:
+            message = "too many request bodies in flight"
+            raise WireError(Reason.MEMORY_LIMIT, message) from None
+
+    def log_access(self, record: AccessRecord) -> None:
+        """Write to the access log. What it raises is logged and does no harm."""
+        if self.access_log is None:
+            return
+        if not record.request_id.isprintable():
+            record = record._replace(request_id=ascii(record.request_id))
+        try:
+            self.access_log(record)
+        except Exception:
+            log.exception("the access log failed")
+
+
+class FrontEndConnection(ABC):
     """The protocol of one client connection. All methods run on the event loop."""
 
     __slots__ = (
@@ -93,6 +163,14 @@ class FrontEndConnection(asyncio.BufferedProtocol, ABC):
         shared.joined(self)
         self.begin(str(peer or ""), len(shared.connections) > shared.limits.max_connections)
 
+    @abstractmethod
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes belong."""
+
+    @abstractmethod
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many have come."""
+
     def eof_received(self) -> None:
         self.lost()
 
@@ -103,6 +181,10 @@ class FrontEndConnection(asyncio.BufferedProtocol, ABC):
     def pause_writing(self) -> None:
         self._clogged_since = self._shared.clock()
         self.update_reading()
+
+    @abstractmethod
+    def resume_writing(self) -> None:
+        """The client reads its answers again."""
 
     # ---------------------------------------------------------------- turns
 

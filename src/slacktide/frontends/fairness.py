@@ -115,7 +115,7 @@ class FairThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread: ThreadPoolExecutor | None = None
+        self._pool: ThreadPoolExecutor | None = None
         self._queue: FairQueue[
             tuple[Callable[[], Any], AbstractContextManager[None], asyncio.Future[Any]]
         ] = FairQueue()
@@ -138,7 +138,7 @@ class FairThread:
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        thread = self._thread = self._thread or ThreadPoolExecutor(1, self._name)
+        thread = self._pool = self._pool or ThreadPoolExecutor(1, self._name)
         while self._queue:
             _, (work, during, future) = self._queue.pop()
             if future.done():
@@ -159,7 +159,7 @@ class FairThread:
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
         """Begin nothing more but `last`, in the thread. Safe to repeat."""
-        thread, self._thread = self._thread, None
+        thread, self._pool = self._pool, None
         if thread is not None:
             thread.submit(last)
             thread.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""A listening port of any protocol: what its connections share, and how it starts, drains, ends."""
+"""A listening port of any protocol: how it starts, drains and ends."""
 
 from __future__ import annotations
 
@@ -6,83 +6,24 @@ import asyncio
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from ssl import SSLContext
-from typing import TYPE_CHECKING
 
-from slacktide.domain import Reason
-from slacktide.executors.arena import MemoryBudget, MemoryLimitExceeded
-from slacktide.frontends.fairness import FairLoop
-from slacktide.frontends.ports import AccessLog, AccessRecord
-from slacktide.frontends.security import Authorize
-from slacktide.frontends.settings import FrontEndSettings
-from slacktide.frontends.unpacking import Unpacker
-from slacktide.wire.errors import WireError
-
-if TYPE_CHECKING:
-    from slacktide.frontends.connection import FrontEndConnection
+from slacktide.frontends.connection import FrontEndConnection, SharedState
 
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
+_CALLBACKS = [name for name in dir(asyncio.BufferedProtocol) if name[0] != "_"]
 
 
-class SharedState:
-    """What the connections of one port share. Bounds what no single connection can see."""
+class _Callbacks(asyncio.BufferedProtocol):
+    """A connection as loops want it: asyncio's own asks for this base, which compiled classes
+    cannot have."""
 
-    def __init__(
-        self,
-        settings: FrontEndSettings,
-        authorize: Authorize | None,
-        access_log: AccessLog | None,
-        clock: Callable[[], float] = time.monotonic,
-        unpacker: Unpacker | None = None,
-    ) -> None:
-        self.unpacker = Unpacker() if unpacker is None else unpacker
-        self.limits = settings
-        self.authorize = authorize
-        self.access_log = access_log
-        self.clock = clock
-        self.connections: set[FrontEndConnection] = set()
-        self.emptied = asyncio.Event()
-        """Set when the last connection has gone."""
-        self.draining = False
-        most, per_client = settings.max_buffered_bytes, settings.max_buffered_per_client
-        self.buffers = MemoryBudget(most, per_client)
-        """Of bodies and answers held outside shared memory, by client."""
-        self.scratch = memoryview(bytearray(settings.receive_bytes))
-        """Where every connection receives: filled and read out within one callback of the loop."""
-        self.turns = FairLoop()
-
-    def joined(self, connection: FrontEndConnection) -> None:
-        self.connections.add(connection)
-        self.emptied.clear()
-
-    def left(self, connection: FrontEndConnection) -> None:
-        self.connections.discard(connection)
-        if not self.connections:
-            self.emptied.set()
-
-    def hold(self, client: str, size: int) -> None:
-        """Take `size` bytes of the common buffer. Raises WireError if there are none, or this
-        client has its part."""
-        try:
-            self.buffers.charge(size, client)
-        except MemoryLimitExceeded:
-            message = "too many request bodies in flight"
-            raise WireError(Reason.MEMORY_LIMIT, message) from None
-
-    def log_access(self, record: AccessRecord) -> None:
-        """Write to the access log. What it raises is logged and does no harm."""
-        if self.access_log is None:
-            return
-        if not record.request_id.isprintable():
-            record = record._replace(request_id=ascii(record.request_id))
-        try:
-            self.access_log(record)
-        except Exception:
-            log.exception("the access log failed")
+    def __init__(self, connection: FrontEndConnection) -> None:
+        for name in _CALLBACKS:
+            setattr(self, name, getattr(connection, name))
 
 
 class Listener:
@@ -101,7 +42,7 @@ class Listener:
         loop, limits = asyncio.get_running_loop(), self._context.limits
         try:
             self._server = await loop.create_server(
-                self._connect,
+                lambda: _Callbacks(self._connect()),
                 host,
                 port,
                 ssl=ssl,

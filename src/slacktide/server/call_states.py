@@ -96,5 +96,5 @@ HOLDS: Mapping[CallState, frozenset[Held]] = {
 }
 
 
-class CallError(RuntimeError):
+class CallError(Exception):
     """A step that a call in its state cannot take."""

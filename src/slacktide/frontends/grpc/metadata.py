@@ -85,7 +85,7 @@ class CallHead:
             raise Refusal(TOO_LONG, f"metadata: expected at most {max_metadata} bytes")
         if self.method is None:
             raise Refusal(CONTROL_STATUS["unsupported"], f"unknown method {self.name}")
-        if self.encoding not in (b"identity", *ENCODINGS):
+        if self.encoding != b"identity" and self.encoding not in ENCODINGS:
             message = "grpc-encoding: expected identity, gzip or deflate"
             raise Refusal(CONTROL_STATUS["unsupported"], message)
         timeout = headers.get(b"grpc-timeout")

@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from slacktide.frontends.connection import FrontEndConnection
+from slacktide.frontends.connection import FrontEndConnection, SharedState
 from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.metadata import CallHead, GrpcMethod
 from slacktide.frontends.http2 import ErrorCode, Head, Http2Connection, Http2Stream
-from slacktide.frontends.listener import SharedState
 from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane
 from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import GrpcSettings

@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from slacktide.domain import Reason
+from slacktide.frontends.connection import SharedState
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
@@ -15,7 +16,6 @@ from slacktide.frontends.http.messages import (
     failure_response,
 )
 from slacktide.frontends.http.router import Router
-from slacktide.frontends.listener import SharedState
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
