@@ -109,6 +109,19 @@ def test_values_of_another_type_are_refused(datatype: Datatype, value: object, w
         from_json([good, value], datatype, (2,), "d")
 
 
+@pytest.mark.parametrize("count", [10, 20_000])
+def test_few_floats_and_many_become_the_same_bytes_and_keep_to_the_same_range(count: int):
+    values = [0.1, -3, 3.4028235e38] + [1.5] * (count - 3)
+    for datatype in (Datatype.FP32, Datatype.FP64):
+        assert (
+            from_json(values, datatype, (count,), "d") == np.array(values, datatype.dtype).tobytes()
+        )
+    with pytest.raises(
+        BadField, match=r"d: expected values within the range of FP32, got -3.5e\+38"
+    ):
+        from_json([-3.5e38, *values[1:]], Datatype.FP32, (count,), "d")
+
+
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BF16])
 def test_half_floats_do_not_come_as_json(datatype: Datatype):
     told = f"^d: {datatype.wire_name} cannot be sent as JSON; send it as binary data"

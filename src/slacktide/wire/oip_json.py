@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -40,8 +41,8 @@ class AnswerFormat:
     binary_default: bool = False
     binary: dict[str, bool] = field(default_factory=dict)
     """Outputs for which the request says otherwise."""
-    written: dict[str, orjson.Fragment] = field(default_factory=dict)
-    """Outputs whose JSON has been written already, by name."""
+    written: dict[str, bytes] = field(default_factory=dict)
+    """Data of outputs that has been written as JSON already, by name."""
     order: list[str] = field(default_factory=list)
     """Names asked for, in that order; empty means all, in the model's order."""
 
@@ -141,15 +142,41 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
     even where JSON was asked for: JSON cannot say it.
     """
     buffers: list[bytes] = []
-    document: dict[str, Any] = {"model_name": reply.model, "model_version": reply.version}
-    if reply.id:
-        document["id"] = reply.id
+    outputs = [_describe(output, answer, buffers) for output in reply.in_order(answer.order)]
+    own = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
     if reply.parameters:
-        document["parameters"] = reply.parameters
-    document["outputs"] = [
-        _describe(output, answer, buffers) for output in reply.in_order(answer.order)
-    ]
-    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), buffers
+        own += b',"parameters":%b' % orjson.dumps(reply.parameters)
+    opening = _opening(reply.model, reply.version)
+    return b'%b%b,"outputs":[%b]}' % (opening, own, b",".join(outputs)), buffers
+
+
+# Answers differ in few things: the rest of their JSON is remembered.
+
+
+@lru_cache(maxsize=1024)
+def _opening(model: str, version: str) -> bytes:
+    return orjson.dumps({"model_name": model, "model_version": version})[:-1]
+
+
+@lru_cache(maxsize=1024)
+def _heading(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1]
+
+
+def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> bytes:
+    name, datatype = output.name, output.datatype
+    heading = _heading(name, datatype.wire_name, output.shape)
+    if not answer.binary.get(name, answer.binary_default):
+        written = answer.written.get(name)
+        if written is None:
+            values = to_json(output.data, datatype, output.shape)
+            if values is not None:
+                written = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
+        if written is not None:
+            return b'%b,"data":%b}' % (heading, written)
+    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
+    buffers.append(output.data)
+    return b'%b,"parameters":{"binary_data_size":%d}}' % (heading, len(output.data))
 
 
 def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:
@@ -172,25 +199,6 @@ def write_values(output: OutputValue) -> Iterator[bytes]:
     for start in range(0, len(output.data), step):
         values = to_json(output.data[start : start + step], output.datatype, ())
         yield orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
-
-
-def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "name": output.name,
-        "datatype": output.datatype.wire_name,
-        "shape": output.shape,
-    }
-    if not answer.binary.get(output.name, answer.binary_default):
-        data: object | None = answer.written.get(output.name)
-        if data is None:
-            data = to_json(output.data, output.datatype, output.shape)
-        if data is not None:
-            described["data"] = data
-            return described
-    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
-    described["parameters"] = {"binary_data_size": len(output.data)}
-    buffers.append(output.data)
-    return described
 
 
 def _inputs(items: object, tail: memoryview | None) -> list[InputTensor]:

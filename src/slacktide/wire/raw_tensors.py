@@ -35,6 +35,8 @@ MAX_ELEMENTS = 1 << 48
 """Keeps products of dimensions within what NumPy and shared memory can address."""
 
 _U32 = struct.Struct("<I")
+_FEW = 8192
+"""Floats that `struct` packs sooner than NumPy."""
 
 BY_NAME: dict[str, Datatype] = {datatype.wire_name: datatype for datatype in Datatype}
 
@@ -190,18 +192,16 @@ def _flatten(data: object, field: str) -> list[Any]:
 
 def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
     try:
-        with np.errstate(over="ignore"):
-            array = np.array(flat, np.float64).astype(datatype.dtype, copy=False)
-    except OverflowError:  # a whole number beyond every float
+        if len(flat) <= _FEW:
+            return struct.pack(f"<{len(flat)}{datatype.dtype.char}", *flat)
+        with np.errstate(over="raise"):
+            return np.array(flat, np.float64).astype(datatype.dtype, copy=False).tobytes()
+    except (OverflowError, FloatingPointError):
+        # JSON has no infinity, so one can only come from a value beyond the type's range.
         stranger = max(flat, key=abs)
         raise BadField(
             field, f"values within the range of {datatype.wire_name}", stranger
         ) from None
-    # JSON has no infinity, so one can only come from a value beyond the type's range.
-    if not np.isfinite(array).all():
-        stranger = flat[int(np.argmin(np.isfinite(array)))]
-        raise BadField(field, f"values within the range of {datatype.wire_name}", stranger)
-    return array.tobytes()
 
 
 _INTEGERS = (frozenset((int,)), "integers")

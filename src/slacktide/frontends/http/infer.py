@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-import orjson
-
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.frontends.call_headers import STEERING, context_of, read_steering
 from slacktide.frontends.http.messages import (
@@ -183,7 +181,7 @@ class InferEndpoint:
                 for piece in write_values(output):
                     pieces.append(piece)
                     await asyncio.sleep(0)
-                written[output.name] = orjson.Fragment(b"[%b]" % b",".join(pieces))
+                written[output.name] = b"[%b]" % b",".join(pieces)
             # Not changed in place: the reader may have shared it among calls.
             response = self._response(reply, replace(answer, written=written))
         except Exception as error:
