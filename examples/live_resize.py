@@ -85,9 +85,13 @@ class Outcome:
     """Looks at each reason of a plan."""
 
 
+class TooSlowError(Exception):
+    """The model could not be measured in the time that there is."""
+
+
 def main() -> int:
     """Run it; 0 if two cores at times beat one core in answers and two in cost, else 1. 2 if there
-    is no second core, or none that makes the model faster."""
+    is no second core, none that makes the model faster, or the machine is too busy to measure."""
     parser = argparse.ArgumentParser(description="Watch cores follow a network.")
     parser.add_argument("--seconds", type=float, default=11.0, help="of load for each variant")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
@@ -103,7 +107,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slacktide-live-resize-") as place:
         folder = Path(place)
         report("Measuring the model on one core and on two …")
-        scene = prepare(folder)
+        try:
+            scene = prepare(folder)
+        except TooSlowError as error:
+            print(error, file=sys.stderr)
+            return 2
         report(
             f"A request of {ROWS} frames takes {scene.one_core * 1e3:.0f} ms on one core, "
             f"{scene.two_cores * 1e3:.0f} ms on two (p99).\n"
@@ -165,6 +173,11 @@ def prepare(folder: Path) -> Scene:
     counts = ("--cores", "1", "--cores", "2", "--budget", "5s")
     document = command("profile", str(repository / MODEL), *counts, "--json")
     table = json.loads(document)["1"]["table"]
+    if ROWS not in table["batches"]:
+        raise TooSlowError(
+            f"{ROWS} frames at once take too long here to be measured in time. Other programs keep "
+            "the cores busy: try again when the machine is idle."
+        )
     at = table["batches"].index(ROWS)
     one, two = (table["p99_s"][at][table["cores"].index(count)] for count in (1, 2))
     left = math.sqrt(one * two)
