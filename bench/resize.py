@@ -181,7 +181,7 @@ class Worker:
         now = time.perf_counter()
         if isinstance(event, BatchFinished):
             self.answers += 1
-            self.outputs = [bytes(member[0].data) for member in outputs]
+            self.outputs = [member[0][1] for member in outputs]
             self._finished.set_result(now)
         elif isinstance(event, Resized):
             self.resized.set_result((now, event))

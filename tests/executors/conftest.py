@@ -150,8 +150,8 @@ class Case:
         out_of_memory: bool = False,
     ) -> None:
         if isinstance(event, BatchFinished):
-            self.results = [[bytes(t.data) for t in member] for member in outputs]
-            self.shapes = [[t.shape for t in member] for member in outputs]
+            self.results = [[data for _, data in member] for member in outputs]
+            self.shapes = [[shape for shape, _ in member] for member in outputs]
         self.opened, self.out_of_memory = opened or self.opened, out_of_memory
         self._reports.put_nowait(event)
 

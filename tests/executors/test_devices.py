@@ -229,7 +229,7 @@ class OnGpu:
 
     def _heard(self, report: Any, outputs: Any = (), **details: Any) -> None:
         if isinstance(report, BatchFinished):
-            data = outputs[0][0].data
+            _, data = outputs[0][0]
             self.sums.append(float(np.frombuffer(data, np.float32).min()))
         self.reports.put_nowait(report)
 

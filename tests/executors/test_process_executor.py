@@ -20,9 +20,18 @@ from onnx import TensorProto, helper
 
 from slacktide.domain import BatchAborted, BatchFailed, BatchFinished, ReplicaLost
 from slacktide.executors import fork_client as fork_client_module
+from slacktide.executors import worker_handle
 from slacktide.executors.arena import Arena
-from slacktide.executors.ports import BatchOutputs, ModelSource, Payload, Report, TensorRef
+from slacktide.executors.ports import (
+    BatchOutputs,
+    ModelSource,
+    OutputRun,
+    Payload,
+    Report,
+    TensorRef,
+)
 from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.protocol import FinishedMessage, decode_finished
 from slacktide.executors.tensor_io import encode_strings
 
 Body = Callable[[ProcessExecutor], Coroutine[Any, Any, None]]
@@ -301,7 +310,7 @@ def test_a_worker_is_nice_and_the_first_to_go(models, kit, arena) -> None:
     serve(body)
 
 
-def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, arena) -> None:
+def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> None:
     async def body(executor: ProcessExecutor) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -313,8 +322,8 @@ def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, are
             if isinstance(event, BatchFinished):
                 if len(seen) < 10:
                     handle.run(event.batch + 1, [second if event.batch % 2 else first])
-                    time.sleep(0.01)  # time for the worker to spoil it, if it were told
-                seen.append(bytes(outputs[0][0].data))
+                    time.sleep(0.01)  # time for the worker to overwrite it where it lay
+                seen.append(outputs[0][0][1])
                 if len(seen) > 10:
                     done.set_result(None)
             elif not isinstance(event, BatchFinished):
@@ -325,6 +334,31 @@ def test_results_may_be_copied_after_the_next_batch_was_started(models, kit, are
         await asyncio.wait_for(done, kit.PATIENCE)
         scales = [np.frombuffer(data, np.float32)[0] / kit.WEIGHT.sum(0)[0] for data in seen]
         assert np.allclose(scales, [2, 1] * 5 + [2], rtol=1e-5)
+
+    serve(body)
+
+
+@pytest.mark.parametrize(
+    ("false", "expected"),
+    [
+        ({"members": 2}, "(1, 2) outputs and members where (1, 1) belong"),
+        ({"outputs": [[OutputRun(1, TensorRef(1 << 62, 1, (1,)))]]}, f"at {1 << 62} of 4096"),
+    ],
+)
+def test_a_worker_that_reports_false_results_is_ended(
+    models, kit, arena, monkeypatch: pytest.MonkeyPatch, false: dict[str, Any], expected: str
+) -> None:
+    def falsified(body: bytes) -> FinishedMessage:
+        return decode_finished(body)._replace(**false)
+
+    async def body(executor: ProcessExecutor) -> None:
+        case = kit.Case(executor, models.matmul(), arena)
+        await case.ready()
+        monkeypatch.setattr(worker_handle, "decode_finished", falsified)
+        report = await case.run(1, kit.put(arena, np.ones((1, 4), np.float32)))
+        assert isinstance(report, ReplicaLost)
+        assert "the worker talks nonsense" in report.detail
+        assert expected in report.detail
 
     serve(body)
 

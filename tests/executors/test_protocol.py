@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -10,13 +11,12 @@ from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import protocol as p
-from slacktide.executors.ports import OpenedModel, Payload, SessionSize, TensorRef
+from slacktide.executors.ports import OpenedModel, OutputRun, Payload, SessionSize, TensorRef
 from slacktide.executors.protocol import SpawnRequest
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)
 REFS = st.builds(TensorRef, WORD, WORD, SHAPE)
-PLACES = st.builds(p.TensorRef, WORD, WORD, SHAPE)
 DECODERS = [p.decode_batch, p.decode_finished, p.decode_text, p.decode_number, p.decode_ready]
 
 
@@ -28,10 +28,17 @@ def batches(draw: st.DrawFn) -> list[Payload]:
 
 
 @st.composite
-def results(draw: st.DrawFn) -> list[list[p.TensorRef]]:
-    outputs = draw(st.integers(1, 3))
-    member = st.lists(PLACES, min_size=outputs, max_size=outputs)
-    return draw(st.lists(member, max_size=6))
+def results(draw: st.DrawFn) -> p.FinishedMessage:
+    """Outputs in runs of any length; the same number of members in each."""
+    members = draw(st.integers(0, 6))
+    outputs = []
+    for _ in range(draw(st.integers(0, 3))):
+        cuts = draw(st.sets(st.integers(1, members - 1))) if members > 1 else set()
+        edges = [*sorted({0, members, *cuts})]
+        sizes = [end - start for start, end in pairwise(edges)]
+        outputs.append([OutputRun(size, draw(REFS)) for size in sizes])
+    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
+    return p.FinishedMessage(draw(WORD), timing, 4096, members, outputs)
 
 
 def only(data: bytes, kind: p.FrameKind) -> bytes:
@@ -47,10 +54,8 @@ def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> N
     assert p.decode_batch(body) == (batch, members)
 
 
-@given(WORD, results())
-def test_results_come_back_as_they_went(batch: int, outputs: list[list[p.TensorRef]]) -> None:
-    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
-    message = p.FinishedMessage(batch, timing, 4096, outputs)
+@given(results())
+def test_results_come_back_as_they_went(message: p.FinishedMessage) -> None:
     body = only(p.encode_finished(message), p.FrameKind.FINISHED)
     assert p.decode_finished(body) == message
 

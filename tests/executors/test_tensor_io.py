@@ -14,13 +14,21 @@ from slacktide.executors.ports import TensorRef
 from slacktide.executors.tensor_io import (
     InputGatherer,
     TensorError,
+    cut_outputs,
     decode_strings,
     encode_strings,
-    split_output,
+    lay_out,
 )
 
 FLOATS = TensorSpec("x", Datatype.FP32, (-1, 2))
 STRINGS = TensorSpec("s", Datatype.BYTES, (-1,))
+
+
+def cut(array: Any, spec: TensorSpec, rows: list[int], *, batches: bool = True) -> list[Any]:
+    """One output laid out for its members and cut apart again."""
+    data, runs = lay_out(array, spec, rows, batches, at=3)
+    assert sum(run.members for run in runs) == len(rows)
+    return [output for (output,) in cut_outputs([(b"..." + data, runs)])]
 
 
 def objects(elements: list[Any]) -> Any:
@@ -57,10 +65,7 @@ def test_members_are_joined_in_order_and_cut_apart_again(rows: list[int]) -> Non
     joined = InputGatherer(FLOATS).gather(refs, memoryview(memory))
     assert np.array_equal(joined, np.concatenate(parts))
     assert joined.ctypes.data % 64 == 0
-    pieces = split_output(joined, Datatype.FP32, rows, True)
-    assert [(shape, bytes(data)) for shape, data in pieces] == [
-        (part.shape, part.tobytes()) for part in parts
-    ]
+    assert cut(joined, FLOATS, rows) == [(part.shape, part.tobytes()) for part in parts]
 
 
 def test_a_single_aligned_member_is_not_copied_and_buffers_are_kept(arena: Arena) -> None:
@@ -96,8 +101,8 @@ def test_strings_of_several_members_and_false_counts() -> None:
     refs = [TensorRef(0, 12, (2,)), TensorRef(12, 5, (1,))]
     array = gatherer.gather(refs, memoryview(data))
     assert array.tolist() == ["a", "bé", "c"]
-    pieces = split_output(array, Datatype.BYTES, [2, 1], True)
-    assert b"".join(bytes(piece) for _, piece in pieces) == data
+    pieces = cut(array, STRINGS, [2, 1])
+    assert b"".join(piece for _, piece in pieces) == data
     assert [shape for shape, _ in pieces] == [(2,), (1,)]
     with pytest.raises(TensorError, match="elements do not fill"):
         gatherer.gather([TensorRef(0, 12, (3,))], memoryview(data))
@@ -107,11 +112,11 @@ def test_strings_of_several_members_and_false_counts() -> None:
 
 def test_outputs_without_a_batch_axis_stay_whole() -> None:
     scalar = np.array(2.5, np.float32)
-    assert split_output(scalar, Datatype.FP32, [1], False) == [((), scalar.tobytes())]
+    assert cut(scalar, FLOATS, [1], batches=False) == [((), scalar.tobytes())]
     text = objects(["x"])
-    assert split_output(text, Datatype.BYTES, [1], False) == [((1,), b"\x01\0\0\0x")]
-    turned = np.arange(6, dtype=np.int64).reshape(2, 3).T
-    assert split_output(turned, Datatype.INT64, [3], True)[0][1] == turned.tobytes()
+    assert cut(text, STRINGS, [1], batches=False) == [((1,), b"\x01\0\0\0x")]
+    turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    assert cut(turned, FLOATS, [3]) == [((3, 2), turned.tobytes())]
 
 
 @pytest.mark.parametrize(

@@ -35,14 +35,13 @@ from slacktide.executors.ports import (
     BatchOutputs,
     ModelSource,
     OpenedModel,
-    OutputTensor,
     Payload,
     Report,
     Reporter,
     Resized,
 )
 from slacktide.executors.session import ModelSession
-from slacktide.executors.tensor_io import split_padded
+from slacktide.executors.tensor_io import cut_outputs, lay_out
 
 
 class LoopReplica:
@@ -176,10 +175,10 @@ class InProcessReplica(LoopReplica):
             begin = time.perf_counter()
             batches = session.interface.batches
             columns = [
-                split_padded(array, spec, result.rows, batches, result.lengths)
+                lay_out(array, spec, result.rows, batches, result.lengths)
                 for array, spec in zip(result.arrays, session.interface.outputs, strict=True)
             ]
-            outputs = list(zip(*columns, strict=True))
+            outputs = cut_outputs([(bytes(data), runs) for data, runs in columns])
         except Exception as error:  # whatever a model may raise; the server lives on
             self._tell(BatchFailed(batch, session.detail(error)))
             return
@@ -267,10 +266,10 @@ class ProfiledReplica(LoopReplica):
     def _finish(self, batch: int, members: Sequence[Payload], seconds: float) -> None:
         self._batch = None
         specs = self._interface.outputs
-        outputs = [[self._zeros(spec, member) for spec in specs] for member in members]
+        outputs = [tuple([self._zeros(spec, member) for spec in specs]) for member in members]
         self._tell(BatchFinished(batch, BatchTiming(infer_s=seconds)), outputs)
 
-    def _zeros(self, spec: TensorSpec, member: Payload) -> OutputTensor:
+    def _zeros(self, spec: TensorSpec, member: Payload) -> tuple[tuple[int, ...], bytes]:
         """The declared shape with free axes of length one; empty elements for BYTES, whose lengths
         of zero are four zero bytes each."""
         axes = [1 if axis < 0 else axis for axis in spec.shape]
@@ -278,4 +277,4 @@ class ProfiledReplica(LoopReplica):
             axes[0] = member.rows
         shape = tuple(axes)
         nbytes = math.prod(shape) * (spec.datatype.itemsize or 4)
-        return OutputTensor(shape, memoryview(bytes(nbytes)))
+        return shape, bytes(nbytes)

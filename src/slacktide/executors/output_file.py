@@ -2,7 +2,7 @@
 
 The server makes it empty; the worker enlarges it to the largest batch it has had; the server
 follows by what each message says. Results are overwritten by the next batch, so the server copies
-them while it handles the report.
+them before it reports the batch, after which it may be given the next.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import Datatype, ModelInterface
-from slacktide.executors.arena import ALIGNMENT, map_read_only
-from slacktide.executors.ports import OutputTensor, TensorRef
-from slacktide.executors.protocol import ProtocolError
-from slacktide.executors.tensor_io import MemberLengths, as_bytes, split_padded
+from slacktide.domain.tensors import ModelInterface
+from slacktide.executors.arena import ALIGNMENT
+from slacktide.executors.ports import OutputRun, Outputs
+from slacktide.executors.protocol import FinishedMessage, ProtocolError
+from slacktide.executors.tensor_io import MemberLengths, cut_outputs, lay_out
 
 
 def make_output_file() -> int:
@@ -35,19 +35,28 @@ class OutputReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._view = memoryview(b"")
+        self._map: mmap.mmap | bytes = b""
 
-    def view(self, file_bytes: int) -> memoryview:
-        """At least the first `file_bytes` bytes. Raises ProtocolError if there are not so many."""
-        if file_bytes > len(self._view):
-            if os.fstat(self._fd).st_size < file_bytes:
-                raise ProtocolError(f"the output file has no {file_bytes} bytes")
-            self._view = map_read_only(self._fd)
-        return self._view
+    def take(self, message: FinishedMessage) -> list[Outputs]:
+        """The members' outputs, copied: the next batch overwrites them. Raises ProtocolError if
+        they are not there."""
+        end = message.file_bytes
+        if end > len(self._map):
+            if os.fstat(self._fd).st_size < end:
+                raise ProtocolError(f"the output file has no {end} bytes")
+            self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
+        end = len(self._map)
+        for runs in message.outputs:
+            for members, (offset, nbytes, _) in runs:
+                if offset + members * nbytes > end:
+                    raise ProtocolError(
+                        f"{members} times {nbytes} bytes of output at {offset} of {end}"
+                    )
+        return cut_outputs([(self._map, runs) for runs in message.outputs])
 
     def close(self) -> None:
         os.close(self._fd)
-        self._view = memoryview(b"")
+        self._map = b""
 
 
 class OutputWriter:
@@ -64,29 +73,19 @@ class OutputWriter:
         rows: Sequence[int],
         interface: ModelInterface,
         lengths: MemberLengths | None = None,
-    ) -> list[list[TensorRef]]:
-        """Put a batch's outputs down; the place of each, by member and then by output."""
-        whole: list[tuple[int, list[OutputTensor]]] = []
+    ) -> list[list[OutputRun]]:
+        """Put a batch's outputs down; where the members' parts of each lie."""
+        whole, runs = [], []
         size = 0
         for array, spec in zip(arrays, interface.outputs, strict=True):
-            pieces = split_padded(array, spec, rows, interface.batches, lengths)
-            whole.append((size, pieces))
-            nbytes = sum([len(data) for _, data in pieces])
-            size += -(-nbytes // ALIGNMENT) * ALIGNMENT
+            data, places = lay_out(array, spec, rows, interface.batches, lengths, size)
+            whole.append((size, data))
+            runs.append(places)
+            size += -(-len(data) // ALIGNMENT) * ALIGNMENT
         self._grow(size)
-        columns = []
-        for index, (offset, pieces) in enumerate(whole):
-            column = []
-            at = offset
-            for shape, data in pieces:
-                column.append(TensorRef(at, len(data), shape))
-                at += len(data)
-            columns.append(column)
-            if lengths is not None or interface.outputs[index].datatype is Datatype.BYTES:
-                self._view[offset:at] = b"".join([data for _, data in pieces])
-            else:
-                self._view[offset:at] = as_bytes(arrays[index])
-        return [list(member) for member in zip(*columns, strict=True)]
+        for offset, data in whole:
+            self._view[offset : offset + len(data)] = data
+        return runs
 
     @property
     def file_bytes(self) -> int:

@@ -42,6 +42,14 @@ class TensorRef(NamedTuple):
     """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
 
 
+class OutputRun(NamedTuple):
+    """Members of a batch whose parts of one output are alike and lie one behind the other."""
+
+    members: int
+    first: TensorRef
+    """The part of the first one: bytes of the output."""
+
+
 class Payload(NamedTuple):
     """One request's tensors, in the order of the model's inputs."""
 
@@ -49,11 +57,8 @@ class Payload(NamedTuple):
     tensors: tuple[TensorRef, ...]
 
 
-class OutputTensor(NamedTuple):
-    """One output of one request. `data` is valid only inside the report callback: copy it."""
-
-    shape: tuple[int, ...]
-    data: memoryview
+Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
+"""Shape and raw bytes of every output of one request, in the model's order."""
 
 
 class SessionSize(NamedTuple):
@@ -93,8 +98,8 @@ class Resized:
 Report = ReplicaUp | ReplicaLost | BatchFinished | BatchFailed | BatchAborted | Resized
 """The engine's own events, and what only the driver has to know."""
 
-BatchOutputs = Sequence[Sequence[OutputTensor]]
-"""`[i][j]`: member i of the batch, output j of the model, in its order."""
+BatchOutputs = Sequence[Outputs]
+"""Of every member, in their order. They are the receiver's."""
 
 
 class Reporter(Protocol):

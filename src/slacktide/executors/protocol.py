@@ -19,7 +19,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     BROKEN    1 if permanent, 2 if it took more memory than it may, else 0; then text: the worker
               cannot go on, and ends
     FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
-              outputs, then for each member: a tensor per output
+              outputs, then for each output its runs, until all members have had theirs: members
+              of the run, then a tensor: that of the first one; those of the others follow it
     FAILED    batch, then text
     ABORTED   batch
 """
@@ -41,6 +42,7 @@ from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
     ModelSource,
     OpenedModel,
+    OutputRun,
     Payload,
     RowShapes,
     SessionSize,
@@ -71,15 +73,14 @@ class ProtocolError(Exception):
 
 
 class FinishedMessage(NamedTuple):
-    """A finished batch as the worker reports it.
-
-    `outputs[i][j]`: where in the worker's output file output j of member i lies.
-    """
+    """A finished batch as the worker reports it."""
 
     batch: int
     timing: BatchTiming
     file_bytes: int
-    outputs: list[list[TensorRef]]
+    members: int
+    outputs: list[list[OutputRun]]
+    """Where in the worker's output file the members' parts of each output lie."""
 
 
 _KINDS = {int(kind): kind for kind in FrameKind}
@@ -188,11 +189,10 @@ def encode_finished(message: FinishedMessage) -> bytes:
         round(seconds * 1e9)
         for seconds in (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
     )
-    outputs = message.outputs
-    words += (message.file_bytes, len(outputs), len(outputs[0]) if outputs else 0)
-    for member in outputs:
-        for offset, nbytes, shape in member:
-            words += (offset, nbytes, len(shape), *shape)
+    words += (message.file_bytes, message.members, len(message.outputs))
+    for runs in message.outputs:
+        for members, (offset, nbytes, shape) in runs:
+            words += (members, offset, nbytes, len(shape), *shape)
     return frame(FrameKind.FINISHED, _words(words))
 
 
@@ -202,17 +202,24 @@ def decode_finished(body: bytes) -> FinishedMessage:
     outputs = []
     try:
         batch, input_ns, infer_ns, output_ns, cpu_ns, file_bytes, members, count = words[:8]
-        _check_counts(members, count, len(words))
+        _check_counts(0, count, len(words))
         at = 8
-        for _ in range(members):
-            member, at = _tensors(words, at, count)
-            outputs.append(member)
+        for _ in range(count):
+            runs, left = [], members
+            while left > 0:
+                alike = words[at]
+                if not 0 < alike <= left:
+                    raise ProtocolError(f"a run of {alike} members where {left} are left")
+                (first,), at = _tensors(words, at + 1, 1)
+                runs.append(OutputRun(alike, first))
+                left -= alike
+            outputs.append(runs)
     except (IndexError, ValueError):
         raise ProtocolError("a result that ends early") from None
     if at != len(words):
         raise ProtocolError("a result with a false count")
     timing = BatchTiming(input_ns / 1e9, infer_ns / 1e9, output_ns / 1e9, cpu_ns / 1e9)
-    return FinishedMessage(batch, timing, file_bytes, outputs)
+    return FinishedMessage(batch, timing, file_bytes, members, outputs)
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, groupby
+from mmap import mmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from slacktide.domain.padding import PaddedInput, Padding, pad_element
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import ALIGNMENT
-from slacktide.executors.ports import OutputTensor, Payload, TensorRef
+from slacktide.executors.ports import OutputRun, Outputs, Payload, TensorRef
 
 _LENGTH = struct.Struct("<I")
 
@@ -126,27 +127,55 @@ def encode_strings(array: NDArray[Any]) -> bytes:
     return b"".join(pieces)
 
 
-def split_output(
-    array: NDArray[Any], datatype: Datatype, rows: Sequence[int], batches: bool
-) -> list[OutputTensor]:
-    """One output cut into its members: `rows[i]` rows for member i, or all for the only member of
-    a model without a batch axis. Views of `array` where its layout allows it."""
-    if datatype is Datatype.BYTES:
-        ends = accumulate(rows)
-        parts = [array[end - count : end] for count, end in zip(rows, ends, strict=True)]
-        parts = parts if batches else [array]
-        return [OutputTensor(part.shape, memoryview(encode_strings(part))) for part in parts]
-    data = as_bytes(array)
-    if not batches:
-        return [OutputTensor(array.shape, data)]
-    tail = array.shape[1:]
-    row_bytes = math.prod(tail) * array.itemsize
-    pieces, at = [], 0
-    for count in rows:
-        end = at + count * row_bytes
-        pieces.append(OutputTensor((count, *tail), data[at:end]))
-        at = end
-    return pieces
+def lay_out(
+    array: NDArray[Any],
+    spec: TensorSpec,
+    rows: Sequence[int],
+    batches: bool,
+    lengths: MemberLengths | None = None,
+    at: int = 0,
+) -> tuple[bytes | memoryview, list[OutputRun]]:
+    """The bytes of one output, and where its members' parts lie in them if they are put at `at`.
+
+    `rows[i]` rows belong to member i, or all to the only member of a model without a batch axis; a
+    padded output is cut to each member's own length. A view of `array` where its layout allows it.
+    """
+    axis = None if lengths is None else lengths.axes.get(spec.name)
+    if axis is None and spec.datatype is not Datatype.BYTES:
+        data = as_bytes(array)
+        if not batches:
+            return data, [OutputRun(1, TensorRef(at, len(data), array.shape))]
+        tail = array.shape[1:]
+        row_bytes = math.prod(tail) * array.itemsize
+        runs = []
+        for count, alike in groupby(rows):
+            members = len(list(alike))
+            runs.append(OutputRun(members, TensorRef(at, count * row_bytes, (count, *tail))))
+            at += members * count * row_bytes
+        return data, runs
+    parts, runs = [], []
+    for index, end in enumerate(accumulate(rows)):
+        part = array[end - rows[index] : end] if batches else array
+        if lengths is not None and axis is not None:
+            part = part[(*(slice(None),) * axis, slice(lengths.of[index]))]
+        strings = spec.datatype is Datatype.BYTES
+        parts.append(encode_strings(part) if strings else as_bytes(part))
+        runs.append(OutputRun(1, TensorRef(at, len(parts[-1]), part.shape)))
+        at += len(parts[-1])
+    return b"".join(parts), runs
+
+
+def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> list[Outputs]:
+    """Each member's part of every output, copied, from what `lay_out` has laid out."""
+    outputs = []
+    for data, runs in columns:
+        parts = []
+        for members, (at, nbytes, shape) in runs:
+            for _ in range(members):
+                parts.append((shape, data[at : at + nbytes]))
+                at += nbytes
+        outputs.append(parts)
+    return list(zip(*outputs, strict=True))
 
 
 def as_bytes(array: NDArray[Any]) -> memoryview:
@@ -244,23 +273,3 @@ class LengthReader:
         index, axis = self._index, self._axis
         lengths = [member.tensors[index].shape[axis] for member in members]
         return MemberLengths(lengths, self._axes) if min(lengths) < max(lengths) else None
-
-
-def split_padded(
-    array: NDArray[Any],
-    spec: TensorSpec,
-    rows: Sequence[int],
-    batches: bool,
-    lengths: MemberLengths | None,
-) -> list[OutputTensor]:
-    """`split_output`, where a padded output is also cut to each member's own length."""
-    axis = None if lengths is None else lengths.axes.get(spec.name)
-    if lengths is None or axis is None:
-        return split_output(array, spec.datatype, rows, batches)
-    pieces, end = [], 0
-    before = (slice(None),) * (axis - 1)
-    for count, length in zip(rows, lengths.of, strict=True):
-        start, end = end, end + count
-        part = array[(slice(start, end), *before, slice(length))]
-        pieces.append(OutputTensor(part.shape, as_bytes(part)))
-    return pieces

@@ -168,7 +168,9 @@ class BatchRunner:
             time.perf_counter() - begin,
             time.process_time() - cpu,
         )
-        return encode_finished(FinishedMessage(batch, timing, self._outputs.file_bytes, places))
+        return encode_finished(
+            FinishedMessage(batch, timing, self._outputs.file_bytes, len(members), places)
+        )
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it runs, or when it is about to."""

@@ -29,7 +29,7 @@ from slacktide.domain import (
 from slacktide.executors.allocator import CpuAllocator, Grant
 from slacktide.executors.cgroups import release_memory
 from slacktide.executors.output_file import OutputReader
-from slacktide.executors.ports import BatchOutputs, OutputTensor, Payload, Report, Reporter, Resized
+from slacktide.executors.ports import BatchOutputs, Payload, Report, Reporter, Resized
 from slacktide.executors.protocol import (
     FrameKind,
     FrameReader,
@@ -88,7 +88,9 @@ class WorkerHandle:
         self._memory_limit = memory_limit
         self._reader = FrameReader()
         self._unsent = b""
-        self._held: list[bytes] | None = None
+        self._members = 0
+        """Of the batch that it was given last."""
+        self._model_outputs = 0
         self._listening = True
         self._state = _State.STARTING
         self._silent = False
@@ -124,6 +126,7 @@ class WorkerHandle:
             raise RuntimeError("a replica was given a batch before it was ready")
         if not members:
             raise ValueError("a batch needs members")
+        self._members = len(members)
         self._send(encode_batch(batch, members))
 
     def abort(self, batch: int) -> None:
@@ -211,6 +214,7 @@ class WorkerHandle:
             if self._state is _State.STARTING:
                 self._state = _State.UP
             opened = decode_ready(body)
+            self._model_outputs = len(opened.interface.outputs)
             if not self._silent:
                 self._report(ReplicaUp(self._id), opened=opened)
         elif kind is FrameKind.BROKEN:
@@ -222,25 +226,11 @@ class WorkerHandle:
 
     def _finished(self, body: bytes) -> None:
         message = decode_finished(body)
-        view = self._outputs.view(message.file_bytes)
-        end = len(view)
-        outputs = []
-        for member in message.outputs:
-            tensors = []
-            for offset, nbytes, shape in member:
-                if offset + nbytes > end:
-                    raise ProtocolError(f"{nbytes} bytes of output at {offset} of {end}")
-                tensors.append(OutputTensor(shape, view[offset : offset + nbytes]))
-            outputs.append(tensors)
-        # A driver may start the next batch before it has copied the last one's results. The
-        # worker would overwrite them, so it does not hear of that batch until the driver is done.
-        self._held = []
-        try:
-            self._tell(BatchFinished(message.batch, message.timing), outputs)
-        finally:
-            held, self._held = self._held, None
-            for data in held:
-                self._send(data)
+        got, wanted = (len(message.outputs), message.members), (self._model_outputs, self._members)
+        if got != wanted:
+            raise ProtocolError(f"{got} outputs and members where {wanted} belong")
+        outputs = self._outputs.take(message)
+        self._tell(BatchFinished(message.batch, message.timing), outputs)
 
     def _tell(self, event: Report, outputs: BatchOutputs = ()) -> None:
         if not self._silent:
@@ -249,9 +239,6 @@ class WorkerHandle:
     # Sending
 
     def _send(self, data: bytes) -> None:
-        if self._held is not None:
-            self._held.append(data)
-            return
         if self._unsent:
             self._unsent += data
             return

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import BatchTiming, Cancelled, Outcome, OutcomeKind, Reason, Refused
 from slacktide.executors.arena import Slot
-from slacktide.executors.ports import Payload
+from slacktide.executors.ports import Outputs, Payload
 from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import CheckedInputs
 from slacktide.models.versions import LoadedVersion
@@ -33,7 +33,6 @@ from slacktide.server.call_states import (
     Held,
 )
 from slacktide.server.descriptors import notice_of, refer_payload, request_of, write_payload
-from slacktide.server.pending import Outputs
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import (

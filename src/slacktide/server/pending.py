@@ -12,12 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
-from slacktide.executors.ports import BatchOutputs, Payload
+from slacktide.executors.ports import BatchOutputs, Outputs, Payload
 
 log = logging.getLogger("slacktide.driver")
-
-Outputs = tuple[tuple[tuple[int, ...], bytes], ...]
-"""Shape and raw bytes of every output of one request, in the model's order."""
 
 
 class RequestOwner(Protocol):
@@ -84,11 +81,11 @@ class PendingRequests:
         return [payload for payload in payloads if payload is not None]
 
     def store_outputs(self, batch: Batch, results: BatchOutputs, timing: BatchTiming) -> None:
-        """Copy the results: the replica's next batch overwrites them."""
+        """Keep the results for the answers."""
         for member, outputs in zip(batch.members, results, strict=True):
             pending = self._pending.get(member.id)
-            if pending is not None and pending.waits:
-                pending.outputs = tuple([(o.shape, bytes(o.data)) for o in outputs])
+            if pending is not None:
+                pending.outputs = outputs
                 pending.timing = timing
 
     def answer(self, command: Answer) -> None:

@@ -80,7 +80,7 @@ class ReplicaSupervisor:
         post: Callable[[Event], None],
         flush: Callable[[], None],
     ) -> None:
-        """`keep` copies a batch's results; `post` and `flush` are the driver's."""
+        """`keep` takes a batch's results; `post` and `flush` are the driver's."""
         self._launcher = launcher
         self._clock = clock
         self._keep = keep
@@ -204,7 +204,6 @@ class ReplicaSupervisor:
 
     def _finished(self, event: BatchFinished, outputs: BatchOutputs) -> None:
         batch = self._batches.pop(event.batch)
-        # Before anything else: the replica's next batch overwrites its outputs.
         self._keep(batch, outputs, event.timing)
         self._launcher.finished(batch, event.timing, self._clock() - batch.started)
         self._post(event)
