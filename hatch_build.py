@@ -7,9 +7,8 @@ The sources stay as they are. A copy is compiled, in which three things are spel
 leaves to the interpreter or does otherwise:
 
 - What `@dataclass` makes of a list of fields, its constructor, is written as a method, since
-  mypyc calls a generated one through the interpreter: 690 ns instead of 80. The guard of frozen
-  ones, which only the interpreter has, goes with it, and so does `@light`. The type checker has
-  seen the sources, in which no code assigns to a field of a frozen class.
+  mypyc calls a generated one through the interpreter: 690 ns instead of 80. `@read_only` is
+  written as the dataclass that it is.
 - `sum` is given lists instead of generators, so that it adds as the interpreter does.
 - Annotations of fields, of which mypyc keeps only plain classes, are kept as text, as
   `from __future__ import annotations` has them: options and recordings are read by them.
@@ -36,6 +35,10 @@ except ImportError:  # run as a program, or by a test
 SOURCES = Path("src")
 FLAGS = ("-g0", "-ffp-contract=off")  # no fused multiply and add: results are the same to the bit
 VERSION = "slacktide/_version.py"
+READ_ONLY = {
+    "slacktide.domain.read_only import": "dataclasses import dataclass as",
+    "\n@read_only\n": "\n@read_only(slots=True, unsafe_hash=True)\n",
+}
 
 
 class CompiledWheel(BuildHookInterface):  # type: ignore[misc, valid-type]  # hatchling has no types here
@@ -153,6 +156,8 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
     """The text of a module with constructors of its dataclasses, and annotations kept.
 
     Every line keeps its number: tracebacks of compiled code show the lines of the source."""
+    for short, written in READ_ONLY.items():
+        text = text.replace(short, written)
     lines, kept = [*_with_lists(text).splitlines(), "", ""], []
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
@@ -174,18 +179,8 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
         if node.name in subclassed and "slots=True" in ast.unparse(decorator):
             kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
         constructor = _constructor(node, fields)
-        if constructor is None:
-            continue
-        told = ast.unparse(decorator)
-        if "frozen=True" in told:
-            hashed = "eq=False" in told or _has(node, "__hash__")
-            told = told.replace("frozen=True", "init=True" if hashed else "unsafe_hash=True")
-            lines[decorator.lineno - 1] = "@" + told
-            kept.append(f"{node.name}.__dataclass_params__.frozen = True")
-        for each in node.decorator_list:
-            if isinstance(each, ast.Name) and each.id == "light":
-                lines[each.lineno - 1] = ""
-        lines[node.end_lineno] = constructor
+        if constructor is not None:
+            lines[node.end_lineno] = constructor
     return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
 
 
@@ -222,7 +217,7 @@ def _has(node: ast.ClassDef, name: str) -> bool:
 def _dataclass(node: ast.ClassDef) -> ast.expr | None:
     for each in node.decorator_list:
         called = each.func if isinstance(each, ast.Call) else each
-        if isinstance(called, ast.Name) and called.id == "dataclass":
+        if isinstance(called, ast.Name) and called.id in ("dataclass", "read_only"):
             return each
     return None
 
@@ -257,7 +252,8 @@ def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign]) -> str | None:
     if _has(node, "__post_init__"):
         body.append("self.__post_init__()")
     star = "*, " if "kw_only=True" in ast.unparse(_dataclass(node)) else ""
-    return f"    def __init__(self, {star}{', '.join(taken)}) -> None: {'; '.join(body)}"
+    written = f"def __init__(self, {star}{', '.join(taken)}) -> None: {'; '.join(body)}"
+    return f"    {written}  # type: ignore  # it may be frozen"
 
 
 if __name__ == "__main__":

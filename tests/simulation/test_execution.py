@@ -42,7 +42,7 @@ def test_a_request_without_a_length_has_no_true_time():
 
 def test_a_drawn_request_is_checked_as_any_other_and_its_length_is_no_hint():
     with pytest.raises(ValueError, match="rows must be at least 1"):
-        DrawnRequest(1, "m", 0.0, 1.0, rows=0, length=2.0)
+        DrawnRequest(1, "m", 0.0, 1.0, rows=0, length=2.0).check()
     assert drawn(1, 3.0).work_hint is None
     names = [field.name for field in dataclasses.fields(DrawnRequest)]
     assert names == [*(field.name for field in dataclasses.fields(Request)), "length"]

@@ -1,6 +1,6 @@
 """The words of Slacktide: requests, batches, plans, events, commands, outcomes.
 
-Pure data, frozen, validated when made. No behaviour beyond what a value can say of itself.
+Pure data that never changes. No behaviour beyond what a value can say of itself.
 """
 
 from slacktide.domain.commands import AbortBatch as AbortBatch

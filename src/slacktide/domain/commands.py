@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from slacktide.domain.light import light
 from slacktide.domain.outcomes import Outcome
 from slacktide.domain.plan import PoolId
+from slacktide.domain.read_only import read_only
 from slacktide.domain.request import Batch, Replica
 
 
@@ -25,8 +25,7 @@ class Circuit(Enum):
     """One replica is started, or up, to see whether it may."""
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class RunBatch:
     """Hand this batch to its replica. Ends in exactly one batch event, or in ReplicaLost."""
 
@@ -49,8 +48,7 @@ class AbortBatch:
     cause: int
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Answer:
     """Tell the client. Sent once for each request."""
 
@@ -59,8 +57,7 @@ class Answer:
     cause: int
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class FreeSlots:
     """Nothing names the payloads of these requests any more. Sent once for each request.
 

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slacktide.domain.light import light
 from slacktide.domain.outcomes import Reason
 from slacktide.domain.plan import Plan
+from slacktide.domain.read_only import read_only
 from slacktide.domain.request import BatchTiming, Notice, Request
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Announced:
     """A request's headers are here, its body is not. Counts as submitted from now on."""
 
     notice: Notice
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Submitted:
     """A request is here, body and all. If it was announced, this replaces the notice."""
 
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Refused:
     """A driver turned a known model's request away itself (bad input, memory, limits).
 
@@ -39,7 +38,7 @@ class Refused:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Cancelled:
     """A client withdrew. Unknown and finished ids are ignored: the two may cross."""
 
@@ -55,8 +54,7 @@ class RowsReleased:
     ids: tuple[int, ...]
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class BatchFinished:
     """The outputs of every member are ready; the lane is free."""
 

@@ -7,10 +7,9 @@ end holds one table from reason to status code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
-from slacktide.domain.light import light
+from slacktide.domain.read_only import read_only
 
 
 class OutcomeKind(Enum):
@@ -94,8 +93,7 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Outcome:
     """The one end of a request.
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from slacktide.domain.light import light
 from slacktide.domain.plan import PoolId
+from slacktide.domain.read_only import read_only
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,7 @@ class Replica:
     """Of its lane: `cpu` or `cuda:N`."""
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Batch:
     """Requests that run together, once. Rows, not requests, fill it."""
 
@@ -56,8 +55,7 @@ Signature = tuple[tuple[int, ...], ...]
 """The shape of every input without its batch axis. Unequal signatures never share a batch."""
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Request:
     """One call, as the engine sees it: no tensor, no socket, no protocol.
 
@@ -89,7 +87,8 @@ class Request:
     parent: int | None = None
     """The frame of a pipeline this request is a part of."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """For what comes from a file or a network. Raises ValueError that says what cannot be."""
         if self.rows < 1:
             raise ValueError(f"rows must be at least 1, got {self.rows}")
         if not (math.isfinite(self.deadline) and math.isfinite(self.arrival)):
@@ -98,7 +97,7 @@ class Request:
             raise ValueError(f"penalty must be positive and finite, got {self.penalty}")
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Notice:
     """A request whose body is still on its way.
 

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any
 
 from slacktide.domain import Batch, Circuit, Notice, PoolId, Reason, Replica, Request
-from slacktide.domain.light import light
+from slacktide.domain.read_only import read_only
 from slacktide.engine.lane import Lane, Running
 from slacktide.engine.ledger import ModelCounts, State
 from slacktide.engine.placement import Placement, ReplicaState
@@ -28,8 +28,7 @@ from slacktide.engine.state import EngineState
 from slacktide.profiles import batch_sizes
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class RunningBatch:
     """A batch on its lane."""
 

@@ -21,7 +21,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from slacktide.domain import Reason
+from slacktide.domain import Reason, Request
 
 
 class RecordingError(Exception):
@@ -168,7 +168,10 @@ class Decoders:
                 for (field, read), each in zip(made, value, strict=True)
             ]
             try:
-                return type_(*parts) if in_order else type_(**dict(zip(names, parts, strict=True)))
+                found = type_(*parts) if in_order else type_(**dict(zip(names, parts, strict=True)))
+                if type_ is Request:
+                    found.check()
+                return found
             except ValueError as error:
                 raise LayoutError(f"{name}: {error}") from None
 

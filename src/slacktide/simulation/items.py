@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 
 from slacktide.domain import Event, Notice, Request
-from slacktide.domain.light import light
+from slacktide.domain.read_only import read_only
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
@@ -32,8 +32,7 @@ class SimulationError(Exception):
     """A simulation that cannot be run, or has contradicted itself; the text says how."""
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class DrawnRequest(Request):
     """A request that carries the length drawn for it.
 
@@ -45,7 +44,7 @@ class DrawnRequest(Request):
     """See `BatchLatency`; not negative."""
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class SimulatedUpload:
     """A request whose body takes time: announced at its first byte, submitted once complete.
 

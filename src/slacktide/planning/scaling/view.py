@@ -13,13 +13,12 @@ from math import inf
 from typing import Protocol
 
 from slacktide.domain import Notice, Request
-from slacktide.domain.light import light
+from slacktide.domain.read_only import read_only
 from slacktide.engine import Snapshot
 from slacktide.profiles import TimeDistribution
 
 
-@light
-@dataclass(frozen=True, slots=True)
+@read_only
 class Waiting:
     """A request that waits, or whose body is on its way. Absolute seconds."""
 

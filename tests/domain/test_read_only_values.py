@@ -1,4 +1,6 @@
-"""What `light` keeps of a frozen dataclass: everything but the guard at run time."""
+"""What is made for each request is what a frozen dataclass is, but for the guard at run time.
+
+That the type checker guards it: assigned.py."""
 
 from __future__ import annotations
 
@@ -8,13 +10,14 @@ import inspect
 
 import pytest
 
-from slacktide.domain import Answer, Outcome, Reason, Request, Submitted
+from slacktide.domain import Announced, Answer, Notice, Outcome, Reason, Request, Submitted
 from slacktide.simulation import DrawnRequest
 
 ONE = Request(1, "m", 0.5, 2.0, work_hint=3.0)
 VALUES = [
     ONE,
     DrawnRequest(1, "m", 0.5, 2.0, length=4.0),
+    Announced(Notice(1, "m", 0.5, 2.0, 10, 1.0)),
     Submitted(ONE),
     Outcome(Reason.ON_TIME, 1.5, detail="d"),
     Answer(1, Outcome(Reason.ON_TIME, 1.5), 7),
@@ -32,14 +35,26 @@ def test_it_is_equal_hashable_copied_and_replaced_by_its_fields(value):
     assert not hasattr(value, "__dict__")
 
 
-def test_its_constructor_takes_what_is_declared_and_checks_it():
+def test_its_constructor_takes_what_is_declared():
     parameters = inspect.signature(Request).parameters
     assert list(parameters) == [field.name for field in dataclasses.fields(Request)]
     assert Request(1, "m", 0.0, 1.0) == Request(id=1, model="m", arrival=0.0, deadline=1.0, rows=1)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'deadline'"):
         Request(1, "m", 0.0)  # type: ignore[call-arg]
-    with pytest.raises(ValueError, match="penalty must be positive"):
-        dataclasses.replace(ONE, penalty=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rows": 0}, "rows must be at least 1, got 0"),
+        ({"deadline": float("inf")}, "arrival and deadline must be finite"),
+        ({"penalty": 0.0}, "penalty must be positive"),
+    ],
+)
+def test_a_request_from_outside_is_checked(changed, told):
+    ONE.check()
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(ONE, **changed).check()
 
 
 def test_it_has_no_fields_beside_the_declared_ones():
