@@ -356,7 +356,9 @@ class _Echo(Http2Stream):
         self.body += data
 
     def received_all(self) -> None:
-        self.connection.respond(self, _BLOCK, [bytes(self.body)], _BLOCK)
+        self.connection.begin(self, _BLOCK)
+        self.connection.send(self, [bytes(self.body)])
+        self.connection.finish(self, _BLOCK)
 
 
 def run_http2(data: bytes) -> None:
@@ -376,7 +378,7 @@ def _read_http2(data: bytes, size: int) -> bytes:
         while connection.more:
             connection.receive(b"", 0.0)
         assert len(connection.streams) <= 4
-        assert len(connection.held) <= f.FRAME_BYTES + f.HEAD_BYTES
+        assert len(connection.frames.held) <= f.FRAME_BYTES + f.HEAD_BYTES
         assert all(stream.id <= connection.last for stream in connection.streams.values())
     return b"".join(connection.out)
 

@@ -428,6 +428,23 @@ def test_an_idle_connection_is_closed_politely(fakes):
     assert ended == {1}
 
 
+def test_probes_do_not_keep_an_idle_connection(fakes):
+    async def scene():
+        async with raw(fakes, settings={"connection_idle_s": 0.2}) as client:
+
+            async def probe():
+                while True:
+                    client.send(f.frame(f.PING, 0, 0, bytes(8)))
+                    await asyncio.sleep(0.02)
+
+            probing = asyncio.create_task(probe())
+            await client.end()
+            probing.cancel()
+            return client.goaway
+
+    assert play(scene)[:2] == (0, ErrorCode.NO_ERROR)
+
+
 def test_a_silent_client_is_probed_and_then_cut(fakes):
     async def scene():
         data = fakes.FakeDataPlane(holds=True)

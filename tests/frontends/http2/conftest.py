@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -71,6 +72,12 @@ class Bench:
     def ask(self, id: int, block: bytes = HEAD, *, ends: bool = True) -> None:
         flags = f.END_HEADERS | (f.END_STREAM if ends else 0)
         self.say(f.frame(f.HEADERS, flags, id, block))
+
+    def answer(self, stream: Http2Stream, body: Sequence[bytes]) -> None:
+        """The whole of it."""
+        self.connection.begin(stream, ANSWER)
+        self.connection.send(stream, body)
+        self.connection.finish(stream, TRAILERS)
 
     def heard(self) -> list[tuple[int, int, int, bytes]]:
         """Frames that went out since the last look: kind, flags, stream, payload."""

@@ -73,6 +73,10 @@ CONNECTION_ERRORS = {
     "PING on a stream": (f.frame(f.PING, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
     "GOAWAY on a stream": (f.frame(f.GOAWAY, 0, 1, bytes(8)), ErrorCode.PROTOCOL_ERROR),
     "PRIORITY on stream 0": (f.frame(f.PRIORITY, 0, 0, bytes(5)), ErrorCode.PROTOCOL_ERROR),
+    "PRIORITY cut": (f.frame(f.PRIORITY, 0, 1, b"x"), ErrorCode.FRAME_SIZE_ERROR),
+    "data on a stream that its client has reset": (
+        head(1) + f.reset(1, ErrorCode.CANCEL) + f.frame(f.DATA, 0, 1, b"x"),
+        ErrorCode.STREAM_CLOSED),
     "a reset of an idle stream": (f.reset(7, ErrorCode.CANCEL), ErrorCode.PROTOCOL_ERROR),
     "a reset cut": (f.frame(f.RST_STREAM, 0, 1, bytes(3)), ErrorCode.FRAME_SIZE_ERROR),
     "a window of an idle stream": (f.window_update(7, 1), ErrorCode.PROTOCOL_ERROR),
@@ -208,7 +212,6 @@ def test_a_body_is_as_long_as_its_content_length(http2, length, body, code):
         (head(1, ENDS), ErrorCode.STREAM_CLOSED),
         (f.window_update(1, 0), ErrorCode.PROTOCOL_ERROR),
         (f.window_update(1, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
-        (f.frame(f.PRIORITY, 0, 1, b"x"), ErrorCode.FRAME_SIZE_ERROR),
     ],
 )
 def test_what_breaks_a_stream_ends_it_alone(http2, sent, code):
@@ -217,15 +220,19 @@ def test_what_breaks_a_stream_ends_it_alone(http2, sent, code):
     bench.ask(3)
     bench.say(sent)
     assert bench.resets() == {1: code}
-    assert 3 in bench.connection.streams
+    assert list(bench.connection.streams) == [3]
     assert not bench.connection.closed
 
 
 @pytest.mark.parametrize(
     ("block", "flags"),
-    [(WHOLE, ENDS), (f.header_block(None, ((b"end", b"1"),)), f.END_HEADERS)],
+    [
+        (WHOLE, ENDS),
+        (f.header_block(None, ((b"end", b"1"),)), f.END_HEADERS),
+        (f.header_block(None, ((b"End", b"1"),)), ENDS),
+    ],
 )
-def test_trailers_end_a_body_and_have_no_pseudo_headers(http2, block, flags):
+def test_trailers_end_a_body_and_are_plain_fields(http2, block, flags):
     bench = http2.Bench()
     bench.ask(1, ends=False)
     bench.say(head(1, flags, block))
@@ -240,6 +247,23 @@ def test_data_beyond_a_streams_window_ends_it(http2):
         bench.say(f.frame(f.DATA, 0, 1, bytes(16_384)))
     assert bench.resets() == {1: ErrorCode.FLOW_CONTROL_ERROR}
     assert len(bench.streams[0].body) <= 1 << 20
+
+
+def test_data_behind_the_end_of_an_exchange_ends_the_connection(http2):
+    bench = http2.Bench()
+    bench.ask(1)
+    bench.answer(bench.streams[0], [b"x"])
+    bench.say(f.frame(f.DATA, 0, 1, b"x"))
+    assert bench.end()[0] is ErrorCode.STREAM_CLOSED
+
+
+def test_an_owner_may_reset_more_streams_than_a_client(http2):
+    bench = http2.Bench()
+    bench.connection.patience = 0.0
+    bench.ask(1)
+    bench.connection.reset(bench.streams[0], ErrorCode.ENHANCE_YOUR_CALM)
+    assert bench.resets() == {1: ErrorCode.ENHANCE_YOUR_CALM}
+    assert bench.streams[0].lost
 
 
 def test_a_stream_beyond_the_limit_is_refused_unbegun(http2):
@@ -290,6 +314,23 @@ def test_streams_that_are_malformed_in_a_row_end_the_connection(http2):
     assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
 
 
+def test_header_blocks_that_have_to_be_decoded_are_few_at_a_time(http2):
+    bench = http2.Bench(max_streams=100, max_list=30_000)
+    blocks = [WHOLE + f.header_block(None, ((b"x", b"%d" % n + b"y" * 8000),)) for n in range(9)]
+    bench.connection.receive(b"".join(head(2 * n + 1, block=b) for n, b in enumerate(blocks)), 0.0)
+    assert len(bench.streams) == 1
+    assert bench.connection.more
+
+
+def test_requests_behind_goaway_use_up_patience(http2):
+    bench = http2.Bench()
+    bench.connection.go_away()
+    bench.heard()
+    for id in range(1, 3001, 2):
+        bench.ask(id)
+    assert bench.end()[0] is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_probes_at_a_clients_pace_pass(http2):
     bench = http2.Bench()
     for number in range(5000):
@@ -303,7 +344,7 @@ def test_updates_beside_answers_pass(http2):
     bench.say(f.settings(((f.INITIAL_WINDOW, 2**30),)) + f.window_update(0, 2**30))
     for id in range(1, 401, 2):
         bench.ask(id)
-        bench.connection.respond(bench.streams[-1], http2.ANSWER, [bytes(600_000)], http2.TRAILERS)
+        bench.answer(bench.streams[-1], [bytes(600_000)])
         data = sum(kind == f.DATA for kind, *_ in bench.heard())
         while bench.connection.blocked:
             data += sum(kind == f.DATA for kind, *_ in bench.heard())
@@ -356,5 +397,5 @@ def test_noise_ends_in_no_exception(http2, data, kind, flags, id):
     bench.say(data)
     bench.heard()
     for stream in list(bench.connection.streams.values()):
-        bench.connection.respond(stream, http2.ANSWER, [b"x"], http2.TRAILERS)
+        bench.answer(stream, [b"x"])
     assert bench.connection.streams == {} or bench.connection.blocked

@@ -49,8 +49,8 @@ class GrpcCall(Http2Stream):
 
     __slots__ = (
         "_arriving", "_begun", "_compressed", "_filled", "_leaving", "_logged", "_place",
-        "_prefix", "_tasks", "first_byte", "model", "outcome", "protocol", "request_id", "said",
-        "since", "state", "whole",
+        "_prefix", "_put_out", "_tasks", "first_byte", "model", "outcome", "protocol",
+        "request_id", "said", "since", "state", "whole",
     )  # fmt: skip
 
     many = False
@@ -78,6 +78,8 @@ class GrpcCall(Http2Stream):
         self._compressed = False
         self._arriving = self._leaving = 0
         """Bytes of the common buffer that it holds."""
+        self._put_out = 0
+        """Bytes of answers since it was last flushed."""
         self._begun = self._logged = False
         self._tasks: set[asyncio.Future[Any]] = set()
 
@@ -117,7 +119,8 @@ class GrpcCall(Http2Stream):
         self.request_id = said.headers.get(b"x-request-id", b"").decode("latin-1")
         try:
             if said.http_status != 200:
-                self._answer_http(said.http_status)
+                self._begun = True  # it does not speak gRPC: a status of HTTP is all
+                self._end(header_block(said.http_status, ()), str(said.http_status))
                 return
             method = said.method
             if method is not None and state.authorize is not None:
@@ -283,35 +286,41 @@ class GrpcCall(Http2Stream):
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
         """The one answer of a unary call, in pieces."""
-        size = sum(map(len, pieces))
-        body = [_PREFIX.pack(0, size), *pieces]
-        self.connection.respond(self, _ANSWER_HEAD, body, _OK_TRAILERS)
-        self._ended("OK")
-        if self.unsent:
-            self._keep(size)
-        self.protocol.flush()
+        self._put(pieces)
+        self.finish()
 
     def write(self, pieces: Sequence[Buffer]) -> None:
         """One of many answers, in pieces."""
-        if self.finished:
-            return
+        if not self.finished:
+            self._put(pieces)
+            self._flush()
+
+    def _put(self, pieces: Sequence[Buffer]) -> None:
+        connection = self.connection
         if not self._begun:
             self._begun = True
-            self.connection.begin(self, _ANSWER_HEAD)
+            connection.begin(self, _ANSWER_HEAD)
         size = sum(map(len, pieces))
-        self.connection.send(self, [_PREFIX.pack(0, size), *pieces])
-        self.protocol.flush()
-        if self.unsent:
-            self._keep(size)
+        connection.send(self, [_PREFIX.pack(0, size), *pieces])
+        self._put_out += size
 
     def finish(self) -> None:
-        """The end of many answers."""
+        """The end of an answer."""
         if not self.finished:
-            if not self._begun:
-                self.connection.begin(self, _ANSWER_HEAD)
-            self.connection.finish(self, _OK_TRAILERS)
-            self._ended("OK")
-            self.protocol.flush()
+            self._end(_OK_TRAILERS, "OK")
+
+    def _flush(self) -> None:
+        """Send what has been put out. What a client does not take is counted: beyond its part of
+        memory, it does without."""
+        self.protocol.flush()
+        size, self._put_out = self._put_out, 0
+        if self.unsent:
+            try:
+                self.state.hold(self.protocol.client, size)
+                self._leaving += size
+            except WireError:
+                self.connection.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
+                self.protocol.flush()
 
     def fail(self, error: Exception) -> None:
         """End with what an exception means."""
@@ -326,29 +335,15 @@ class GrpcCall(Http2Stream):
 
     def refuse(self, refusal: Refusal) -> None:
         """End with a status."""
-        trailers = trailers_of(refusal)
-        if self._begun:
-            self.connection.finish(self, header_block(None, trailers))
-        else:
-            block = header_block(200, (CONTENT_TYPE, *trailers))
-            self.connection.respond(self, block, (), b"")
+        fields = trailers_of(refusal)
         if self.outcome is None and refusal.reason is not None:
             self.outcome = Outcome(refusal.reason, self.first_byte)
-        self._ended(refusal.status.grpc)
-        self.protocol.flush()
+        self._end(header_block(None, fields), refusal.status.grpc)
 
-    def _answer_http(self, status: int) -> None:
-        """To a client that does not speak gRPC."""
-        self.connection.respond(self, header_block(status, ()), (), b"")
-        self._ended(str(status))
-
-    def _keep(self, size: int) -> None:
-        """Count what a client does not take: beyond its part of memory, it does without."""
-        try:
-            self.state.hold(self.protocol.client, size)
-            self._leaving += size
-        except WireError:
-            self.connection.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
+    def _end(self, trailers: bytes, status: str) -> None:
+        self.connection.finish(self, trailers if self._begun else _ANSWER_HEAD + trailers)
+        self._ended(status)
+        self._flush()
 
     def sent(self) -> None:
         if not self.unsent:

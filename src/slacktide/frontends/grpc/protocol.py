@@ -50,7 +50,7 @@ class GrpcState(SharedState):
 class GrpcConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
-    __slots__ = ("_feeding", "_pinged_at", "http2", "peer", "state")
+    __slots__ = ("_busy_at", "_busy_with", "_feeding", "_pinged_at", "http2", "peer", "state")
 
     http2: Http2Connection
 
@@ -61,6 +61,10 @@ class GrpcConnection(FrontEndConnection):
         """Address with port."""
         self._feeding = False
         self._pinged_at: float | None = None
+        self._busy_with = 0
+        """The latest call when the clock was last looked at."""
+        self._busy_at = self._now
+        """When there was a call, at such a look."""
 
     @property
     def now(self) -> float:
@@ -97,7 +101,7 @@ class GrpcConnection(FrontEndConnection):
         self._now = self.state.clock()
         self._pinged_at = None
         if not self.http2.closed:
-            self.take(self.state.scratch[:nbytes], holding=bool(self.http2.held))
+            self.take(self.state.scratch[:nbytes], holding=bool(self.http2.frames.held))
 
     def lost(self) -> None:
         self.http2.lose()
@@ -164,11 +168,9 @@ class GrpcConnection(FrontEndConnection):
                     transport.write(b"".join(out))
                 else:
                     transport.writelines(out)
-        if http2.closing and self._close_by is None:
-            if http2.closed:
-                self.close(linger=True)
-            elif not http2.streams:
-                self.close(linger=False)
+        if http2.closing and not http2.streams and self._close_by is None:
+            # Requests that crossed with GOAWAY may be unread.
+            self.close(linger=True)
 
     # ---------------------------------------------------------------- the clock, and the end
 
@@ -196,10 +198,12 @@ class GrpcConnection(FrontEndConnection):
         for call in list(self._calls()):
             call.check(now)
         quiet = now - self._now
-        if not http2.streams and quiet >= settings.connection_idle_s:
-            self.http2.go_away()
+        if http2.streams or http2.last != self._busy_with:
+            self._busy_with, self._busy_at = http2.last, now
+        elif now - self._busy_at >= settings.connection_idle_s:
+            http2.go_away()
             self.flush()
-        elif self._pinged_at is not None:
+        if self._pinged_at is not None:
             if now - self._pinged_at >= settings.keepalive_timeout_s:
                 self.abort()
         elif quiet >= settings.keepalive_s and self._reading:

@@ -3,10 +3,10 @@
 Bytes and `now` go in (`receive`), bytes come out (`out`). What a request is made of goes to its
 `Http2Stream`, of which a subclass takes it and answers (`sending.py`).
 
-How much a peer may ask for. A call of `receive` takes so many frames and no more; the rest is
-`held` for a later turn. Frames that bring no request further (PING, SETTINGS, resets, updates,
-empty data) use up `patience`, which answers and time give back; without patience the connection
-ends. Windows are granted as data is taken, so what a stream keeps is for its owner to bound.
+How much a peer may ask for. A call of `receive` does so much `work` and no more; the rest is held
+for a later turn. Frames that bring no request further (PING, SETTINGS, resets, updates, empty data)
+use up `patience`, which answers and time give back; without patience the connection ends. Windows
+are granted as data is taken, so what a stream keeps is for its owner to bound.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from slacktide.frontends.http2 import frames as f
-from slacktide.frontends.http2.frames import ErrorCode, Http2Error
+from slacktide.frontends.http2.frames import ErrorCode, Http2Error, expect
 from slacktide.frontends.http2.heads import Head, HeadReader
+from slacktide.frontends.http2.reading import Buffer, Http2Reader
 from slacktide.frontends.http2.sending import (
     MOST_FRAME,
     PATIENCE,
     PATIENCE_PER_S,
     STREAM_WINDOW,
-    Buffer,
     Http2Stream,
     SendingHalf,
 )
 
 CONNECTION_WINDOW = 1 << 24
 """Bytes that a client may send of all bodies before it hears that some were taken."""
-HEADS_AT_ONCE = 32
-FRAMES_AT_ONCE = 512
-"""Requests and frames that one call of `receive` takes: a millisecond or two."""
+WORK_AT_ONCE = 512
+"""Of one call of `receive`: a frame is 1, and a millisecond or two are all."""
+HEAD_WORK, DECODED_PER_WORK = 16, 8
+"""Of a request; and bytes of header blocks that are decoded for 1."""
 FEW_BYTES = 64
 """Data frames shorter than that, which do not end a body, are in excess."""
-MOST_CONTINUATIONS = 32
 
 
 class Http2Connection(SendingHalf):
@@ -52,35 +52,25 @@ class Http2Connection(SendingHalf):
         self._open_stream = open_stream
         self._max_streams = max_streams
         self._heads = HeadReader(max_list)
+        self.frames = Http2Reader()
         self._refilled = now
-        self.held = b""
-        """What waits for the next call of `receive`: the beginning of a frame, or more."""
+        self.work = 0
+        """What is left of a call of `receive`, and of a turn that a stream takes by itself."""
         self.more = False
-        """`held` has whole frames, too."""
+        """Something is held that another call of `receive` would take."""
         self.unfinished_since: float | None = now
-        """Since when a preface or header block has been on its way."""
-        self._preface = True
-        self._first = True
-        """No frame has come."""
-        self._data_left = self._padding_left = 0
-        """Of the data frame that is coming."""
-        self._data_ends = False
+        """Since when a preface, frame or header block has been on its way."""
         self._data_stream: Http2Stream | None = None
-        self._block: bytearray | None = None
-        """A header block whose end has not come."""
-        self._block_id = self._block_ends = self._continuations = 0
+        """Whose data is coming."""
         self._credit = f.WINDOW
         self.closed = False
         """Nothing more is taken."""
-        self.out.append(
-            f.settings(
-                (
-                    (f.MAX_STREAMS, max_streams),
-                    (f.INITIAL_WINDOW, STREAM_WINDOW),
-                    (f.MAX_HEADERS, max_list),
-                )
-            )
+        values = (
+            (f.MAX_STREAMS, max_streams),
+            (f.INITIAL_WINDOW, STREAM_WINDOW),
+            (f.MAX_HEADERS, max_list),
         )
+        self.out.append(f.settings(values))
         self._grant_connection()
 
     # ---------------------------------------------------------------- bytes in
@@ -88,138 +78,79 @@ class Http2Connection(SendingHalf):
     def receive(self, data: Buffer, now: float) -> None:
         """Take the next bytes, behind those that are held. What breaks a rule of connections ends
         this one: `closed`, with GOAWAY in `out`."""
+        if self.closed:
+            return
         self._now = now
+        self.work = WORK_AT_ONCE
+        frames, progress = self.frames, False
+        frames.feed(data)
         try:
-            self._receive(data)
+            while self.work > 0 and not self.closed and frames.next():
+                self.work -= 1
+                progress = True
+                if frames.kind == f.DATA:
+                    self._take_data(frames)
+                else:
+                    self._take_frame(frames.kind, frames.flags, frames.id, frames.payload)
         except Http2Error as error:
             self.end(error.code, error.message)
+        frames.hold()
+        self.more = self.work <= 0 and bool(frames.held) and not self.closed
+        if self.more or not frames.unfinished:
+            self.unfinished_since = None
+        elif progress or self.unfinished_since is None:
+            self.unfinished_since = now
 
     def hold(self, data: Buffer) -> None:
         """Keep bytes for the next call of `receive`."""
-        self.held += data
+        self.frames.held += data
         self.more = True
-
-    def _receive(self, data: Buffer) -> None:
-        view = memoryview(self.held + data) if self.held else memoryview(data)
-        at, end = 0, len(view)
-        self.held, self.more = b"", False
-        if self._preface:
-            begun = bytes(view[: len(f.PREFACE)])
-            if not f.PREFACE.startswith(begun):
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC)")
-            if len(begun) < len(f.PREFACE):
-                self.held = begun
-                return
-            self._preface, at = False, len(begun)
-        heads, left, began = HEADS_AT_ONCE, FRAMES_AT_ONCE, at
-        unpack = f.FRAME_HEAD.unpack_from
-        while at < end and not self.closed:
-            if self._data_left or self._padding_left:
-                at = self._take_data(view, at, end)
-                continue
-            if end - at < f.HEAD_BYTES:
-                break
-            word, flags, id = unpack(view, at)
-            kind, length, id = word & 0xFF, word >> 8, id & 0x7FFFFFFF
-            if length > f.FRAME_BYTES:
-                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
-            body = at + f.HEAD_BYTES
-            if self._first and kind != f.SETTINGS:
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "expected SETTINGS first")
-            if (self._block is None) is (kind == f.CONTINUATION):
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a header block is cut")
-            if left == 0 or heads == 0:
-                self.more = True
-                break
-            if kind == f.DATA:
-                padded = flags & f.PADDED
-                if padded and end == body:
-                    break
-                self._begin_data(id, length, flags, view[body] if padded else None)
-                at = body + (1 if padded else 0)
-                if not self._data_left:
-                    self._took(view[at:at])
-            elif end - body < length:
-                break
-            else:
-                at = body + length
-                self._take_frame(kind, flags, id, view[body:at])
-                heads -= kind == f.HEADERS
-            left -= 1
-        if at < end and not self.closed:
-            self.held = bytes(view[at:])
-        if (self.more or not self.held) and not self._first and self._block is None:
-            self.unfinished_since = None
-        elif self.unfinished_since is None or (at > began and self._block is None):
-            self.unfinished_since = self._now
 
     # ---------------------------------------------------------------- bodies in
 
-    def _begin_data(self, id: int, length: int, flags: int, padding: int | None) -> None:
+    def _take_data(self, frames: Http2Reader) -> None:
+        """A frame of data, or a piece of one."""
+        if frames.begins:
+            self._data_stream = self._begin_data(frames.id, frames.length)
+            if frames.size < FEW_BYTES and not frames.flags & f.END_STREAM:
+                self._bear(1.0)
+        stream, count = self._data_stream, len(frames.payload)
+        if stream is None:
+            return
+        last = bool(frames.ends and frames.flags & f.END_STREAM)
+        if stream.missing is not None:
+            stream.missing -= count
+            if stream.missing < 0 or (stream.missing and last):
+                self._data_stream = None
+                self._break(stream, ErrorCode.PROTOCOL_ERROR)
+                return
+        if count and not stream.finished:
+            stream.received(frames.payload)
+        if last:
+            self._took_all(stream)
+        elif frames.ends and stream.owed >= STREAM_WINDOW // 2 and not stream.holds:
+            self.grant(stream)
+
+    def _begin_data(self, id: int, length: int) -> Http2Stream | None:
+        """The stream that takes the data; None: it has ended."""
         stream = self.streams.get(id)
-        if stream is None and (id > self.last or not id & 1):
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "data for no stream")
         self._credit -= length
         if self._credit < 0:
             raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "data beyond the connection's window")
         if self._credit < CONNECTION_WINDOW // 2:
             self._grant_connection()
-        pad = 0
-        if padding is not None:
-            pad = padding
-            length -= 1
-            if pad > length:
-                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
-        self._data_left, self._padding_left = length - pad, pad
-        self._data_ends = bool(flags & f.END_STREAM)
-        if length - pad < FEW_BYTES and not self._data_ends:
-            self._bear(1.0)
-        if stream is not None:
-            taken = length if padding is None else length + 1
-            stream.credit -= taken
-            if stream.ended:
-                self.reset(stream, ErrorCode.STREAM_CLOSED)
-                stream = None
-            elif stream.credit < 0:
-                self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
-                stream = None
-            else:
-                stream.owed += taken
-        elif self._data_ends is False:
-            self._bear(0.1)
-        self._data_stream = stream
-
-    def _take_data(self, view: memoryview, at: int, end: int) -> int:
-        """What is here of a data frame. Returns where that ends."""
-        count = min(self._data_left, end - at)
-        if count:
-            self._took(view[at : at + count])
-            at += count
-        skip = min(self._padding_left, end - at)
-        self._padding_left -= skip
-        return at + skip
-
-    def _took(self, data: memoryview) -> None:
-        """A piece of a data frame."""
-        count = len(data)
-        self._data_left -= count
-        stream = self._data_stream
         if stream is None:
-            return
-        if stream.missing is not None:
-            stream.missing -= count
-            if stream.missing < 0 or (stream.missing and self._data_ends and not self._data_left):
-                self._data_stream = None
-                self.reset(stream, ErrorCode.PROTOCOL_ERROR)
-                return
-        if count and not stream.finished:
-            stream.received(data)
-        if not self._data_left:
-            self._data_stream = None
-            if self._data_ends:
-                self._took_all(stream)
-            elif stream.owed >= STREAM_WINDOW // 2 and not (stream.holds or stream.finished):
-                self.grant(stream)
+            self._expect_left(id, "data for no stream")
+            return None
+        stream.credit -= length
+        stream.owed += length
+        if stream.ended or stream.credit < 0:
+            self._break(
+                stream,
+                ErrorCode.STREAM_CLOSED if stream.ended else ErrorCode.FLOW_CONTROL_ERROR,
+            )
+            return None
+        return stream
 
     def _took_all(self, stream: Http2Stream) -> None:
         stream.ended = True
@@ -228,7 +159,7 @@ class Http2Connection(SendingHalf):
 
     def grant(self, stream: Http2Stream) -> None:
         """Tell the client how much of the stream has been taken."""
-        if stream.owed and not stream.ended and not self.closed:
+        if stream.owed and not (stream.ended or stream.finished or self.closed):
             self.out.append(f.window_update(stream.id, stream.owed))
             stream.credit += stream.owed
             stream.owed = 0
@@ -241,71 +172,47 @@ class Http2Connection(SendingHalf):
 
     def _take_frame(self, kind: int, flags: int, id: int, payload: memoryview) -> None:
         if kind == f.HEADERS:
-            self._take_headers(flags, id, payload)
-        elif kind == f.CONTINUATION:
-            self._take_continuation(flags, id, payload)
-        elif kind == f.WINDOW_UPDATE:
+            self._take_head(id, bytes(payload), bool(flags & f.END_STREAM))
+            return
+        self._bear(1.0)
+        if kind == f.WINDOW_UPDATE:
             self._take_window(id, payload)
         elif kind == f.RST_STREAM:
-            self._take_reset(id, payload)
+            _expect_length(payload, 4)
+            self._expect_used(id)
+            stream = self.streams.pop(id, None)
+            if stream is not None:
+                self._drop(stream)
         elif kind == f.SETTINGS:
-            self._take_settings(flags, id, payload)
+            expect(not id, "SETTINGS on a stream")
+            self._take_settings(bool(flags & f.ACK), payload)
         elif kind == f.PING:
-            self._expect(not id, "PING on a stream")
-            self._expect_length(payload, 8)
+            expect(not id, "PING on a stream")
+            _expect_length(payload, 8)
             if not flags & f.ACK:
-                self._bear(1.0)
                 self.out.append(f.frame(f.PING, f.ACK, 0, bytes(payload)))
         elif kind == f.PUSH_PROMISE:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
+            expect(False, "a client cannot push")
         elif kind == f.PRIORITY:
-            self._expect(id, "PRIORITY on no stream")
-            self._bear(1.0)
-            if len(payload) != 5:
-                self._fail(id, ErrorCode.FRAME_SIZE_ERROR)
+            expect(id, "PRIORITY on no stream")
+            _expect_length(payload, 5)
         elif kind == f.GOAWAY:
-            self._expect(not id, "GOAWAY on a stream")
-            self._bear(1.0)
-        else:  # of a kind that we do not know
-            self._bear(1.0)
-
-    def _take_headers(self, flags: int, id: int, payload: memoryview) -> None:
-        if flags & (f.PADDED | f.HAS_PRIORITY):
-            start = (1 if flags & f.PADDED else 0) + (5 if flags & f.HAS_PRIORITY else 0)
-            stop = len(payload) - (payload[0] if flags & f.PADDED and payload else 0)
-            self._expect(start <= stop, "more padding than frame")
-            payload = payload[start:stop]
-        self._expect(id & 1, "HEADERS on a stream that is no client's")
-        if flags & f.END_HEADERS:
-            self._take_head(id, bytes(payload), bool(flags & f.END_STREAM))
-        else:
-            self._block, self._block_id = bytearray(payload), id
-            self._block_ends, self._continuations = flags & f.END_STREAM, 0
-
-    def _take_continuation(self, flags: int, id: int, payload: memoryview) -> None:
-        block = self._block
-        self._expect(block is not None and id == self._block_id, "a header block is cut")
-        assert block is not None
-        block += payload
-        self._continuations += 1
-        if len(block) > 2 * f.FRAME_BYTES or self._continuations > MOST_CONTINUATIONS:
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too long")
-        if flags & f.END_HEADERS:
-            self._block = None
-            self._take_head(id, bytes(block), bool(self._block_ends))
+            expect(not id, "GOAWAY on a stream")
 
     def _take_head(self, id: int, block: bytes, ends: bool) -> None:
+        expect(id & 1, "HEADERS on a stream that is no client's")
         head = self._heads.read(block)
+        self.work -= HEAD_WORK + self._heads.decoded // DECODED_PER_WORK
         if id <= self.last:
             self._take_trailers(id, head, ends)
             return
         self.last = id
         if self.closing:
-            return
-        if len(self.streams) >= self._max_streams:
-            self._fail(id, ErrorCode.REFUSED_STREAM)
-        elif head.fault or (ends and head.length):
-            self._fail(id, ErrorCode.PROTOCOL_ERROR)
+            self._bear(1.0)
+        elif len(self.streams) >= self._max_streams:
+            self._refuse(id, ErrorCode.REFUSED_STREAM)
+        elif head.fault or not head.begins or (ends and head.length):
+            self._refuse(id, ErrorCode.PROTOCOL_ERROR)
         else:
             stream = self.streams[id] = self._open_stream(id, head)
             stream.ended = ends
@@ -316,60 +223,43 @@ class Http2Connection(SendingHalf):
     def _take_trailers(self, id: int, head: Head, ends: bool) -> None:
         stream = self.streams.get(id)
         if stream is None:
-            if id not in self._left:
-                raise Http2Error(ErrorCode.STREAM_CLOSED, "HEADERS on a stream that has ended")
-            self._bear(1.0)
+            self._expect_left(id, "HEADERS on a stream that has ended")
         elif stream.ended:
-            self.reset(stream, ErrorCode.STREAM_CLOSED)
-        elif not ends or not head.trailing or stream.missing:
-            self.reset(stream, ErrorCode.PROTOCOL_ERROR)
+            self._break(stream, ErrorCode.STREAM_CLOSED)
+        elif not ends or head.fault or not head.trails or stream.missing:
+            self._break(stream, ErrorCode.PROTOCOL_ERROR)
         else:
             self._took_all(stream)
 
     def _take_window(self, id: int, payload: memoryview) -> None:
-        self._expect_length(payload, 4)
+        _expect_length(payload, 4)
         more = int.from_bytes(payload) & 0x7FFFFFFF
-        self._bear(1.0)
+        fault = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
         if not id:
             self.send_window += more
-            if not more or self.send_window > f.LARGEST_WINDOW:
-                code = ErrorCode.FLOW_CONTROL_ERROR if more else ErrorCode.PROTOCOL_ERROR
-                raise Http2Error(code, "a window that cannot be")
+            expect(more and self.send_window <= f.LARGEST_WINDOW, "a window that cannot be", fault)
             return
-        stream = self.streams.get(id)
-        if stream is None:
-            self._expect_used(id)
-        elif not more:
-            self.reset(stream, ErrorCode.PROTOCOL_ERROR)
-        else:
-            stream.send_window += more
-            if stream.send_window > f.LARGEST_WINDOW:
-                self.reset(stream, ErrorCode.FLOW_CONTROL_ERROR)
-
-    def _take_reset(self, id: int, payload: memoryview) -> None:
-        self._expect_length(payload, 4)
         self._expect_used(id)
-        self._bear(1.0)
-        stream = self.streams.pop(id, None)
+        stream = self.streams.get(id)
         if stream is not None:
-            self._drop(stream)
+            stream.send_window += more
+            if not more or stream.send_window > f.LARGEST_WINDOW:
+                self._break(stream, fault)
 
-    def _take_settings(self, flags: int, id: int, payload: memoryview) -> None:
-        self._expect(not id, "SETTINGS on a stream")
-        if len(payload) % 6 or (flags & f.ACK and payload):
+    def _take_settings(self, acknowledges: bool, payload: memoryview) -> None:
+        if len(payload) % f.SETTING.size or (acknowledges and payload):
             raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
-        self._first = False
-        if flags & f.ACK:
+        if acknowledges:
             return
-        self._bear(1.0 + len(payload) // 60)
+        self._bear(len(payload) / 60)
         for name, value in f.SETTING.iter_unpack(payload):
             if name == f.INITIAL_WINDOW:
                 self._move_windows(value)
             elif name == f.MAX_FRAME:
-                self._expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: frame size")
+                expect(f.FRAME_BYTES <= value <= f.LARGEST_FRAME, "SETTINGS: frame size")
                 self._max_frame = min(value, MOST_FRAME)
             elif name == f.ENABLE_PUSH:
-                self._expect(value <= 1, "SETTINGS: push")
+                expect(value <= 1, "SETTINGS: push")
             elif name == f.TABLE_SIZE:
                 self._table_prefix = f.SHRINK_TABLE
         self.out.append(f.frame(f.SETTINGS, f.ACK, 0))
@@ -383,16 +273,15 @@ class Http2Connection(SendingHalf):
             for stream in self.streams.values():
                 stream.send_window += more
 
-    def _expect(self, condition: object, message: str) -> None:
-        if not condition:
-            raise Http2Error(ErrorCode.PROTOCOL_ERROR, message)
-
-    def _expect_length(self, payload: memoryview, length: int) -> None:
-        if len(payload) != length:
-            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a frame of a wrong length")
-
     def _expect_used(self, id: int) -> None:
-        self._expect(id & 1 and id <= self.last, "a frame for no stream")
+        expect(id & 1 and id <= self.last, "a frame for no stream")
+
+    def _expect_left(self, id: int, message: str) -> None:
+        """What comes for a stream that is not there may have crossed with our end of it."""
+        expect(id & 1 and id <= self.last, message)
+        crossed = id in self._left or (self.closing and id > self._served)
+        expect(crossed, message, ErrorCode.STREAM_CLOSED)
+        self._bear(0.1)
 
     def _bear(self, cost: float) -> None:
         """A frame that brings no request further."""
@@ -405,16 +294,16 @@ class Http2Connection(SendingHalf):
 
     # ---------------------------------------------------------------- ends
 
-    def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
-        """End a stream without an answer."""
-        self.streams.pop(stream.id, None)
-        self._fail(stream.id, code)
-        self._drop(stream)
-
-    def _fail(self, id: int, code: ErrorCode) -> None:
-        self._bear(1.0)
+    def _refuse(self, id: int, code: ErrorCode) -> None:
+        """A request that does not begin."""
         self.out.append(f.reset(id, code))
-        self._left.append(id)
+        self._leave(id)
+        self._bear(1.0)
+
+    def _break(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """The client has broken a rule of streams."""
+        self.reset(stream, code)
+        self._bear(1.0)
 
     def end(self, code: ErrorCode, message: str) -> None:
         """Nothing more goes in or out but this."""
@@ -426,7 +315,11 @@ class Http2Connection(SendingHalf):
     def lose(self) -> None:
         """The client is gone."""
         self.closed = self.closing = True
-        self.held, self.more, self._block = b"", False, None
+        self.more = False
         streams, self.streams = self.streams, {}
         for stream in streams.values():
             self._drop(stream)
+
+
+def _expect_length(payload: memoryview, length: int) -> None:
+    expect(len(payload) == length, "a frame of a wrong length", ErrorCode.FRAME_SIZE_ERROR)

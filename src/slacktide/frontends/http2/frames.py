@@ -59,6 +59,12 @@ class Http2Error(Exception):
         self.message = message
 
 
+def expect(condition: object, message: str, code: ErrorCode = ErrorCode.PROTOCOL_ERROR) -> None:
+    """Raises Http2Error unless the condition holds."""
+    if not condition:
+        raise Http2Error(code, message)
+
+
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return _pack(len(payload) << 8 | kind, flags, stream) + payload
 

@@ -24,7 +24,8 @@ MOST_KEPT_BYTES = 1024
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")
 _BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
-_PSEUDO = frozenset((b":method", b":scheme", b":path", b":authority"))
+_NEEDED = (b":method", b":scheme", b":path")
+_PSEUDO = frozenset((*_NEEDED, b":authority"))
 _OF_CONNECTIONS = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
@@ -33,7 +34,7 @@ _OF_CONNECTIONS = frozenset(
 class Head:
     """What a header block says. Shared by all requests with the same block: not to be changed."""
 
-    __slots__ = ("fault", "headers", "length", "meaning", "size", "trailing")
+    __slots__ = ("begins", "fault", "headers", "length", "meaning", "size", "trails")
 
     def __init__(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self.headers: dict[bytes, bytes] = {}
@@ -45,8 +46,11 @@ class Head:
         self.meaning: object = None
         """What the code that opens streams makes of it; kept with the head."""
         self.fault = self._read(pairs)
-        """Why it begins no request; empty: it does."""
-        self.trailing = not any(name[:1] == b":" for name, _ in pairs)
+        """What is wrong with one of its fields; empty: nothing."""
+        headers = self.headers
+        self.begins = all(headers.get(name) for name in _NEEDED)
+        """It has what every request has, and may begin one."""
+        self.trails = _PSEUDO.isdisjoint(headers)
         """It may end a request."""
 
     def _read(self, pairs: Sequence[tuple[bytes, bytes]]) -> str:
@@ -65,8 +69,6 @@ class Head:
             if _BAD_VALUE.search(value):
                 fault = "header values: a control character or outer blank"
             headers[name] = value
-        if not (headers.get(b":method") and headers.get(b":scheme") and headers.get(b":path")):
-            fault = fault or "pseudo-headers: expected method, scheme and path"
         length = headers.get(b"content-length")
         if length is not None:
             if not (length.isdigit() and len(length) <= 18):
@@ -89,13 +91,15 @@ class _Table(HeaderTable):
 class HeadReader:
     """The header blocks of one connection, in order."""
 
-    __slots__ = ("_decoder", "_kept", "_table")
+    __slots__ = ("_decoder", "_kept", "_table", "decoded")
 
     def __init__(self, max_list: int) -> None:
         """`max_list`: bytes of fields that a request may have."""
         self._decoder = Decoder(max_header_list_size=max(LEAST_LIST, 2 * max_list))
         self._table = self._decoder.header_table = _Table()
         self._kept: dict[bytes, Head] = {}
+        self.decoded = 0
+        """Bytes of the latest block, if it was not known."""
 
     @property
     def kept(self) -> int:
@@ -106,7 +110,9 @@ class HeadReader:
         """What a whole block says. Raises Http2Error: the connection cannot go on."""
         head = self._kept.get(block)
         if head is not None:
+            self.decoded = 0
             return head
+        self.decoded = len(block)
         before = self._table.changes
         try:
             head = Head(tuple(self._decoder.decode(block, raw=True)))

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.http2.frames import ErrorCode
 from slacktide.frontends.http2.heads import Head
+from slacktide.frontends.http2.reading import Buffer
 
 if TYPE_CHECKING:
     from slacktide.frontends.http2.connection import Http2Connection
-
-Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 STREAM_WINDOW = 1 << 20
 """Bytes that a client may send of a body before it hears that some were taken."""
@@ -28,9 +27,11 @@ MOST_FRAME = 4 * f.FRAME_BYTES
 PATIENCE = 1000.0
 PATIENCE_PER_S = 33.0
 """Frames in excess that are borne at once, and in a second (nghttp2's limits on resets)."""
-PATIENCE_PER_ANSWER, PATIENCE_PER_FRAME = 8.0, 2.5
-"""Given back with an answer, and with a frame of one that is long."""
-_LEFT_KEPT = 256
+PATIENCE_PER_PART, PATIENCE_PER_FRAME = 4.0, 2.5
+"""Given back with a message and with the end of an answer, and with a frame of one that is long."""
+LEAST_RATE = 16 * 1024
+"""Bytes/s at which a client must take what its windows hold back (as bodies must come)."""
+_MOST_LEFT = 2048
 _NOTHING: deque[memoryview] = deque(maxlen=0)
 
 
@@ -38,8 +39,8 @@ class Http2Stream:
     """A request and its answer. What is called from the connection is for subclasses to take."""
 
     __slots__ = (
-        "blocked_since", "connection", "credit", "ended", "finished", "head", "holds", "id",
-        "missing", "owed", "send_window", "trailers", "unsent",
+        "connection", "credit", "ended", "finished", "head", "holds", "id", "missing", "owed",
+        "send_window", "stuck_since", "trailers", "unsent",
     )  # fmt: skip
 
     def __init__(self, connection: Http2Connection, id: int, head: Head) -> None:
@@ -61,10 +62,10 @@ class Http2Stream:
         """We have; whether or not it has gone out."""
         self.unsent: deque[memoryview] = _NOTHING
         """Data that waits for a window."""
-        self.trailers: bytes | None = None
-        """What follows `unsent`."""
-        self.blocked_since: float | None = None
-        """Since when none of `unsent` has gone out; kept by `is_stuck`."""
+        self.trailers = b""
+        """What follows, once it is finished."""
+        self.stuck_since: float | None = None
+        """Since when `unsent` has not got on; kept by `is_stuck`."""
 
     def opened(self) -> None:
         """The header section is here."""
@@ -90,8 +91,8 @@ class SendingHalf:
         self.out: list[Buffer] = []
         """What is to be sent; the owner takes it out."""
         self.streams: dict[int, Http2Stream] = {}
-        self._left: deque[int] = deque(maxlen=_LEFT_KEPT)
-        """Streams that ended before their client had sent all."""
+        self._left: dict[int, None] = {}
+        """Streams that ended before their client had sent all, the latest last."""
         self.patience = PATIENCE
         self.initial_window = self.send_window = f.WINDOW
         self._max_frame = f.FRAME_BYTES
@@ -108,63 +109,46 @@ class SendingHalf:
         self._served = 0
         """The latest that is, then."""
 
-    def respond(
-        self, stream: Http2Stream, head: bytes, body: Sequence[Buffer], trailers: bytes
-    ) -> None:
-        """A whole answer: header block, data (may be empty), and trailers ("" : none)."""
-        size = sum(map(len, body))
-        id, out, ends = stream.id, self.out, f.END_HEADERS | f.END_STREAM
-        if self._table_prefix:
-            head, self._table_prefix = self._table_prefix + head, b""
-        if not size:
-            out.append(f.frame(f.HEADERS, f.END_HEADERS if trailers else ends, id, head))
-            if trailers:
-                out.append(f.frame(f.HEADERS, ends, id, trailers))
-        elif (
-            size <= self._max_frame
-            and size <= self.send_window
-            and size <= stream.send_window
-            and not self.clogged
-        ):
-            self.send_window -= size
-            out.append(f.frame(f.HEADERS, f.END_HEADERS, id, head))
-            out.append(f.frame_head(size, f.DATA, 0, id))
-            out += body
-            out.append(f.frame(f.HEADERS, ends, id, trailers))
-        else:
-            out.append(f.frame(f.HEADERS, f.END_HEADERS, id, head))
-            stream.trailers = trailers
-            stream.finished = True
-            self._queue(stream, body)
-            return
-        self._finished(stream)
-
     def begin(self, stream: Http2Stream, head: bytes) -> None:
-        """The header block of an answer that goes on with `send`, and ends with `finish`."""
-        if self._table_prefix:
-            head, self._table_prefix = self._table_prefix + head, b""
-        self.out.append(f.frame(f.HEADERS, f.END_HEADERS, stream.id, head))
+        """The header block of an answer, which goes on with `send` and ends with `finish`."""
+        self._put_block(stream, head, f.END_HEADERS)
 
     def send(self, stream: Http2Stream, body: Sequence[Buffer]) -> None:
-        """More data of an answer that has begun: sent by `pump`."""
-        self._credit_patience(PATIENCE_PER_ANSWER)
-        self._queue(stream, body)
+        """Data of an answer that has begun: what does not fit is sent by `pump`."""
+        size = sum(map(len, body))
+        self._credit_patience(PATIENCE_PER_PART)
+        if not size:
+            return
+        if (
+            stream.unsent
+            or self.clogged
+            or size > min(self._max_frame, self.send_window, stream.send_window)
+        ):
+            if not stream.unsent:
+                stream.unsent = deque()
+                self.blocked.append(stream)
+            stream.unsent.extend(memoryview(piece) for piece in body if piece)
+        else:
+            self._put_data(stream, size, body)
 
     def finish(self, stream: Http2Stream, trailers: bytes) -> None:
-        """The end of an answer that has begun."""
-        if stream.unsent:
-            stream.trailers = trailers
-            stream.finished = True
-        else:
-            ends = f.END_HEADERS | f.END_STREAM
-            self.out.append(f.frame(f.HEADERS, ends, stream.id, trailers))
-            self._finished(stream)
-
-    def _queue(self, stream: Http2Stream, body: Sequence[Buffer]) -> None:
+        """The end of an answer; all of it, if it has not begun."""
+        self._credit_patience(PATIENCE_PER_PART)
+        stream.finished = True
+        stream.trailers = trailers
         if not stream.unsent:
-            stream.unsent = deque()
-            self.blocked.append(stream)
-        stream.unsent.extend(memoryview(piece) for piece in body if piece)
+            self._finish(stream)
+
+    def _put_block(self, stream: Http2Stream, block: bytes, flags: int) -> None:
+        if self._table_prefix:
+            block, self._table_prefix = self._table_prefix + block, b""
+        self.out.append(f.frame(f.HEADERS, flags, stream.id, block))
+
+    def _put_data(self, stream: Http2Stream, size: int, pieces: Sequence[Buffer]) -> None:
+        stream.send_window -= size
+        self.send_window -= size
+        self.out.append(f.frame_head(size, f.DATA, 0, stream.id))
+        self.out += pieces
 
     def pump(self) -> bool:
         """Send what is queued, as windows allow: streams in turn, a frame each. False: no more can
@@ -181,11 +165,12 @@ class SendingHalf:
         return room <= 0
 
     def is_stuck(self, now: float, seconds: float) -> bool:
-        """Whether one of the streams has not got on for so long. To be asked now and then."""
+        """Whether one of the answers has not got on for so long: each `LEAST_RATE` bytes that were
+        taken give it a second more. To be asked now and then."""
         for stream in self.blocked:
-            if stream.blocked_since is None:
-                stream.blocked_since = now
-            elif now - stream.blocked_since >= seconds:
+            since = stream.stuck_since
+            stream.stuck_since = now if since is None else min(since, now)
+            if now - stream.stuck_since >= seconds:
                 return True
         return False
 
@@ -203,28 +188,38 @@ class SendingHalf:
             size += len(piece)
         if not size:
             return 0
-        stream.send_window -= size
-        self.send_window -= size
-        stream.blocked_since = None
+        self._put_data(stream, size, pieces)
+        if stream.stuck_since is not None:
+            stream.stuck_since += size / LEAST_RATE
         self._credit_patience(PATIENCE_PER_FRAME)
-        self.out.append(f.frame_head(size, f.DATA, 0, stream.id))
-        self.out += pieces
-        if not unsent and stream.trailers is not None:
-            ends = f.END_HEADERS | f.END_STREAM
-            self.out.append(f.frame(f.HEADERS, ends, stream.id, stream.trailers))
-            self._finished(stream)
+        if not unsent:
+            stream.stuck_since = None
+            if stream.finished:
+                self._finish(stream)
         stream.sent()
         return size
 
-    def _finished(self, stream: Http2Stream) -> None:
-        """All of an answer is out."""
-        stream.finished = True
-        self._credit_patience(PATIENCE_PER_ANSWER)
+    def _finish(self, stream: Http2Stream) -> None:
+        """All of an answer is out but its end."""
+        self._put_block(stream, stream.trailers, f.END_HEADERS | f.END_STREAM)
         if not stream.ended:
             # The answer is complete: the client need not send the rest.
             self.out.append(f.reset(stream.id, ErrorCode.NO_ERROR))
-            self._left.append(stream.id)
-        self.streams.pop(stream.id, None)
+            self._leave(stream.id)
+        del self.streams[stream.id]
+
+    def _leave(self, id: int) -> None:
+        """A stream has ended before its client has sent all."""
+        if len(self._left) >= _MOST_LEFT:
+            del self._left[next(iter(self._left))]
+        self._left[id] = None
+
+    def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
+        """End a stream without an answer, or in the middle of it."""
+        del self.streams[stream.id]
+        self.out.append(f.reset(stream.id, code))
+        self._leave(stream.id)
+        self._drop(stream)
 
     def _credit_patience(self, more: float) -> None:
         self.patience = min(PATIENCE, self.patience + more)
