@@ -190,7 +190,7 @@ def test_a_second_message_takes_back_the_first(fakes):
             client.give(1, framed(message()) * 2)
             return (await client.status(1))[0], data.calls[0].steps
 
-    assert play(scene) == (3, ["submit", "cancel client_cancelled"])
+    assert play(scene) == (3, ["submit", "cancel bad_input"])
 
 
 def test_a_compressed_message_is_inflated(fakes):
@@ -337,7 +337,7 @@ def test_a_deadline_ends_a_call_whose_client_says_nothing(fakes):
 
     status, cancelled = play(scene)
     assert status == (4, "the deadline has passed")
-    assert cancelled == [("7", Reason.CLIENT_CANCELLED)]
+    assert cancelled == [("7", Reason.EXPIRED)]
 
 
 @pytest.mark.parametrize("sent", [b"", f.PREFACE[:7], f.PREFACE, f.PREFACE + f.settings(())[:5]])

@@ -253,7 +253,8 @@ class GrpcCall(Http2Stream):
         if self.finished:
             return
         if budget is not None and now - self.first_byte >= budget:
-            self.fail(Refusal(status_of(Reason.EXPIRED), "the deadline has passed"))
+            message = "the deadline has passed"
+            self.fail(Refusal(status_of(Reason.EXPIRED), message, Reason.EXPIRED))
         elif self.since is not None:
             allowed = limits.body_timeout_s + self._filled / limits.min_body_rate
             if now - max(self.since, self.protocol.reading_since) >= allowed:

@@ -141,16 +141,15 @@ class UnaryInfer(GrpcCall):
         call, self._call = self._call, None
         if call is None:
             return
-        if self._submitted:
-            call.cancel(Reason.CLIENT_CANCELLED)
-        elif isinstance(error, WireError):
-            call.refuse(error.reason, error.message)
-        elif not isinstance(error, Refusal):
+        if not isinstance(error, (WireError, Refusal)):
             call.cancel(Reason.RUNTIME_ERROR)
-        elif error.reason is Reason.TOO_LARGE:
-            call.refuse(error.reason, error.message)
+            return
+        reason = error.reason or Reason.CLIENT_CANCELLED
+        malformed = reason is Reason.TOO_LARGE or isinstance(error, WireError)
+        if malformed and not self._submitted:
+            call.refuse(reason, error.message)
         else:
-            call.cancel(error.reason or Reason.CLIENT_CANCELLED)
+            call.cancel(reason)
 
     def cancelled(self, reason: Reason) -> None:
         call, self._call = self._call, None
