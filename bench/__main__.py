@@ -39,6 +39,8 @@ BENCHMARKS = {
     "faults": "kill -9 in the middle of a batch: seconds to notice, and to be ready again",
     "resize": "cores moved between running workers: how soon, how well, at what price",
     "priority": "a worker's policy, niceness, slice: beside a busy neighbour, on the loop's core",
+    "left_in_peace": "CPU that arrivals take from a running model on the same core",
+    "large_bodies": "lone requests of 150 and 600 KB: CPU copy by copy, and p50",
     "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
@@ -70,6 +72,8 @@ def main() -> int:
     parser.add_argument("--rows", default="", metavar="TEXT", help="only rows that contain TEXT")
     parser.add_argument("--no-peers", action="store_true", help="leave other servers out")
     parser.add_argument("--fresh", action="store_true", help="measure stored rows anew")
+    beside = "package of another commit (src) or build: served in turn, where it can be"
+    parser.add_argument("--beside", action="append", default=[], metavar="FOLDER", help=beside)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything as JSON")
     parser.add_argument("--list", action="store_true", help="list the benchmarks")
     arguments = parser.parse_args()
@@ -80,7 +84,13 @@ def main() -> int:
     for name in arguments.names:
         if name not in BENCHMARKS:
             parser.error(f"no benchmark is called {name!r}; there are: {', '.join(BENCHMARKS)}")
-    options = Options(arguments.quick, arguments.rows, not arguments.no_peers, arguments.fresh)
+    options = Options(
+        arguments.quick,
+        arguments.rows,
+        not arguments.no_peers,
+        arguments.fresh,
+        tuple(str(Path(folder).resolve()) for folder in arguments.beside),
+    )
     return _run(arguments.names or list(BENCHMARKS), options, arguments.json)
 
 

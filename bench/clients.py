@@ -31,6 +31,8 @@ class Rate:
     per_second: float
     failed: int
     """Requests without a 2xx answer."""
+    took: tuple[float, ...]
+    """Seconds of each, where they were counted."""
 
 
 def h2load(
@@ -45,7 +47,8 @@ def h2load(
     grpc: bool = False,
 ) -> Rate:
     """Requests/s with `outstanding` requests always under way, `streams` on a connection (of
-    HTTP/2), from the clients' core: for so many `seconds`, or `count` of them.
+    HTTP/2), from the clients' core: for so many `seconds`, or `count` of them (then with the time
+    that each took).
 
     Raises ToolMissingError, RuntimeError if nothing came back.
     """
@@ -53,7 +56,10 @@ def h2load(
     if tool is None:
         raise ToolMissingError("h2load is missing: apt-get install nghttp2-client")
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=CACHE, suffix=".body") as file:
+    with (
+        tempfile.NamedTemporaryFile(dir=CACHE, suffix=".body") as file,
+        tempfile.NamedTemporaryFile(dir=CACHE, suffix=".log") as log,
+    ):
         file.write(body.content)
         file.flush()
         shape = ["-c", str(outstanding // streams), "-m", str(streams)]
@@ -61,7 +67,7 @@ def h2load(
         if count is None:
             command += ["-D", _ms(seconds), "--warm-up-time", _ms(max(0.3, seconds / 5))]
         else:
-            command += ["-n", str(count)]
+            command += ["-n", str(count), f"--log-file={log.name}"]
         command += [] if grpc else ["--h1"]
         for name, value in body.headers.items():
             command += ["-H", f"{name}: {value}"]
@@ -72,6 +78,7 @@ def h2load(
         done = subprocess.run(
             pinned(cores().client, [*command, url]), capture_output=True, text=True, check=True
         )
+        took = tuple(int(line.split()[2]) / 1e6 for line in log)
     rate = re.search(r"finished in .*?, ([0-9.]+) req/s", done.stdout)
     codes = re.search(r"status codes: (\d+) 2xx, (\d+) 3xx, (\d+) 4xx, (\d+) 5xx", done.stdout)
     errors = re.search(r"(\d+) failed, (\d+) errored, (\d+) timeout", done.stdout)
@@ -79,7 +86,7 @@ def h2load(
         raise RuntimeError(f"{serving.name}: h2load got no answers:\n{done.stdout}{done.stderr}")
     failed = sum(int(codes[group]) for group in (2, 3, 4))
     failed += 0 if errors is None else int(errors[2]) + int(errors[3])
-    return Rate(float(rate[1]), failed)
+    return Rate(float(rate[1]), failed, took)
 
 
 def grpc_body(message: bytes) -> Body:

@@ -28,6 +28,8 @@ class Options:
 
     fresh: bool = False
     """Measure anew what earlier runs have left in bench/results."""
+    beside: tuple[str, ...] = ()
+    """Folders with the package of other commits or builds, to be measured in turn with this one."""
 
     def wants(self, row: str) -> bool:
         """Whether `row` was asked for."""

@@ -187,20 +187,25 @@ def variant_repository(name: str, models: Mapping[str, tuple[bytes, str]]) -> Pa
     return root
 
 
-def hop_model() -> bytes:
-    """A model that takes 150 KB and does next to nothing with it: what is left is the way."""
+def hop_model(floats: int = HOP_FLOATS, answered: int = 10) -> bytes:
+    """A model that does next to nothing: what is left is the way. It takes so many floats (150 KB)
+    and answers with those at the beginning, or with one of them `answered` times."""
     import onnx
     from onnx import TensorProto, helper
 
+    if answered > floats:
+        numbers, node = {"rows": [1, answered]}, "Expand"
+    else:
+        numbers, node = {"start": [0], "stop": [answered], "axis": [1]}, "Slice"
     constants = [
-        helper.make_tensor(name, TensorProto.INT64, [1], [value])
-        for name, value in (("start", 0), ("stop", 10), ("axis", 1))
+        helper.make_tensor(name, TensorProto.INT64, [len(value)], value)
+        for name, value in numbers.items()
     ]
     graph = helper.make_graph(
-        [helper.make_node("Slice", ["values", "start", "stop", "axis"], ["first"])],
+        [helper.make_node(node, ["values", *numbers], ["first"])],
         "hop",
-        [helper.make_tensor_value_info("values", TensorProto.FLOAT, ["batch", HOP_FLOATS])],
-        [helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", 10])],
+        [helper.make_tensor_value_info("values", TensorProto.FLOAT, ["batch", floats])],
+        [helper.make_tensor_value_info("first", TensorProto.FLOAT, ["batch", answered])],
         constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -67,10 +67,14 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def slacktide(
-    repository: Path, *flags: str, module: str = "slacktide.cli.main", everywhere: bool = False
+    repository: Path,
+    *flags: str,
+    module: str = "slacktide.cli.main",
+    everywhere: bool = False,
+    source: str = "",
 ) -> Iterator[Serving]:
     """`slacktide serve` as users start it; `module` is what runs it. On the servers' core, or
-    `everywhere`."""
+    `everywhere`. `source`: the folder that has the package, if not the one that is installed."""
     http, grpc, metrics = free_ports(3)
     code = f"from {module} import main; main()"
     command = [sys.executable, "-c", code, "serve", str(repository)]
@@ -78,6 +82,8 @@ def slacktide(
     command += flags
     if everywhere:
         command = spread(command)
+    if source:
+        command = ["env", f"PYTHONPATH={source}", *command]
     with process("slacktide", command, http, "/v2/health/ready") as up:
         yield Serving(
             "slacktide", http, "/v2/models/{model}/infer", grpc, up.seconds, up.pid, metrics
