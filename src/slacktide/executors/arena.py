@@ -22,9 +22,9 @@ import fcntl
 import mmap
 import os
 from collections.abc import Hashable
-from typing import NamedTuple
 
 from slacktide.domain import Reason
+from slacktide.domain.read_only import read_only
 
 ALIGNMENT = 64
 """Bytes. A cache line, and what vector instructions of today like best."""
@@ -32,7 +32,8 @@ LEAST_RESERVED = 64 << 20
 """Bytes that an arena must have if it is to have more than that: the largest request by default."""
 
 
-class Slot(NamedTuple):
+@read_only
+class Slot:
     """A piece of an arena. `nbytes` is what was asked for; more may be set aside."""
 
     offset: int

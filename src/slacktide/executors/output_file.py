@@ -47,11 +47,11 @@ class OutputReader:
             self._map = mmap.mmap(self._fd, 0, prot=mmap.PROT_READ)
         end = len(self._map)
         for runs in message.outputs:
-            for members, (offset, nbytes, _) in runs:
-                if offset + members * nbytes > end:
-                    raise ProtocolError(
-                        f"{members} times {nbytes} bytes of output at {offset} of {end}"
-                    )
+            for run in runs:
+                at, nbytes = run.first.offset, run.first.nbytes
+                if at + run.members * nbytes > end:
+                    told = f"{run.members} times {nbytes} bytes of output at {at} of {end}"
+                    raise ProtocolError(told)
         return cut_outputs([(self._map, runs) for runs in message.outputs])
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from slacktide.domain import (
     ReplicaUp,
 )
 from slacktide.domain.padding import Padding
+from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 
@@ -32,7 +33,8 @@ Constant = bool | int | float | str
 """What every element of an input is."""
 
 
-class TensorRef(NamedTuple):
+@read_only
+class TensorRef:
     """Where one input tensor of one request lies: bytes of the pool's input arena."""
 
     offset: int
@@ -42,7 +44,8 @@ class TensorRef(NamedTuple):
     """Full shape of this request's tensor, its batch axis (rows) first where the model has one."""
 
 
-class OutputRun(NamedTuple):
+@read_only
+class OutputRun:
     """Members of a batch whose parts of one output are alike and lie one behind the other."""
 
     members: int
@@ -50,7 +53,8 @@ class OutputRun(NamedTuple):
     """The part of the first one: bytes of the output."""
 
 
-class Payload(NamedTuple):
+@read_only
+class Payload:
     """One request's tensors, in the order of the model's inputs."""
 
     rows: int

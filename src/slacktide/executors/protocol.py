@@ -191,8 +191,10 @@ def encode_finished(message: FinishedMessage) -> bytes:
     )
     words += (message.file_bytes, message.members, len(message.outputs))
     for runs in message.outputs:
-        for members, (offset, nbytes, shape) in runs:
-            words += (members, offset, nbytes, len(shape), *shape)
+        for run in runs:
+            first = run.first
+            shape = first.shape
+            words += (run.members, first.offset, first.nbytes, len(shape), *shape)
     return frame(FrameKind.FINISHED, _words(words))
 
 

@@ -170,8 +170,9 @@ def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> 
     outputs = []
     for data, runs in columns:
         parts = []
-        for members, (at, nbytes, shape) in runs:
-            for _ in range(members):
+        for run in runs:
+            at, nbytes, shape = run.first.offset, run.first.nbytes, run.first.shape
+            for _ in range(run.members):
                 parts.append((shape, data[at : at + nbytes]))
                 at += nbytes
         outputs.append(parts)
