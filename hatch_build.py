@@ -179,8 +179,17 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
         if node.name in subclassed and "slots=True" in ast.unparse(decorator):
             kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
         constructor = _constructor(node, fields)
-        if constructor is not None:
-            lines[node.end_lineno] = constructor
+        if constructor is None:
+            continue
+        lines[node.end_lineno] = constructor
+        if "eq=False, repr=False" in ast.unparse(decorator):
+            # Nothing is left for `@dataclass` to do. It would look up types of fields, of which
+            # one that only the type checker imports is not there yet: a crash.
+            lines[decorator.lineno - 1] = ""
+            for each in fields:
+                rest = [""] * (each.end_lineno - each.lineno)
+                stated = f"    {each.target.id}: {ast.unparse(each.annotation)}"
+                lines[each.lineno - 1 : each.end_lineno] = [stated, *rest]
     return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
 
 
@@ -246,7 +255,10 @@ def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign]) -> str | None:
                 body.append(f"self.{name} = {default or stated['default_factory'] + '()'}")
             continue
         if "default_factory" in stated:
-            return None
+            taken.append(f"{name}: {kind} | None = None")
+            made = f"({stated['default_factory']})()"
+            body.append(f"self.{name} = {made} if {name} is None else {name}")
+            continue
         taken.append(f"{name}: {kind}" + (f" = {default}" if default is not None else ""))
         body.append(f"self.{name} = {name}")
     if _has(node, "__post_init__"):

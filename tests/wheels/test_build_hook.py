@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
@@ -17,6 +17,8 @@ HOOK = Path(__file__).parents[2] / "hatch_build.py"
 SOURCE = '''"""A module."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from slacktide.domain.read_only import read_only
 
@@ -34,6 +36,15 @@ class Timed:
     @property
     def where(self) -> str:
         return "é·" * self.rows
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Visit:
+    when: float
+    words: list[str] = field(default_factory=list)
+    left: bool = field(
+        init=False, default=False
+    )
 
 
 def total(parts: list[float]) -> float:
@@ -73,13 +84,20 @@ def test_a_constructor_is_written_and_behaves_as_the_generated_one(made: ModuleT
         made.Timed(0)
 
 
+def test_a_class_without_a_generated_method_is_written_as_a_plain_one(made: ModuleType) -> None:
+    one, other = made.Visit(1.0), made.Visit(2.0, ["a"])
+    assert (one.when, one.words, one.left, other.words) == (1.0, [], False, ["a"])
+    assert one.words is not made.Visit(1.0).words
+    assert not is_dataclass(made.Visit)
+
+
 def test_annotations_are_kept(made: ModuleType) -> None:
     assert get_type_hints(made.Timed)["data"] == memoryview | None
 
 
 def test_sums_are_over_lists_and_lines_keep_their_numbers(hook: ModuleType) -> None:
     written = hook.spelled_out(SOURCE).splitlines()
-    assert written[23] == '    return sum(["é" and part for part in parts])'
+    assert written[SOURCE.count("\n") - 1] == '    return sum(["é" and part for part in parts])'
     for number, line in enumerate(SOURCE.splitlines()):
         if line.startswith(("class", "    def", "def")):
             assert written[number] == line
