@@ -15,7 +15,7 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.session import ModelSession
-from slacktide.executors.synthetic_inputs import row_axes, row_bytes
+from slacktide.executors.synthetic_inputs import row_bytes
 
 Shapes = list[dict[str, tuple[int, ...]]]
 
@@ -23,7 +23,7 @@ Shapes = list[dict[str, tuple[int, ...]]]
 def tried(max_batch: int, sizes: Any = (), names: Any = None, **inputs: tuple[int, ...]) -> Shapes:
     specs = tuple(TensorSpec(name, Datatype.FP32, shape) for name, shape in inputs.items())
     interface = ModelInterface(specs, (), max_batch)
-    axes = {spec.name: row_axes(spec, interface) for spec in specs}
+    axes = {spec.name: interface.row_axes(spec) for spec in specs}
     names = names or {name: [None] * len(shape) for name, shape in axes.items()}
     return candidate_rows(interface, axes, names, sizes)
 

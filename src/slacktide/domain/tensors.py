@@ -73,6 +73,10 @@ class ModelInterface:
     def batches(self) -> bool:
         return self.max_batch > 0
 
+    def row_axes(self, spec: TensorSpec) -> tuple[int, ...]:
+        """The axes of one row of an input or output: without the batch axis, if there is one."""
+        return spec.shape[1:] if self.batches else spec.shape
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: profiles keep it so, and workers send it so."""
 

@@ -21,7 +21,7 @@ from slacktide.domain import Signature
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena, MemoryLimitExceeded, Slot
 from slacktide.executors.ports import ModelSource, RowShapes
-from slacktide.executors.synthetic_inputs import SyntheticRows, row_axes
+from slacktide.executors.synthetic_inputs import SyntheticRows
 from slacktide.executors.timed_replica import BatchError, MeasuringError, TimedReplica
 from slacktide.profiles.latency_fit import SizeTime
 from slacktide.profiles.size_law import elements
@@ -82,7 +82,7 @@ def _other_shapes(
         yield f"inputs.{next(iter(more))}.shapes", [rows.shapes({**shapes, **more})]
     if source.more_shapes:
         return
-    free = {spec.name: row_axes(spec, interface) for spec in interface.inputs}
+    free = {spec.name: interface.row_axes(spec) for spec in interface.inputs}
     longest = max(
         (
             size

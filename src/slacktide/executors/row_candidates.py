@@ -14,7 +14,7 @@ from itertools import product
 
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.executors.ports import RowShapes
-from slacktide.executors.synthetic_inputs import row_axes, row_bytes
+from slacktide.executors.synthetic_inputs import row_bytes
 
 LENGTHS = (128, 512)
 IMAGE_SIZES = ((224, 224), (320, 320), (640, 640), (48, 320), (32, 320))
@@ -80,7 +80,7 @@ def _image_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
     none if the input is no image."""
     if len(spec.shape) != 4:
         return ()
-    lead = len(spec.shape) - len(row_axes(spec, interface))
+    lead = len(spec.shape) - len(interface.row_axes(spec))
     if spec.shape[1] in _CHANNELS:
         return (2 - lead, 3 - lead)
     if spec.shape[3] in _CHANNELS:

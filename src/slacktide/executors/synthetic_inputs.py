@@ -118,7 +118,7 @@ class SyntheticRows:
         specs = self._interface.inputs
         single = {s.name for s in specs if s.shape == () or axes[s.name] == s.shape == (1,)} - known
         if guess:
-            open_ended = [s.name for s in specs if -1 in row_axes(s, self._interface)]
+            open_ended = [s.name for s in specs if -1 in self._interface.row_axes(s)]
             keys = [f"inputs.{name}.shape" for name in open_ended]  # also where one is stated
             picky = single | {s.name for s in specs if not s.datatype.is_float} - known
             keys += [f"inputs.{name}.value" for name in free if name in picky]
@@ -177,10 +177,10 @@ class SyntheticRows:
         return made
 
     def _axes(self, spec: TensorSpec) -> tuple[int, ...]:
-        return self._stated.get(spec.name, row_axes(spec, self._interface))
+        return self._stated.get(spec.name, self._interface.row_axes(spec))
 
     def _fitting(self, spec: TensorSpec, shape: tuple[int, ...], key: str) -> tuple[int, ...]:
-        axes = row_axes(spec, self._interface)
+        axes = self._interface.row_axes(spec)
         fits = len(shape) == len(axes) and all(
             axis in (-1, size) for axis, size in zip(axes, shape, strict=True)
         )
@@ -238,11 +238,6 @@ def assumptions_of(
         return SyntheticRows(interface, source).assumptions(shapes, guess)
     except ValueError:
         return []
-
-
-def row_axes(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
-    """The axes of one row: without the batch axis, where the model has one."""
-    return spec.shape[1:] if interface.batches else spec.shape
 
 
 def row_bytes(spec: TensorSpec, shape: tuple[int, ...]) -> int:

@@ -23,11 +23,6 @@ def triton_type(datatype: Datatype) -> str:
     return "TYPE_STRING" if datatype is Datatype.BYTES else f"TYPE_{datatype.wire_name}"
 
 
-def row_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
-    """The shape of one row: without the batch axis, where the model has one."""
-    return spec.shape[1:] if interface.batches else spec.shape
-
-
 def check_interface(definition: ModelDefinition, interface: ModelInterface) -> tuple[str, ...]:
     """Compare what the files state with what the model has; returns warnings.
 
@@ -69,7 +64,7 @@ def _tensors(
         expected = triton_type(spec.datatype)
         if (given := tensor.get("data_type", expected)) != expected:
             yield Problem(f"{field}.data_type", f"expected {expected} for {name!r}, got {given}")
-        row = row_shape(spec, interface)
+        row = interface.row_axes(spec)
         if "dims" in tensor and not _agrees(tensor["dims"], row):
             yield Problem(
                 f"{field}.dims",
@@ -94,7 +89,7 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
             hint = suggestion(name, known)
             yield Problem(f"inputs.{name}", f"the model has no such input; {hint}")
             continue
-        row = row_shape(spec, interface)
+        row = interface.row_axes(spec)
         if settings.shape is not None and not _agrees(settings.shape, row):
             expected = f"expected a shape that fits {list(row)}"
             yield Problem(f"inputs.{name}.shape", f"{expected}, got {list(settings.shape)}")
@@ -242,7 +237,7 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
 
 def metadata_shape(spec: TensorSpec, interface: ModelInterface) -> tuple[int, ...]:
     """The shape that the metadata endpoint shows: with a leading −1 where the model batches."""
-    return (-1, *row_shape(spec, interface)) if interface.batches else spec.shape
+    return (-1, *interface.row_axes(spec)) if interface.batches else spec.shape
 
 
 def _config_tensors(specs: Sequence[TensorSpec], interface: ModelInterface) -> list[dict[str, Any]]:
@@ -250,7 +245,7 @@ def _config_tensors(specs: Sequence[TensorSpec], interface: ModelInterface) -> l
         {
             "name": spec.name,
             "data_type": triton_type(spec.datatype),
-            "dims": list(row_shape(spec, interface)),
+            "dims": list(interface.row_axes(spec)),
         }
         for spec in specs
     ]
