@@ -272,17 +272,6 @@ def _manual() -> str:
     return MANUAL.read_text().partition("## JSON")[2]
 
 
-def test_an_answer_whose_client_has_just_left_is_no_news_of_grpc() -> None:
-    stream, log = configured(), logging.getLogger("grpc._cython.cygrpc")
-    for kind in (grpc._cython.cygrpc.ExecuteBatchError, RuntimeError):
-        try:
-            raise kind("what gRPC raised")
-        except Exception:
-            log.exception("raised in core")
-    (entry,) = entries(stream)
-    assert entry["error"] == "RuntimeError"
-
-
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_clients_cannot_forge_access_lines(format: str) -> None:
     stream = configured("info", format)

@@ -50,7 +50,6 @@ def configure(
     else:
         colour = handler.stream.isatty() and not os.environ.get("NO_COLOR")
         handler.setFormatter(TextFormatter(colour=colour))
-    handler.addFilter(_is_news)
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, _Handler)]:
         root.removeHandler(old)
@@ -73,12 +72,6 @@ def printable(text: str, limit: int = 256) -> str:
 
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, to be distinguished from handlers of others."""
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not gRPC's traceback of an answer whose client left just before it was written."""
-    error = record.exc_info and record.exc_info[0]
-    return not (error and error.__name__ == "ExecuteBatchError")
 
 
 class JsonFormatter(logging.Formatter):
