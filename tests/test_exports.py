@@ -38,7 +38,7 @@ EXPORTS = {
         check_invariants
     """,
     "slacktide.examples": """
-        MODELS ExampleModel ExamplesError Progress Samples example make_inputs
+        MODELS ExamplesError Samples example make_inputs
         make_repository
     """,
     "slacktide.load.report": """
@@ -46,19 +46,19 @@ EXPORTS = {
         Timeline Window percentiles
     """,
     "slacktide.profiles": """
-        ENOUGH_SAMPLES MOST_CLASSES NO_HINT POINTS BatchLatency ClassTimes
+        ENOUGH_SAMPLES MOST_CLASSES NO_HINT BatchLatency ClassTimes
         ClassedTimes Classes CorrectedTimes FixedTimes LatencyTable Peak ProfileError ProfileRecord
         PointTime RunClasses ShapeClasses ShapedTimes SizeLaw SizeTime SplitLogLogistic
         TimeDistribution batch_sizes classes_of_samples covering fit_latency session_sizes
         sorted_alike
     """,
     "slacktide.recording": """
-        Call Difference Header LayoutError PoolOpened Record RecordedLine RecordedPools
-        Recorder Recording RecordingError Replayed Watcher export_times load_times replay
+        Call Difference Header LayoutError PoolOpened Record RecordedPools
+        Recorder Recording RecordingError Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        SCHEMA Bar ComparedRun Comparison Curve Ending Percentiles Provenance Report
-        ReportError StreamReport StreamScore TextTable Timeline Window bars
+        Comparison Curve Ending Provenance Report
+        ReportError StreamReport StreamScore TextTable Window
         comparison_page curves html_document html_list html_table page percentiles
         profile_page render render_comparison render_sweep rich_table summary sweep_page
     """,
@@ -90,22 +90,18 @@ EXPORTS = {
         ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
     """,
     "slacktide.simulation": """
-        ORDER_OF Answered AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder
+        ORDER_OF AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder
         Execution ExternalEvent Failure Item Prediction Scorer SimulatedUpload
-        Simulation SimulationError length_of predict stream
-    """,
-    "slacktide.wire": """
-        BadField Buffer CallContext CallOptions InferCall InferReply InputTensor
-        OutputValue Parameter WireError WireStatus parse_parameters status_of
+        Simulation SimulationError predict stream
     """,
     "slacktide.simulation.scenario": """
-        FIGURES Cell Mean Scenario ScenarioError Sweep SweepRow World build collected
-        done_in_processes lines parse_scenario read_scenario run_cell run_task task_of
+        Cell ScenarioError Sweep SweepRow build collected
+        done_in_processes parse_scenario read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
-        Arrivals BandwidthTrace Constant ConstantLink Deadlines Delivery Diurnal Drawn
+        Arrivals BandwidthTrace Constant ConstantLink Deadlines Diurnal
         Empirical Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff
-        Poisson RateTrace Replay SharedLink Times Trace TraceLink Uniform WindowCounts
+        Poisson RateTrace Replay SharedLink Trace TraceLink Uniform WindowCounts
         WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
         parse_seconds parse_trace

@@ -4,27 +4,21 @@ The document itself and its scoring are made in `slacktide.load.report` and hand
 users find all of it under one name. Pages need the extra `[report]`.
 """
 
-from slacktide.load.report import SCHEMA as SCHEMA
 from slacktide.load.report import Ending as Ending
-from slacktide.load.report import Percentiles as Percentiles
 from slacktide.load.report import Provenance as Provenance
 from slacktide.load.report import Report as Report
 from slacktide.load.report import ReportError as ReportError
 from slacktide.load.report import StreamReport as StreamReport
 from slacktide.load.report import StreamScore as StreamScore
-from slacktide.load.report import Timeline as Timeline
 from slacktide.load.report import Window as Window
 from slacktide.load.report import percentiles as percentiles
-from slacktide.reports.comparison import ComparedRun as ComparedRun
 from slacktide.reports.comparison import Comparison as Comparison
 from slacktide.reports.html import comparison_page as comparison_page
 from slacktide.reports.html import html_document as html_document
 from slacktide.reports.html import html_list as html_list
 from slacktide.reports.html import html_table as html_table
 from slacktide.reports.html import page as page
-from slacktide.reports.plots import Bar as Bar
 from slacktide.reports.plots import Curve as Curve
-from slacktide.reports.plots import bars as bars
 from slacktide.reports.plots import curves as curves
 from slacktide.reports.profile_page import profile_page as profile_page
 from slacktide.reports.sweep import render_sweep as render_sweep

@@ -5,7 +5,6 @@ Only the clock, the clients and the hardware are made up here.
 """
 
 from slacktide.simulation.driver import ORDER_OF as ORDER_OF
-from slacktide.simulation.driver import Answered as Answered
 from slacktide.simulation.driver import EventOrder as EventOrder
 from slacktide.simulation.driver import Simulation as Simulation
 from slacktide.simulation.hardware import AsExpected as AsExpected
@@ -13,7 +12,6 @@ from slacktide.simulation.hardware import ByLength as ByLength
 from slacktide.simulation.hardware import ByModel as ByModel
 from slacktide.simulation.hardware import ByProfile as ByProfile
 from slacktide.simulation.hardware import Execution as Execution
-from slacktide.simulation.hardware import length_of as length_of
 from slacktide.simulation.items import DrawnRequest as DrawnRequest
 from slacktide.simulation.items import ExternalEvent as ExternalEvent
 from slacktide.simulation.items import Failure as Failure

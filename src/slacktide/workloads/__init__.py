@@ -17,7 +17,6 @@ from slacktide.workloads.deadlines import Deadlines as Deadlines
 from slacktide.workloads.deadlines import Fixed as Fixed
 from slacktide.workloads.deadlines import Mix as Mix
 from slacktide.workloads.deadlines import Uniform as Uniform
-from slacktide.workloads.lengths import Drawn as Drawn
 from slacktide.workloads.lengths import Empirical as Empirical
 from slacktide.workloads.lengths import Exponential as Exponential
 from slacktide.workloads.lengths import Lengths as Lengths
@@ -25,11 +24,9 @@ from slacktide.workloads.lengths import Mode as Mode
 from slacktide.workloads.lengths import Modes as Modes
 from slacktide.workloads.lengths import constant as constant
 from slacktide.workloads.links import ConstantLink as ConstantLink
-from slacktide.workloads.links import Delivery as Delivery
 from slacktide.workloads.links import Link as Link
 from slacktide.workloads.links import SharedLink as SharedLink
 from slacktide.workloads.links import TraceLink as TraceLink
-from slacktide.workloads.point_process import Times as Times
 from slacktide.workloads.specs import parse_arrivals as parse_arrivals
 from slacktide.workloads.specs import parse_bandwidth_trace as parse_bandwidth_trace
 from slacktide.workloads.specs import parse_deadlines as parse_deadlines

@@ -220,7 +220,7 @@ def test_a_sweep_has_the_mean_and_its_standard_error(read: Read) -> None:
         for stream in ("m/long", "m/short", "total")
     ]
     assert float(table[2]["goodput_mean"]) == pytest.approx(mean)
-    document = json.loads(sweep.to_json())
+    document = json.loads(json.dumps(sweep.to_dict()))
     assert document["rows"][0]["seeds"] == [1, 2, 3]
     assert document["rows"][0]["streams"]["total"]["goodput"]["mean"] == pytest.approx(mean)
 

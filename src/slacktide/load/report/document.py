@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -198,12 +197,3 @@ class Report:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise ReportError(f"{where}: {first['msg']}") from None
-
-    def write(self, path: Path) -> None:
-        """Write the JSON document to `path`."""
-        path.write_bytes(self.to_json())
-
-    @classmethod
-    def read(cls, path: Path) -> Report:
-        """Read the document at `path`. Raises OSError, ReportError."""
-        return cls.from_json(path.read_bytes())

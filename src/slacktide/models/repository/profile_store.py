@@ -3,7 +3,6 @@
     REPOSITORY/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
-    STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
 
 What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json. The store
 knows nothing of what either says. It wraps a JSON object with what it was measured

@@ -13,11 +13,6 @@ from slacktide.simulation.scenario.running import done_in_processes as done_in_p
 from slacktide.simulation.scenario.running import run_cell as run_cell
 from slacktide.simulation.scenario.running import run_task as run_task
 from slacktide.simulation.scenario.running import task_of as task_of
-from slacktide.simulation.scenario.sections import Scenario as Scenario
-from slacktide.simulation.scenario.sweep import FIGURES as FIGURES
-from slacktide.simulation.scenario.sweep import Mean as Mean
 from slacktide.simulation.scenario.sweep import Sweep as Sweep
 from slacktide.simulation.scenario.sweep import SweepRow as SweepRow
 from slacktide.simulation.scenario.sweep import collected as collected
-from slacktide.simulation.scenario.sweep import lines as lines
-from slacktide.simulation.scenario.world import World as World

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import orjson
-
 from slacktide.load.report import SCHEMA, Report, StreamReport
 
 TOTAL = "total"
@@ -116,9 +114,6 @@ class Sweep:
                 for row in self.rows
             ],
         }
-
-    def to_json(self) -> bytes:
-        return orjson.dumps(self.to_dict(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
     def to_csv(self) -> str:
         """A line for each cell and stream: labels, seeds, then mean and standard error of each
