@@ -91,21 +91,22 @@ def _read_http(data: bytes, size: int) -> tuple[list[Any], int | None]:
         refusal = reader.feed(data[at : at + size], 0.0)
         at += size
         current = reader.current
-        whole_head = current is not None and current.headers_done and refusal is None
-        if current is not None and whole_head and not current.chunked:
+        whole_head = current is not None and current.head.whole and refusal is None
+        if current is not None and whole_head and not current.head.chunked:
             # A connection receives the rest of such a body past the reader.
             reader.bypass()
-            missing = current.length - current.filled
-            current.pieces.append(data[at : at + missing])
-            current.filled += len(current.pieces[-1])
-            at += missing
-            if current.filled == current.length:
+            piece = data[at : at + current.head.length - current.filled]
+            current.body = bytes(current.body) + piece
+            current.filled += len(piece)
+            at += len(piece)
+            if current.filled == current.head.length:
                 reader.complete(current)
         assert reader.gathered <= settings.max_header_bytes + size
         for request in reader.ready:
-            assert len(request.headers) <= settings.max_headers
-            body = b"".join(request.pieces) or bytes(request.body or b"")
-            found.append((request.method, bytes(request.target), request.headers, body))
+            head = request.head
+            assert len(head.headers) <= settings.max_headers
+            body = bytes(request.body)
+            found.append((head.method, bytes(head.target), head.headers, body))
             context.release(request)
         reader.ready.clear()
     reader.close()

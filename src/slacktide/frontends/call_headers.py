@@ -15,6 +15,8 @@ from slacktide.wire.parameters import (
 STEERING = frozenset(name.encode() for name in STEERING_HEADERS)
 _NO_LOOK_ALIKES: Mapping[str, str] = {}
 """The data plane refuses them, if it is to."""
+NAMING = frozenset((b"traceparent", b"x-request-id"))
+"""What names a call: no two say the same."""
 _MAX_ID = 256
 
 
@@ -34,8 +36,13 @@ def context_of(
 ) -> CallContext:
     """Where a call comes from; its budget is still to be read."""
     context = CallContext(first_byte, client, transport, connection=connection)
+    name_call(context, headers)
+    return context
+
+
+def name_call(context: CallContext, headers: Mapping[bytes, bytes]) -> None:
+    """Take what its client calls it."""
     if b"x-request-id" in headers:
         context.request_id = headers[b"x-request-id"].decode("latin-1")[:_MAX_ID]
     if b"traceparent" in headers:
         context.traceparent = headers[b"traceparent"].decode("latin-1").strip()
-    return context

@@ -196,7 +196,7 @@ def _floats(flat: list[Any], datatype: Datatype, field: str) -> bytes:
             return struct.pack(f"<{len(flat)}{datatype.dtype.char}", *flat)
         with np.errstate(over="raise"):
             return np.array(flat, np.float64).astype(datatype.dtype, copy=False).tobytes()
-    except (OverflowError, FloatingPointError):
+    except (OverflowError, FloatingPointError, struct.error):
         # JSON has no infinity, so one can only come from a value beyond the type's range.
         stranger = max(flat, key=abs)
         raise BadField(

@@ -176,6 +176,30 @@ def test_large_bodies_go_straight_into_the_upload(run, serve, post, binary):
     run(body())
 
 
+def test_a_known_head_with_its_body_cut_short_is_no_request(run, serve, post, binary):
+    async def body():
+        async with serve() as here:
+            data, line = binary(b"hello")
+            raw = post(data, line)
+            assert (await here.ask(raw + raw)).status == 200  # two in one read
+            assert len(here.context.heads) == 1
+            for cut in (1, len(data), len(data) + 1):
+                client = await here.connect()
+                client.send(raw + raw[:-cut])
+                assert (await client.answer()).status == 200
+                client.close()
+            assert len(here.context.heads) == 1
+            await here.until(lambda: not here.context.connections)
+            assert here.data.tensors == [[b"hello"]] * 5
+            ended = [call.steps for call in here.data.announced]
+            assert ended == [["announce", "cancel disconnected"]] * 2
+            other = raw.replace(b"Host: test", b"Host: tesu")
+            assert (await here.ask(other)).body == (await here.ask(raw)).body
+            assert len(here.context.heads) == 2
+
+    run(body())
+
+
 def test_expect_continue_is_met_when_the_body_is_wanted(run, serve, post, binary):
     async def body():
         async with serve() as here:

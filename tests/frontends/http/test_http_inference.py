@@ -265,6 +265,7 @@ def test_bad_bodies_are_400_and_counted_once(serve, post, case, announced):
             assert answer.status == 400
             assert "Traceback" not in answer.json["error"]
             assert [reason for _, reason, _ in here.data.refused] == [Reason.BAD_INPUT]
+            assert here.log[-1].outcome.reason is Reason.BAD_INPUT
             assert here.data.calls == []
             assert all(len(call.steps) == 2 for call in here.data.announced)
             client.send(post(json_body()))

@@ -7,10 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slacktide.frontends.http import HttpResponse, HttpRoute
 from slacktide.frontends.http import reader as reader_module
-from slacktide.frontends.http.context import HttpContext
-from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, RequestReader
+from slacktide.frontends.http.context import MOST_HEADS, HttpContext
+from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, MOST_KEPT, RequestReader
 from slacktide.frontends.http.router import Router
+from slacktide.frontends.ports import EndpointGroup
+from slacktide.frontends.security import Verdict
 from slacktide.frontends.settings import HttpSettings
 
 LIMIT = HttpSettings().max_header_bytes
@@ -18,8 +21,18 @@ GET = b"GET /v2 HTTP/1.1\r\nHost: t\r\n\r\n"
 CHUNKED = b"POST /x HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def make(**settings) -> RequestReader:
-    return RequestReader(HttpContext(Router([]), HttpSettings(**settings), None, None), "c")
+ROUTES = [
+    HttpRoute(method, path, lambda request: HttpResponse(), EndpointGroup.METADATA)
+    for method, path in (("GET", "/"), ("GET", "/v2"), ("POST", "/x"))
+]
+
+
+def shared(authorize=None, **settings) -> HttpContext:
+    return HttpContext(Router(ROUTES), HttpSettings(**settings), authorize, None)
+
+
+def make(context: HttpContext | None = None, **settings) -> RequestReader:
+    return RequestReader(context or shared(**settings), "c")
 
 
 class Read:
@@ -44,18 +57,19 @@ def read(reader: RequestReader, pieces) -> Read:
         done.most_kept = max(done.most_kept, reader.gathered)
         while reader.ready:
             one = reader.ready.popleft()
-            body = bytes(one.body) if one.chunked else b"".join(one.pieces)
-            done.requests.append((one.method, one.target, dict(one.headers), body))
+            head = one.head
+            reader._context.open(one)  # as a connection does: it is what remembers heads
+            done.requests.append((head.method, head.target, dict(head.headers), bytes(one.body)))
 
     for piece in pieces:
         done.fed += len(piece)
         current = reader.current
-        if current is not None and current.headers_done and not current.chunked:
+        if current is not None and current.head.whole and not current.head.chunked:
             # Its body goes past the reader, which a connection receives in place.
-            taken = piece[: current.length - current.filled]
-            current.pieces.append(taken)
+            taken = piece[: current.head.length - current.filled]
+            current.body += taken
             current.filled += len(taken)
-            if current.filled == current.length:
+            if current.filled == current.head.length:
                 reader.bypass()
                 reader.complete(current)
             piece = piece[len(taken) :]
@@ -194,34 +208,86 @@ def test_a_head_in_single_bytes_is_not_parsed_or_copied_again_and_again(parsed):
     assert list(map(len, parsed)) == [1, len(raw)]
 
 
-def test_the_same_head_again_is_not_parsed_again(parsed):
-    reader, head = make(), post(b"one")[:-3]
-    done = read(reader, [head + b"one", head + b"two" + head, b"six", head + b"ten" + GET])
+def test_the_same_head_again_is_not_parsed_again_on_any_connection(parsed):
+    context, head = shared(), post(b"one")[:-3]
+    done = read(make(context), [head + b"one", head + b"two" + head, b"six", head + b"ten" + GET])
     assert [request[3] for request in done.requests] == [b"one", b"two", b"six", b"ten", b""]
     assert [request[:3] for request in done.requests[1:4]] == [done.requests[0][:3]] * 3
+    assert read(make(context), [head + b"six" + GET]).requests[0][3] == b"six"
     assert parsed == [head, b"one", GET]
 
 
+def with_lines(raw: bytes, *lines: bytes) -> bytes:
+    return raw.replace(b"Host", b"\r\n".join([*lines, b"Host"]), 1)
+
+
+UPGRADE = with_lines(post(b"ab"), b"Connection: Upgrade", b"Upgrade: x")
+NOT_KEPT = {
+    "chunks": CHUNKED + b"1\r\na\r\n0\r\n\r\n",
+    "an upgrade": UPGRADE,
+    "an expectation": with_lines(post(b"ab"), b"Expect: 100-continue"),
+    "the last": with_lines(GET, b"Connection: close"),
+    "http/1.0": with_lines(GET.replace(b"1.1", b"1.0"), b"Connection: keep-alive"),
+    "a name of its own": with_lines(GET, b"X-Request-Id: 7"),
+    "a trace": with_lines(GET, b"traceparent: 00-a-b-01"),
+    "a long one": with_lines(GET, b"A: " + b"a" * MOST_KEPT),
+    "an unknown path": GET.replace(b"/v2", b"/v3"),
+    "another method": GET.replace(b"GET", b"PUT"),
+    "a body beyond the limit": post(bytes(2000)),
+}
+
+
+@pytest.mark.parametrize("case", NOT_KEPT)
+def test_heads_that_do_not_come_again_or_need_more_are_not_remembered(case):
+    context = shared(max_control_bytes=1000)
+    done = read(make(context), [NOT_KEPT[case]])
+    assert (len(done.requests), done.refusal, context.heads) == (1, None, {})
+
+
+def test_heads_that_the_gate_refuses_are_not_remembered_and_it_judges_known_ones_again():
+    verdicts, seen = [], []
+
+    def gate(group: EndpointGroup, headers) -> Verdict:
+        seen.append(dict(headers))
+        return verdicts.pop(0)
+
+    context = shared(gate)
+    verdicts[:] = [Verdict.WRONG_TOKEN, Verdict.PASS, Verdict.WRONG_TOKEN, Verdict.PASS]
+    for kept in (0, 1, 1, 1):
+        assert len(read(make(context), [GET]).requests) == 1
+        assert len(context.heads) == kept
+    assert seen == [{b"host": b"t"}] * 4
+
+
+def test_few_heads_are_remembered_however_many_come():
+    context = shared()
+    for number in range(MOST_HEADS + 10):
+        read(make(context), [with_lines(GET, b"A: %d" % number)])
+        assert len(context.heads) <= MOST_HEADS
+    assert len(context.heads) == 10
+
+
+KNOWN = [
+    GET,
+    post(b"hello"),
+    post(b"h\r\n\r\n")[:-1] + b"x",
+    with_lines(post(b"abc"), b"Connection: keep-alive"),
+]
+REQUESTS = [
+    *KNOWN,
+    UPGRADE,
+    with_lines(GET.replace(b"1.1", b"1.0"), b"Connection: keep-alive"),
+    CHUNKED + b"1\r\na\r\n0\r\n\r\n",
+]
+
+
 @given(
-    heads=st.lists(
-        st.sampled_from(
-            [
-                GET,
-                post(b"hello"),
-                post(b"h\r\n\r\n")[:-1] + b"x",
-                post(b"ab").replace(b"Host", b"Connection: Upgrade\r\nUpgrade: x\r\nHost"),
-                post(b"abc").replace(b"Host", b"Connection: keep-alive\r\nHost"),
-                GET.replace(b"1.1", b"1.0").replace(b"Host", b"Connection: keep-alive\r\nHost"),
-                CHUNKED + b"1\r\na\r\n0\r\n\r\n",
-            ]
-        ),
-        max_size=12,
-    ),
+    heads=st.lists(st.sampled_from(REQUESTS), max_size=12),
     last=st.sampled_from(
         [
             b"",
             GET,
-            GET.replace(b"Host", b"Connection: close\r\nHost") * 2,
+            with_lines(GET, b"Connection: close") * 2,
             GET.replace(b"1.1", b"1.0") * 2,
             b"GET / HTTP/1.1\r\n\r\n",
         ]
@@ -235,6 +301,26 @@ def test_requests_mean_the_same_whatever_came_before_them_on_the_connection(head
     alone = [one for each in [*heads, last] for one in read(make(), [each]).requests]
     assert once.said == cuts.said
     assert once.requests == alone
+
+
+@given(data=st.data())
+def test_any_bytes_mean_the_same_with_and_without_remembered_heads(data):
+    raw = bytearray(b"".join(data.draw(st.lists(st.sampled_from(REQUESTS), max_size=6))))
+    for _ in range(data.draw(st.integers(0, 3)) if raw else 0):  # damage: a byte, or a cut
+        at = data.draw(st.integers(0, len(raw) - 1))
+        piece = data.draw(st.sampled_from([b"", b" ", b"\r", b"\n", b"\0", b":", b"A", b"9", GET]))
+        raw[at : at + data.draw(st.integers(0, 2))] = piece
+        raw += post(b"end")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=6)))
+    pieces = [bytes(raw[a:b]) for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    knows, forgets = shared(), shared()
+    for each in KNOWN:
+        read(make(knows), [each])
+    assert len(knows.heads) == len(KNOWN) - 1  # two have the same
+    forgets.remember = lambda head: None
+    told, parsed = (read(make(context), pieces) for context in (knows, forgets))
+    assert told.said == parsed.said
+    assert (told.fed, told.most_kept) == (parsed.fed, parsed.most_kept)
 
 
 def test_one_call_takes_so_many_requests_and_holds_the_rest():

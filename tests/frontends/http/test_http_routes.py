@@ -323,6 +323,24 @@ def test_the_gate_stands_before_the_body(serve, post):
     asyncio.run(body())
 
 
+def test_the_gate_judges_each_request_of_a_head_that_is_known(serve, post, binary):
+    data, line = binary(b"hello")
+    raw, verdict = post(data, line), Verdict.PASS
+
+    async def body():
+        nonlocal verdict
+        async with serve(authorize=lambda group, headers: verdict) as here:
+            client = await here.connect()
+            for verdict in (Verdict.PASS, Verdict.WRONG_TOKEN, Verdict.PASS, Verdict.FOREIGN_PAGE):
+                client.send(raw)
+                answer = await client.answer()
+                assert answer.status == {Verdict.PASS: 200}.get(verdict, verdict.status)
+            client.close()
+            assert len(here.data.calls) == 2
+
+    asyncio.run(body())
+
+
 # ------------------------------------------------------------------------------- other tables
 
 

@@ -11,16 +11,20 @@ from slacktide.frontends.connection import SharedState
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
+    RequestHead,
+    chosen_encoding,
     cors_lines,
     error_response,
     failure_response,
 )
-from slacktide.frontends.http.router import Router
+from slacktide.frontends.http.router import HttpRoute, Router
 from slacktide.frontends.ports import AccessLog, AccessRecord
 from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
+MOST_HEADS = 1024
+"""Heads remembered."""
 _PASS = Verdict.PASS
 
 
@@ -39,6 +43,8 @@ class HttpContext(SharedState):
         super().__init__(settings, authorize, access_log, clock, unpacker)
         self.router = router
         self.settings = settings
+        self.heads: dict[bytes, RequestHead] = {}
+        """Remembered, by their bytes."""
         self._tasks: set[asyncio.Future[HttpResponse]] = set()
 
     def charge(self, request: ClientRequest, size: int) -> None:
@@ -63,15 +69,50 @@ class HttpContext(SharedState):
             request.response = failure_response(error, triton_strict=self.settings.triton_strict)
 
     def _open(self, request: ClientRequest) -> None:
-        settings = self.settings
-        if request.method == "OPTIONS" and cors_lines(request.headers, settings.allowed_origins):
+        head = request.head
+        known = head.route is not None
+        route = head.route or self._find_route(request)
+        if route is None:
+            return
+        if self.authorize is not None:
+            verdict = self.authorize(route.group, head.headers)
+            if verdict is not _PASS:
+                status = verdict.status
+                line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
+                request.response = error_response(status, verdict.value, extra=line)
+                return
+        if not known and head.headers.get(b"expect", b"100-continue").strip().lower() != (
+            b"100-continue"
+        ):
+            request.response = error_response(417, "the only expectation met is 100-continue")
+            return
+        receiver = route.receiver
+        if max(head.length, request.filled) > head.limit:
+            message = f"body: expected at most {head.limit} bytes, got {head.length}"
+            if receiver is not None:
+                receiver.refuse(request, Reason.TOO_LARGE, message)
+            request.response = error_response(413, message, reason=Reason.TOO_LARGE)
+            return
+        if receiver is not None:
+            request.response = receiver.open(request)
+            if request.response is not None:
+                return
+            # Only from here on does the receiver hold something that must be ended.
+            request.receiver = receiver
+        if not known and head.raw:
+            self.remember(head)
+
+    def _find_route(self, request: ClientRequest) -> HttpRoute | None:
+        """What its head asks for; None: that is not there, which is its response."""
+        head, settings = request.head, self.settings
+        if head.method == "OPTIONS" and cors_lines(head.headers, settings.allowed_origins):
             request.response = HttpResponse()
-            return
-        found = self.router.match(request.target)
+            return None
+        found = self.router.match(head.target)
         if found is None:
-            request.response = error_response(404, self.router.hint(request.target))
-            return
-        route = found.routes.get(request.method)
+            request.response = error_response(404, self.router.hint(head.target))
+            return None
+        route = head.route = found.routes.get(head.method)
         if route is None:
             allow = ", ".join(sorted(found.routes))
             line = b"Allow: %b\r\n" % allow.encode()
@@ -79,50 +120,37 @@ class HttpContext(SharedState):
             if any(route.receiver is not None for route in found.routes.values()):
                 hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
             request.response = error_response(405, hint, extra=line)
-            return
-        if self.authorize is not None:
-            verdict = self.authorize(route.group, request.headers)
-            if verdict is not _PASS:
-                status = verdict.status
-                line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
-                request.response = error_response(status, verdict.value, extra=line)
-                return
-        request.route = route
-        request.params = found.params
-        receiver = route.receiver
-        request.limit = settings.max_request_bytes if receiver else settings.max_control_bytes
-        expect = request.headers.get(b"expect")
-        if expect is not None and expect.strip().lower() != b"100-continue":
-            request.response = error_response(417, "the only expectation met is 100-continue")
-            return
-        if max(request.length, request.filled) > request.limit:
-            message = f"body: expected at most {request.limit} bytes, got {request.length}"
-            if receiver is not None:
-                receiver.refuse(request, Reason.TOO_LARGE, message)
-            request.response = error_response(413, message, reason=Reason.TOO_LARGE)
-            return
-        if receiver is None:
-            return
-        request.response = receiver.open(request)
-        if request.response is None:
-            # Only from here on does the receiver hold something that must be ended.
-            request.receiver = receiver
+            return None
+        head.params = found.params
+        head.limit = settings.max_control_bytes if route.handler else settings.max_request_bytes
+        head.accepts = chosen_encoding(head.headers.get(b"accept-encoding", b""))
+        return route
+
+    def remember(self, head: RequestHead) -> None:
+        """Keep what the bytes of a head mean, for all connections: whole, parsed and admitted once.
+        The gate is asked again for each request with the same head; nothing else need be."""
+        # Starting afresh bounds the memory, and what one client can cost others: it must send
+        # so many new heads for each that is to be parsed again.
+        if len(self.heads) >= MOST_HEADS:
+            self.heads.clear()
+        self.heads[head.raw] = head
 
     def place_for(self, request: ClientRequest) -> memoryview | None:
         """Where to receive a body of known length; None if it was refused, with a response."""
+        length = request.head.length
         try:
             if request.receiver is not None:
-                place = request.receiver.announce(request, request.length)
+                place = request.receiver.announce(request, length)
             else:
-                self.charge(request, request.length)
-                request.body = bytearray(request.length)
-                place = memoryview(request.body)
+                self.charge(request, length)
+                place = memoryview(bytearray(length))
         except Exception as error:
             request.abandoned(Reason.RUNTIME_ERROR)
             place = failure_response(error, triton_strict=self.settings.triton_strict)
         if isinstance(place, HttpResponse):
             request.response = place
             return None
+        request.body = place
         return place
 
     def later(
@@ -148,20 +176,18 @@ class HttpContext(SharedState):
         """Write to the access log."""
         if self.access_log is None:
             return
-        request_id = request.request_id
-        if not request_id:
-            request_id = request.headers.get(b"x-request-id", b"").decode("latin-1")
+        head = request.head
         self.log_access(
             AccessRecord(
                 "http",
                 request.client,
-                request.method,
-                request.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
+                head.method,
+                head.target.partition(b"?")[0].decode("ascii", "backslashreplace"),
                 status,
                 self.clock() - request.first_byte,
-                request_id,
+                request.request_id,
                 bytes_sent,
-                "" if request.route is None else request.params.get("model", ""),
+                head.params.get("model", ""),
                 request.outcome,
             )
         )

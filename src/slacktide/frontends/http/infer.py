@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
-from slacktide.frontends.call_headers import STEERING, context_of, read_steering
+from slacktide.frontends.call_headers import STEERING, read_steering
 from slacktide.frontends.http.messages import (
     OCTETS,
     SUPPORTED,
@@ -18,34 +18,32 @@ from slacktide.frontends.http.messages import (
     failure_response,
     refusal_response,
 )
-from slacktide.frontends.ports import DataPlane, InferenceCall
+from slacktide.frontends.ports import DataPlane
 from slacktide.frontends.refusals import refusal_in
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES, Inflation, Unpacker
-from slacktide.wire.calls import Buffer, CallContext, InferReply, Parameter
+from slacktide.wire.calls import Buffer, InferReply, Parameter
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.infer_reader import InferReader
 from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, write_values
 from slacktide.wire.parameters import parse_length
 
 _JSON_LENGTH = b"inference-header-content-length"
-Respond = Callable[[HttpResponse], None]
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
 
 
-@dataclass(slots=True)
-class _State:
-    """What the endpoint keeps of one request, in `request.state`."""
+class InferHead:
+    """What the head of a request says of its call; shared by requests as the head is."""
 
-    target: tuple[str, str | None]
-    """Model and version."""
-    call: InferenceCall | None
-    """None once it has ended."""
-    context: CallContext
-    parameters: Mapping[str, Parameter]
-    json_length: int | None = None
-    encoding: bytes = b""
-    unpacking: asyncio.Task[None] | None = None
+    __slots__ = ("budget_s", "encoding", "json_length", "model", "parameters", "version")
+
+    def __init__(self, model: str, version: str | None) -> None:
+        self.model = model
+        self.version = version
+        self.json_length: int | None = None
+        self.encoding = b""
+        self.parameters: Mapping[str, Parameter] = _NO_PARAMETERS
+        self.budget_s: float | None = None
 
 
 class InferEndpoint:
@@ -64,117 +62,121 @@ class InferEndpoint:
 
     def open(self, request: ClientRequest) -> HttpResponse | None:
         """The headers are here. A response refuses the request. May raise WireError."""
-        headers = request.headers
-        target, context = target_of(request), _context(request)
-        state = request.state = _State(
-            target, self._data.call(*target, context), context, _NO_PARAMETERS
-        )
-        try:
-            length = headers.get(_JSON_LENGTH)
-            if length is not None:
-                state.json_length = parse_length("Inference-Header-Content-Length", length.strip())
-            if not STEERING.isdisjoint(headers):
-                fields = read_steering(headers)
-                state.parameters = fields.parameters
-                context.transport_budget_s = fields.budget_s
-        except WireError as error:
-            self.refuse(request, error.reason, error.message)
-            raise
-        if b"content-encoding" in headers:
-            encoding = encoding_of(headers[b"content-encoding"])
+        head = request.head.infer
+        if head is None:
+            headers, head = request.head.headers, InferHead(*target_of(request))
+            try:
+                length = headers.get(_JSON_LENGTH)
+                if length is not None:
+                    name = "Inference-Header-Content-Length"
+                    head.json_length = parse_length(name, length.strip())
+                if not STEERING.isdisjoint(headers):
+                    fields = read_steering(headers)
+                    head.parameters, head.budget_s = fields.parameters, fields.budget_s
+            except WireError as error:
+                self.refuse(request, error.reason, error.message)
+                raise
+            encoding = encoding_of(headers.get(b"content-encoding", b""))
             if encoding is None:
                 message = "Content-Encoding: expected gzip or deflate"
                 self.refuse(request, Reason.BAD_INPUT, message)
                 return error_response(501, message, reason=Reason.BAD_INPUT, extra=SUPPORTED)
-            state.encoding = encoding
+            head.encoding = encoding
+            request.head.infer = head
+        request.transport_budget_s = head.budget_s
+        request.call = self._data.call(head.model, head.version, request)
         return None
 
     def announce(self, request: ClientRequest, length: int) -> memoryview | HttpResponse:
         """`length` bytes are to come. Where to receive them, or the refusal."""
-        state: _State = request.state
-        assert state.call is not None
-        place = state.call.announce(length, state.parameters)
+        call, head = request.call, request.head.infer
+        assert call is not None
+        assert head is not None
+        place = call.announce(length, head.parameters)
         if isinstance(place, InferReply):
-            state.call = None
+            request.call = None
             request.outcome = place.outcome
-            return self._response(place, AnswerFormat())
-        request.body = place
+            return self._response(place, request.answer)
         return place
 
-    def submit(self, request: ClientRequest, respond: Respond) -> None:
-        """The body is here: where `announce` said, else in `request.body`. Calls `respond` once,
-        at any time."""
-        state: _State = request.state
-        body = request.body
+    def submit(self, request: ClientRequest) -> None:
+        """The body is here: where `announce` said, else as it came. Answers once, at any time."""
+        head, body = request.head.infer, request.body
+        assert head is not None
+        request.body = b""  # the call holds what it needs of it
+        length = head.json_length
         try:
             inflation = None
-            length = state.json_length
-            if state.encoding:
-                inflation = Inflation(body, state.encoding, self._settings.max_request_bytes)
+            if head.encoding:
+                inflation = Inflation(body, head.encoding, self._settings.max_request_bytes)
                 if inflation.step(DIRECT_BYTES):
                     body, inflation = inflation.data, None
             if inflation is None and (
                 (len(body) if length is None else length) <= self._direct
-                or self._json_size(body, state) <= DIRECT_BYTES
+                or self._json_size(body, length) <= DIRECT_BYTES
             ):
-                self._submit(request, body, length, respond)
+                self._submit(request, head, body, length)
                 return
         except WireError as error:
-            self.refuse(request, error.reason, error.message)
-            raise
-        state.unpacking = asyncio.ensure_future(self._unpack(request, body, inflation, respond))
+            self._fail(request, error)
+            return
+        request.unpacking = asyncio.ensure_future(self._unpack(request, head, body, inflation))
 
     async def _unpack(
-        self, request: ClientRequest, body: Buffer, inflation: Inflation | None, respond: Respond
+        self, request: ClientRequest, head: InferHead, body: Buffer, inflation: Inflation | None
     ) -> None:
         """Have done beside the loop what would take it too long, then submit."""
-        state: _State = request.state
-        length = state.json_length
+        length = head.json_length
         try:
             if inflation is not None:
                 body = await self._unpacker.inflate(inflation, request.client)
-            if self._json_size(body, state) > DIRECT_BYTES:
+            if self._json_size(body, length) > DIRECT_BYTES:
                 body, length = await self._unpacker.binary_form(body, length, request.client)
-            self._submit(request, body, length, respond)
+            self._submit(request, head, body, length)
         except Exception as error:
-            state.unpacking = None
-            if isinstance(error, WireError):
-                self.refuse(request, error.reason, error.message)
-            else:
-                self.abandon(request, Reason.RUNTIME_ERROR)
-            respond(failure_response(error, triton_strict=self._settings.triton_strict))
-        state.unpacking = None
+            request.unpacking = None
+            self._fail(request, error)
+        request.unpacking = None
 
     def _submit(
-        self, request: ClientRequest, body: Buffer, json_length: int | None, respond: Respond
+        self, request: ClientRequest, head: InferHead, body: Buffer, json_length: int | None
     ) -> None:
         """Hand a body on that takes no time to read. Raises WireError."""
-        state: _State = request.state
-        call = state.call
+        call = request.call
         assert call is not None
-        infer, answer = self._reader.read(*state.target, body, json_length, state.parameters)
+        infer, request.answer = self._reader.read(
+            head.model, head.version, body, json_length, head.parameters
+        )
         if infer.id:
-            state.context.request_id = request.request_id = infer.id
+            request.request_id = infer.id
+        call.submit(infer, request.replied)
 
-        def reply(result: InferReply) -> None:
-            state.call = None
-            request.outcome = result.outcome
-            if long_outputs(result, answer):
-                state.unpacking = asyncio.ensure_future(self._write(result, answer, state, respond))
-                return
-            try:
-                response = self._response(result, answer)
-            except Exception as error:
-                response = failure_response(error)
-            respond(response)
+    def _fail(self, request: ClientRequest, error: Exception) -> None:
+        """Its body cannot be read, or handed on."""
+        if isinstance(error, WireError):
+            self.refuse(request, error.reason, error.message)
+        else:
+            self.abandon(request, Reason.RUNTIME_ERROR)
+        request.respond(failure_response(error, triton_strict=self._settings.triton_strict))
 
-        call.submit(infer, reply)
+    def replied(self, request: ClientRequest, reply: InferReply) -> None:
+        """The call has ended with `reply`."""
+        request.call = None
+        request.outcome = reply.outcome
+        answer = request.answer
+        if long_outputs(reply, answer):
+            request.unpacking = asyncio.ensure_future(self._write(request, reply))
+            return
+        try:
+            response = self._response(reply, answer)
+        except Exception as error:
+            response = failure_response(error)
+        request.respond(response)
 
-    async def _write(
-        self, reply: InferReply, answer: AnswerFormat, state: _State, respond: Respond
-    ) -> None:
+    async def _write(self, request: ClientRequest, reply: InferReply) -> None:
         """Answer with long outputs in JSON, written in pieces, a turn of the loop for each."""
         written = {}
+        answer = request.answer
         try:
             for output in long_outputs(reply, answer):
                 pieces = []
@@ -186,12 +188,12 @@ class InferEndpoint:
             response = self._response(reply, replace(answer, written=written))
         except Exception as error:
             response = failure_response(error)
-        state.unpacking = None
-        respond(response)
+        request.unpacking = None
+        request.respond(response)
 
-    def _json_size(self, body: Buffer, state: _State) -> int:
+    def _json_size(self, body: Buffer, json_length: int | None) -> int:
         """Bytes of JSON. Raises BadField if they are too many."""
-        size = len(body) if state.json_length is None else state.json_length
+        size = len(body) if json_length is None else json_length
         if size > self._settings.max_json_bytes:
             expected = f"at most {self._settings.max_json_bytes} bytes of JSON"
             raise BadField("body", expected, size, Reason.TOO_LARGE)
@@ -199,32 +201,29 @@ class InferEndpoint:
 
     def refuse(self, request: ClientRequest, reason: Reason, message: str) -> None:
         """The connection has refused the request itself; it is only to be counted."""
-        state: _State | None = request.state
         request.outcome = Outcome(reason, request.first_byte)
-        if state is None:
-            call: InferenceCall | None = self._data.call(*target_of(request), _context(request))
-        else:
-            call, state.call = state.call, None
+        call, request.call = request.call, None
+        if request.receiver is None:  # it has not been opened
+            call = self._data.call(*target_of(request), request)
         if call is not None:
             call.refuse(reason, message)
 
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
         """The client has gone: the answer is not wanted any more."""
-        state: _State = request.state
         request.outcome = Outcome(reason, request.first_byte)
-        if state.unpacking is not None:
-            state.unpacking.cancel()
-        call, state.call = state.call, None
+        if request.unpacking is not None:
+            request.unpacking.cancel()
+        call, request.call = request.call, None
         if call is not None:
             call.cancel(reason)
 
     def _response(self, reply: InferReply, answer: AnswerFormat) -> HttpResponse:
         if reply.outputs is not None and reply.outcome.kind in _ANSWERED:
-            head, buffers = format_reply(reply, answer)
+            document, buffers = format_reply(reply, answer)
             if not buffers:
-                return HttpResponse(200, (head,))
-            line = b"Inference-Header-Content-Length: %d\r\n" % len(head)
-            return HttpResponse(200, (head, *buffers), OCTETS, line)
+                return HttpResponse(200, (document,))
+            line = b"Inference-Header-Content-Length: %d\r\n" % len(document)
+            return HttpResponse(200, (document, *buffers), OCTETS, line)
         refusal = refusal_in(reply, triton_strict=self._settings.triton_strict)
         return refusal_response(refusal)
 
@@ -232,13 +231,7 @@ class InferEndpoint:
 _ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 
-def _context(request: ClientRequest) -> CallContext:
-    """Where a request comes from, by its headers."""
-    return context_of(
-        request.headers, request.first_byte, request.client, "http", request.connection
-    )
-
-
 def target_of(request: ClientRequest) -> tuple[str, str | None]:
     """Model and version that its path names."""
-    return request.params["model"], request.params.get("version")
+    params = request.head.params
+    return params["model"], params.get("version")

@@ -1,80 +1,134 @@
-"""`ClientRequest` with its answer, `HttpResponse` as handlers make it, its bytes on the wire."""
+"""`ClientRequest` with its `RequestHead` and its answer, `HttpResponse` as handlers make it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
 from slacktide.domain import Outcome, Reason
 from slacktide.frontends.refusals import Refusal, refusal_of
-from slacktide.wire.calls import Buffer
+from slacktide.wire.calls import Buffer, CallContext, InferReply
+from slacktide.wire.oip_json import ALL_BINARY
 
 if TYPE_CHECKING:
-    from slacktide.frontends.http.infer import InferEndpoint
+    from slacktide.frontends.http.infer import InferEndpoint, InferHead
+    from slacktide.frontends.http.protocol import HttpConnection
     from slacktide.frontends.http.router import HttpRoute
+    from slacktide.frontends.ports import InferenceCall
 
 JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ClientRequest:
-    """One request on its way through a connection, with its answer.
+class RequestHead:
+    """What the head of a request says. A remembered one is shared by all requests that begin with
+    its bytes: it is not changed any more (`HttpContext.remember`)."""
 
-    Handlers read its first part; the rest is its connection's business.
-    """
+    __slots__ = (
+        "accepts",
+        "chunked",
+        "headers",
+        "infer",
+        "keep_alive",
+        "length",
+        "limit",
+        "method",
+        "old",
+        "params",
+        "raw",
+        "route",
+        "target",
+        "whole",
+    )
 
-    first_byte: float
-    """Monotonic seconds."""
-    client: str
-    """Peer address without port."""
-    connection: str = ""
-    """Peer address with port."""
-    method: str = ""
-    target: bytes = b""
-    headers: dict[bytes, bytes] = field(default_factory=dict)
-    """By lower-case name."""
-    params: Mapping[str, str] = field(init=False)
-    """The decoded parts of the path; there once it has its `route`."""
-    body: Buffer = b""
-    request_id: str = ""
-    """For the access log, where the body holds one; else `X-Request-Id` is logged."""
-    outcome: Outcome | None = None
-    """Of an inference request, for the access log."""
-    state: Any = None
-    """Belongs to the route's handler."""
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        """By lower-case name."""
+        self.length = 0
+        """Content-Length; 0 if there is none."""
+        self.chunked = False
+        self.keep_alive = False
+        self.old = False
+        """HTTP/1.0."""
+        self.whole = False
+        """All of it has been read, and may be taken."""
+        self.raw = b""
+        """Its bytes, where they are worth remembering."""
+        self.route: HttpRoute | None = None
+        """What it asks for; what follows is known with it."""
+        self.params: Mapping[str, str] = {}
+        """The decoded parts of the path."""
+        self.limit = 0
+        """Most bytes of body that the route takes."""
+        self.accepts = b""
+        """The coding in which a long answer may go."""
+        self.infer: InferHead | None = None
+        """What it says of an inference call."""
 
-    keep_alive: bool = False
-    old: bool = False
-    """HTTP/1.0."""
-    headers_done: bool = False
-    chunked: bool = False
-    length: int = 0
-    """Content-Length; 0 if there is none."""
-    limit: int = 0
-    """Most bytes of body the route takes; known once `opened`."""
-    filled: int = 0
-    """Bytes of body that have come."""
-    body_since: float | None = None
-    """When the wait for the body began."""
-    pieces: list[bytes] = field(default_factory=list)
-    """Body that came with its headers."""
-    awaits_continue: bool = False
-    opened: bool = False
-    """Routed, past the gate."""
-    route: HttpRoute | None = None
-    receiver: InferEndpoint | None = None
-    charged: int = 0
-    """Bytes of the common buffer it holds."""
-    linger: bool = False
-    """Its answer goes out before its body has come in."""
-    response: HttpResponse | None = None
+
+NO_HEAD = RequestHead()
+"""Of a request of which not enough has come."""
+
+
+class ClientRequest(CallContext):
+    """One request on its way through a connection, with its answer. It is the context of the call
+    that it makes, if it is one for inference. Handlers read `head` and `body`."""
+
+    __slots__ = (
+        "answer",
+        "awaits_continue",
+        "body",
+        "body_since",
+        "call",
+        "charged",
+        "filled",
+        "head",
+        "keep_alive",
+        "linger",
+        "opened",
+        "outcome",
+        "owner",
+        "receiver",
+        "response",
+        "unpacking",
+    )
+
+    def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
+        super().__init__(first_byte, client, "http", connection=connection)
+        self.head = NO_HEAD
+        self.body: Buffer = b""
+        self.keep_alive = False
+        self.filled = 0
+        """Bytes that have come of a body that did not come with its head."""
+        self.body_since: float | None = None
+        """When the wait for them began."""
+        self.awaits_continue = False
+        self.charged = 0
+        """Bytes of the common buffer it holds."""
+        self.opened = False
+        """Routed, past the gate."""
+        self.linger = False
+        """Its answer goes out before its body has come in."""
+        self.owner: HttpConnection | None = None
+        """What its answer goes to, once it has been handed on."""
+        self.response: HttpResponse | None = None
+        self.receiver: InferEndpoint | None = None
+        """Of inference: what has it from here on, with its call until that has ended, how to
+        answer, and what is done beside the loop."""
+        self.call: InferenceCall | None = None
+        self.answer = ALL_BINARY
+        self.unpacking: asyncio.Task[None] | None = None
+        self.outcome: Outcome | None = None
+        """Of inference, for the access log."""
 
     def refused(self, reason: Reason, message: str) -> None:
         """Have the receiver count that the connection itself turned the request away."""
@@ -86,18 +140,34 @@ class ClientRequest:
         if self.receiver is not None and self.response is None:
             self.receiver.abandon(self, reason)
 
+    def replied(self, reply: InferReply) -> None:
+        """This is what its call has come to."""
+        assert self.receiver is not None
+        self.receiver.replied(self, reply)
 
-class HttpResponse(NamedTuple):
+    def respond(self, response: HttpResponse) -> None:
+        """Answer it, once, at any time."""
+        assert self.owner is not None
+        self.owner.respond(self, response)
+
+
+class HttpResponse:
     """One answer. `body` is sent as it is, piece by piece; `extra` are whole header lines."""
 
-    status: int = 200
-    body: Sequence[bytes] = ()
-    content_type: bytes = JSON
-    extra: bytes = b""
+    __slots__ = ("body", "content_type", "extra", "length", "status")
 
-    @property
-    def length(self) -> int:
-        return sum(map(len, self.body))
+    def __init__(
+        self,
+        status: int = 200,
+        body: Sequence[bytes] = (),
+        content_type: bytes = JSON,
+        extra: bytes = b"",
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+        self.extra = extra
+        self.length = sum(map(len, body))
 
 
 def json_response(document: object, status: int = 200) -> HttpResponse:
@@ -165,19 +235,12 @@ _STATUS_LINES = {
 }
 
 
-def render_head(response: HttpResponse, length: int, *, close: bool, keep_alive_1_0: bool) -> bytes:
-    """Status line and headers. `length` is that of the body as sent."""
-    connection = b""
-    if close:
-        connection = b"Connection: close\r\n"
-    elif keep_alive_1_0:
-        connection = b"Connection: keep-alive\r\n"
-    kind = b"Content-Type: %b\r\n" % response.content_type if length else b""
-    return b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
-        _STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status,
-        kind,
-        response.extra,
-        connection,
+@lru_cache(maxsize=1024)
+def opening_lines(status: int, content_type: bytes, length: int) -> bytes:
+    """Status line and headers that every answer has: what answers differ in is `extra`."""
+    return b"%b%bContent-Length: %d\r\n" % (
+        _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status,
+        b"Content-Type: %b\r\n" % content_type if length else b"",
         length,
     )
 
@@ -219,7 +282,7 @@ def compressed(response: HttpResponse, encoding: bytes) -> HttpResponse:
     pieces = [stream.compress(piece) for piece in response.body]
     pieces.append(stream.flush())
     line = b"Content-Encoding: %b\r\nVary: Accept-Encoding\r\n" % encoding
-    return response._replace(body=pieces, extra=response.extra + line)
+    return HttpResponse(response.status, pieces, response.content_type, response.extra + line)
 
 
 def _is_zero(weight: bytes) -> bool:

@@ -29,12 +29,11 @@ from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.messages import (
     ClientRequest,
     HttpResponse,
-    chosen_encoding,
     compressed,
     cors_lines,
     error_response,
     failure_response,
-    render_head,
+    opening_lines,
     retry_after,
 )
 from slacktide.frontends.http.reader import RequestReader
@@ -121,7 +120,7 @@ class HttpConnection(FrontEndConnection):
             return
         if not self._reading:
             pass  # the server has paused reading: the client is not late
-        elif current is not None and not current.headers_done:
+        elif current is not None and not current.head.whole:
             since = max(current.first_byte, self._reading_since)
             if now - since >= settings.header_timeout_s:
                 self._fail(408, Reason.BAD_INPUT, "the headers took too long")
@@ -152,33 +151,33 @@ class HttpConnection(FrontEndConnection):
             return
         self._pump()
         current = self._reader.current
-        if current is not None and current.headers_done and current.body_since is None:
+        if current is not None and current.head.whole and current.body_since is None:
             self._await_body(current)
 
     def _await_body(self, current: ClientRequest) -> None:
         """The headers of `current` are here, its body is not: choose where it goes."""
         current.body_since = self._now
         self._context.open(current)
-        if current.response is None and not current.chunked:
+        if current.response is None and not current.head.chunked:
+            piece = current.body
             sink = self._context.place_for(current)
             if sink is not None:
-                piece = b"".join(current.pieces)
                 sink[: len(piece)] = piece
                 self._sink = sink[len(piece) :]
                 self._reader.bypass()
         if current.response is not None:
             self._refuse_body(current)
-        elif current.headers.get(b"expect"):
+        elif current.head.headers.get(b"expect"):
             current.awaits_continue = True
         self._pump()
 
     def _refuse_body(self, current: ClientRequest) -> None:
         """Queue an answer that comes before its body; pass over the body if it is short."""
-        missing = current.length - current.filled
+        missing = current.head.length - current.filled
         if (
-            current.chunked
+            current.head.chunked
             or current.awaits_continue
-            or b"expect" in current.headers
+            or b"expect" in current.head.headers
             or missing > self._context.settings.skip_bytes
         ):
             current.keep_alive = False
@@ -197,7 +196,6 @@ class HttpConnection(FrontEndConnection):
             self._sink = sink[nbytes:]
             return
         self._sink = None
-        current.pieces.clear()
         self._reader.complete(current)
         self._pump()
 
@@ -251,36 +249,30 @@ class HttpConnection(FrontEndConnection):
             self._context.open(request)
         if request.response is not None:
             return
-
-        respond = partial(self._respond, request)
-        if request.pieces:
-            pieces = request.pieces
-            request.body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            request.pieces = []
+        request.owner = self
         try:
             if request.receiver is not None:
-                request.receiver.submit(request, respond)
+                request.receiver.submit(request)
                 return
-            route = request.route
+            route = request.head.route
             assert route is not None
-            assert callable(route.handler)
+            assert route.handler is not None
             answer = route.handler(request)
             if isinstance(answer, HttpResponse):
-                respond(answer)
+                self.respond(request, answer)
             else:
-                self._context.later(answer, respond)
+                self._context.later(answer, request.respond)
         except Exception as error:
             request.abandoned(Reason.RUNTIME_ERROR)
-            respond(failure_response(error, triton_strict=self._context.settings.triton_strict))
+            strict = self._context.settings.triton_strict
+            self.respond(request, failure_response(error, triton_strict=strict))
 
-    def _respond(self, request: ClientRequest, response: HttpResponse) -> None:
+    def respond(self, request: ClientRequest, response: HttpResponse) -> None:
         """Here is the answer to `request`: it goes out in its turn, compressed if that pays."""
-        accept = request.headers.get(b"accept-encoding")
-        if accept:
+        encoding = request.head.accepts
+        if encoding:
             context, settings = self._context, self._context.settings
-            worth = settings.compress_min_bytes <= response.length <= settings.compress_max_bytes
-            encoding = chosen_encoding(accept) if worth else b""
-            if encoding:
+            if settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
                 smaller = context.unpacker.beside(
                     self.client, partial(compressed, response, encoding)
                 )
@@ -294,25 +286,28 @@ class HttpConnection(FrontEndConnection):
             self._pump()
 
     def _write(self, request: ClientRequest) -> None:
-        response = request.response
+        context, head, response = self._context, request.head, request.response
         assert response is not None
-        length = response.length
-        last = self._context.draining and not (
+        length, extra = response.length, response.extra
+        last = context.draining and not (
             self._waiting or self._reader.ready or self._reader.current or self._reader.held
         )
         close = last or not request.keep_alive
-        origins = self._context.settings.allowed_origins
+        if close:
+            extra += b"Connection: close\r\n"
+        elif head.old:
+            extra += b"Connection: keep-alive\r\n"
+        origins = context.settings.allowed_origins
         if origins:
-            lines = cors_lines(request.headers, origins)
-            response = response._replace(extra=response.extra + lines)
-        head = render_head(response, length, close=close, keep_alive_1_0=request.old)
+            extra += cors_lines(head.headers, origins)
+        lines = opening_lines(response.status, response.content_type, length)
         if not self._transport.is_closing():
-            if request.method == "HEAD":
-                self._transport.write(head)
+            if head.method == "HEAD":
+                self._transport.write(b"%b%b\r\n" % (lines, extra))
             elif length <= _JOIN_BYTES:
-                self._transport.write(b"".join((head, *response.body)))
+                self._transport.write(b"".join((lines, extra, b"\r\n", *response.body)))
             else:
-                self._transport.writelines((head, *response.body))
+                self._transport.writelines((lines, extra, b"\r\n", *response.body))
         self._finished(request, response.status, length)
         if close:
             self.close(linger=request.linger or self._skip > 0)
@@ -347,7 +342,7 @@ class HttpConnection(FrontEndConnection):
                 log.exception("cancelling a request failed")
             # A late answer finds its place taken and goes nowhere.
             request.response = request.response or error_response(499, "")
-            if request.headers_done:
+            if request.head.whole:
                 self._finished(request, 499, 0)
 
     # ---------------------------------------------------------------- small things

@@ -6,8 +6,8 @@ behind it is cut out by its length, decoded by `ChunkedBody`, or received past t
 announced with `bypass` and ended with `complete`. Whole requests are put in `ready`, in order;
 `current` is the one whose end has not come.
 
-Most clients send the same head again and again: the last one of a connection is kept with what it
-said, and the same bytes are not parsed twice.
+Most clients send the same heads again and again: `HttpContext` remembers what they mean, and the
+same bytes are not parsed twice. What follows such a head is read as behind any other.
 
 A call of `feed` does so much work and no more: what it does not get to is `held`, for a later turn
 of the loop.
@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import NamedTuple
 
 import httptools
 
 from slacktide.domain import Reason
+from slacktide.frontends.call_headers import NAMING, name_call
 from slacktide.frontends.http.chunked import ChunkedBody, HttpRefusal
 from slacktide.frontends.http.context import HttpContext
-from slacktide.frontends.http.messages import ClientRequest
+from slacktide.frontends.http.messages import ClientRequest, RequestHead
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 from slacktide.wire.status import status_of
@@ -47,7 +47,7 @@ HEADS_AT_ONCE = 16
 LINES_AT_ONCE = 1024
 """Requests and lines of chunked bodies that one call of `feed` takes: about a millisecond each."""
 MOST_KEPT = 2048
-"""Bytes of a head that is kept."""
+"""Bytes of a head that is remembered."""
 _END_OF_HEAD = b"\r\n\r\n"
 _MOST_BLANKS = 64
 """Line ends before a request line that are passed over (RFC 9112 §2.2 asks for one)."""
@@ -55,16 +55,6 @@ _MOST_BLANKS = 64
 
 class _StopParsingError(Exception):
     """Raised in a parser's callback to end the parse; `RequestReader._refusal` says why."""
-
-
-class _KeptHead(NamedTuple):
-    """The last head of a connection that stays open behind it, and what it said."""
-
-    raw: bytes
-    method: str
-    target: bytes
-    headers: dict[bytes, bytes]
-    length: int
 
 
 class _Probe:
@@ -82,7 +72,6 @@ class RequestReader:
         "_context",
         "_count",
         "_head",
-        "_kept",
         "_max_header_bytes",
         "_max_headers",
         "_now",
@@ -102,7 +91,6 @@ class RequestReader:
         self._max_headers = context.settings.max_headers
         self._parser: httptools.HttpRequestParser | None = None
         """None: it has not seen the end of the last request, and another is needed."""
-        self._kept: _KeptHead | None = None
         self._now = 0.0
         self._count = 0
         """Headers of the head being parsed."""
@@ -175,12 +163,6 @@ class RequestReader:
         Returns where that ends."""
         current = self.current
         if current is None:
-            kept = self._kept
-            if kept is not None and raw.startswith(kept.raw, at):
-                self.current = current = ClientRequest(self._now, self._client, self._connection)
-                _, current.method, current.target, current.headers, current.length = kept
-                current.headers_done = current.keep_alive = True
-                return self._begin_body(current, raw, at + len(kept.raw), unparsed=True)
             if raw[at] <= 13:
                 at = self._pass_blanks(raw, at)
                 if at == len(raw) or self._refusal is not None:
@@ -191,7 +173,7 @@ class RequestReader:
                 self._head += raw[at : at + self._max_header_bytes + 1]
                 self._probe(self._head)
                 return self._unfinished(raw)
-            head = raw[at:stop]
+            said = raw[at:stop]
         else:
             gathered = self._head
             before = len(gathered)
@@ -199,22 +181,20 @@ class RequestReader:
             whole = gathered.find(_END_OF_HEAD, max(0, before - 3)) + 4
             if whole < 4:
                 return self._unfinished(raw)
-            head = bytes(gathered[:whole])
+            said = bytes(gathered[:whole])
             stop = at + whole - before
             gathered.clear()
-        if len(head) > self._max_header_bytes:
-            self._too_long(head)
-        elif head.count(b" ", 0, head.find(b"\r")) > 2:
+        head = self._context.heads.get(said)
+        if head is not None:
+            current.head = head
+            current.keep_alive = True
+            return self._begin_body(current, raw, stop, None)
+        if len(said) > self._max_header_bytes:
+            self._too_long(said)
+        elif said.count(b" ", 0, said.find(b"\r")) > 2:
             self._refuse(400, "malformed HTTP: expected one blank between the parts of a request")
-        elif self._parse(head):
-            # A parser that is gone saw an upgrade; the rest needs more than these fields.
-            plain = self._parser is not None and not (current.chunked or current.old)
-            self._kept = (
-                _KeptHead(head, current.method, current.target, current.headers, current.length)
-                if plain and current.keep_alive and len(head) <= MOST_KEPT
-                else None
-            )
-            return self._begin_body(current, raw, stop)
+        elif self._parse(said):
+            return self._begin_body(current, raw, stop, self._parser)
         return stop
 
     def _pass_blanks(self, raw: bytes, at: int) -> int:
@@ -233,23 +213,38 @@ class RequestReader:
             self._too_long(self._head)
         return len(raw)
 
-    def _parse(self, head: bytes) -> bool:
+    def _parse(self, said: bytes) -> bool:
         """Have the parser read a whole head. False: it has been refused."""
         self._count = 0
+        current = self.current
+        assert current is not None
+        head = current.head = RequestHead()
         parser = self._parser
         if parser is None:
             parser = self._parser = httptools.HttpRequestParser(self)
         try:
-            parser.feed_data(head)
+            parser.feed_data(said)
         except httptools.HttpParserUpgrade:
             self._parser = None  # offered, as curl and Java do for HTTP/2: it has stopped there
         except httptools.HttpParserError as error:
             if self._refusal is None:
                 self._malformed(error)
         else:
-            if self.current is not None and not self.current.headers_done:
+            if not head.whole:
                 self._refuse(400, "malformed HTTP: expected one request")
-        return self._refusal is None
+        if self._refusal is not None:
+            return False
+        current.keep_alive = head.keep_alive
+        if not NAMING.isdisjoint(head.headers):
+            name_call(current, head.headers)  # it will not come again
+        elif (
+            head.keep_alive
+            and not (head.chunked or head.old or b"expect" in head.headers)
+            and self._parser is not None
+            and len(said) <= MOST_KEPT
+        ):
+            head.raw = said
+        return True
 
     def _probe(self, beginning: bytearray) -> None:
         """Refuse at once what cannot become a request, though its head is not whole."""
@@ -274,33 +269,37 @@ class RequestReader:
     # ---------------------------------------------------------------- bodies
 
     def _begin_body(
-        self, current: ClientRequest, raw: bytes, at: int, *, unparsed: bool = False
+        self,
+        current: ClientRequest,
+        raw: bytes,
+        at: int,
+        parser: httptools.HttpRequestParser | None,
     ) -> int:
-        """Behind the head of `current`, which the parser has not seen if it is `unparsed`.
-        Returns the end of what is here of a body with a length."""
-        if current.chunked:
+        """Behind the head of `current`, which `parser` has read. Returns the end of what is here
+        of a body with a length."""
+        head = current.head
+        if head.chunked:
             settings = self._context.settings
             self._chunked = ChunkedBody(
                 max_framing=self._max_header_bytes, max_chunks=settings.max_chunks
             )
             self._parser = None
             return at
-        if current.length:
-            piece = raw[at : at + current.length]
-            if piece:
-                current.pieces.append(piece)
-                current.filled = len(piece)
-            if current.filled < current.length:
+        if head.length:
+            begin, at = at, at + head.length
+            body = current.body = raw[begin:at]
+            if len(body) < head.length:
+                current.filled = len(body)
                 return len(raw)
-            if self._parser is not None and not unparsed:
-                self._parser.feed_data(piece)  # cheaper than another parser
+            if parser is not None:
+                parser.feed_data(body)  # cheaper than another parser
         self.complete(current)
-        return at + current.filled
+        return at
 
     def _take_chunks(self, body: ChunkedBody, raw: bytes, at: int, lines: int) -> tuple[int, int]:
         current = self.current
         assert current is not None
-        limit = current.limit or self._context.settings.max_request_bytes
+        limit = current.head.limit or self._context.settings.max_request_bytes
         at, lines = body.take(raw, at, limit=limit, lines=lines)
         if body.data:
             self._keep(current, b"".join(body.data))
@@ -332,20 +331,17 @@ class RequestReader:
     # ---------------------------------------------------------------- the parser's callbacks
 
     def on_url(self, url: bytes) -> None:
-        current = self.current
-        assert current is not None
-        current.target += url
-        if len(current.target) > self._context.settings.max_target_bytes:
+        head = self._parsed()
+        head.target += url
+        if len(head.target) > self._context.settings.max_target_bytes:
             self._stop(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        current = self.current
-        assert current is not None
         self._count += 1
         if self._count > self._max_headers:
             self._stop(431, "too many headers")
         name = name.lower()
-        headers = current.headers
+        headers = self._parsed().headers
         if name in headers:
             if name in _ONCE:
                 self._stop(400, f"header {name.decode('ascii', 'replace')} comes twice")
@@ -353,28 +349,31 @@ class RequestReader:
         headers[name] = value
 
     def on_headers_complete(self) -> None:
-        current = self.current
-        assert current is not None
+        head = self._parsed()
         parser = self._parser
         assert parser is not None
-        current.headers_done = True
-        current.method = parser.get_method().decode()
-        current.keep_alive = parser.should_keep_alive()
-        headers = current.headers
-        current.chunked = b"transfer-encoding" in headers
-        current.length = int(headers.get(b"content-length", 0))
+        head.whole = True
+        head.method = parser.get_method().decode()
+        head.keep_alive = parser.should_keep_alive()
+        headers = head.headers
+        head.chunked = b"transfer-encoding" in headers
+        head.length = int(headers.get(b"content-length", 0))
         version = parser.get_http_version()
         if version != "1.1":
-            current.old = version == "1.0"
-            if not current.old:
+            head.old = version == "1.0"
+            if not head.old:
                 self._stop(505, "this server speaks HTTP/1.1")
         elif b"host" not in headers:
             self._stop(400, "header host: expected in every HTTP/1.1 request")
-        if current.chunked:
+        if head.chunked:
             if headers[b"transfer-encoding"].strip().lower() != b"chunked":
                 self._stop(501, "the only transfer coding taken is chunked")
-            if current.old or parser.should_upgrade():
+            if head.old or parser.should_upgrade():
                 self._stop(400, "a chunked body is not expected here")
+
+    def _parsed(self) -> RequestHead:
+        assert self.current is not None
+        return self.current.head
 
     def _stop(self, status: int, message: str) -> None:
         self._refuse(status, message)

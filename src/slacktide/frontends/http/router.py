@@ -21,18 +21,20 @@ Handler = Callable[[ClientRequest], HttpResponse | Awaitable[HttpResponse]]
 """Takes a whole request. May raise WireError or ControlError."""
 
 
-@dataclass(frozen=True, slots=True)
 class HttpRoute:
     """One endpoint. `pattern` has `{name}` where a path segment is a parameter."""
 
-    method: str
-    pattern: str
-    handler: Handler | InferEndpoint
-    group: EndpointGroup
+    __slots__ = ("group", "handler", "method", "pattern", "receiver")
 
-    @property
-    def receiver(self) -> InferEndpoint | None:
-        return None if callable(self.handler) else self.handler
+    def __init__(
+        self, method: str, pattern: str, handler: Handler | InferEndpoint, group: EndpointGroup
+    ) -> None:
+        self.method = method
+        self.pattern = pattern
+        self.handler = handler if callable(handler) else None
+        self.receiver = None if callable(handler) else handler
+        """What has requests from their heads on; then there is no handler."""
+        self.group = group
 
 
 class Match(NamedTuple):

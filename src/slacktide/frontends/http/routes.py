@@ -82,13 +82,13 @@ class ControlHandlers:
         return json_response(self._control.repository_index(ready))
 
     async def load(self, request: ClientRequest) -> HttpResponse:
-        await self._control.load(request.params["model"], _load_parameters(request))
+        await self._control.load(request.head.params["model"], _load_parameters(request))
         return _EMPTY
 
     async def unload(self, request: ClientRequest) -> HttpResponse:
         # `unload_dependents` is always sent by stock clients; nothing here depends on a model.
         _parameters(request)
-        await self._control.unload(request.params["model"])
+        await self._control.unload(request.head.params["model"])
         return _EMPTY
 
 
@@ -116,7 +116,7 @@ def absent(what: str, parameter: str) -> Handler:
     """A handler for a single thing of which there are none: 404, naming it."""
 
     def missing(request: ClientRequest) -> HttpResponse:
-        return error_response(404, f"no {what} named {request.params[parameter]!r}")
+        return error_response(404, f"no {what} named {request.head.params[parameter]!r}")
 
     return missing
 
