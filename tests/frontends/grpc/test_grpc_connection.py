@@ -19,7 +19,11 @@ from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import decode_response, encode_call
-from slacktide.wire.proto.messages import INFERENCE_SERVICE, ServerReflectionRequest
+from slacktide.wire.proto.messages import (
+    INFERENCE_SERVICE,
+    ModelStreamInferResponse,
+    ServerReflectionRequest,
+)
 from slacktide.wire.proto.messages import ServerReflectionResponse as Reflected
 
 QUICK = {"tick_s": 0.01, "linger_s": 0.2}
@@ -289,6 +293,76 @@ def test_a_message_that_names_another_model_at_its_end_is_refused(fakes):
     assert steps == ["announce", "refuse bad_input"]
 
 
+def cut(data: bytes | bytearray) -> list[bytes]:
+    """The messages in the body of an answer."""
+    found, at = [], 0
+    while at < len(data):
+        end = at + 5 + int.from_bytes(data[at + 1 : at + 5])
+        found.append(bytes(data[at + 5 : end]))
+        at = end
+    return found
+
+
+def streamed(client: RawClient, id: int) -> list[tuple[str, str]]:
+    """Id and error of each answer on a stream."""
+    answers = [ModelStreamInferResponse.FromString(each) for each in cut(client.data[id])]
+    return [(each.infer_response.id, each.error_message) for each in answers]
+
+
+def test_long_messages_of_a_stream_come_into_their_places_too(fakes):
+    async def scene():
+        data = fakes.FakeDataPlane()
+        async with raw(fakes, data) as client:
+            client.ask(1, STREAM)
+            body = framed(message(300_000, "a")) + framed(message(id="b"))
+            client.give(1, body[:20_000], ends=False)
+            await data.until(lambda: data.announced)
+            assert data.calls == []
+            client.give(1, body[20_000:] + framed(message(100_000, "c")))
+            assert (await client.status(1))[0] == 0
+            return data, streamed(client, 1)
+
+    data, answers = play(scene)
+    assert answers == [("a", ""), ("b", ""), ("c", "")]
+    assert [bytes(call.memory) for call in data.announced] == [
+        message(300_000, "a"),
+        message(100_000, "c"),
+    ]
+    assert [call.context.transport for call in data.calls] == ["grpc-stream"] * 3
+
+
+def test_a_long_message_of_a_stream_that_is_refused_is_passed_over(fakes):
+    async def scene():
+        refusal = fakes.refusing(Reason.BEHIND_WORK, "busy")(InferCall("m", None, "", []))
+        data = fakes.FakeDataPlane(refusal=refusal)
+        async with raw(fakes, data) as client:
+            client.ask(1, STREAM)
+            client.give(1, framed(message(300_000))[:20_000], ends=False)
+            await client.until(lambda: 1 in client.data)
+            early = streamed(client, 1)
+            client.give(1, framed(message(300_000))[20_000:] + framed(message(id="b")))
+            assert (await client.status(1))[0] == 0
+            return early, streamed(client, 1), client.server._context.buffers.bytes_in_use
+
+    early, answers, held = play(scene)
+    assert early == [("", "busy")]
+    assert answers == [("", "busy"), ("b", "")]
+    assert held == 0
+
+
+def test_a_stream_whose_message_is_cut_is_refused_and_takes_its_request_back(fakes):
+    async def scene():
+        data = fakes.FakeDataPlane()
+        async with raw(fakes, data) as client:
+            client.ask(1, STREAM)
+            client.give(1, framed(message(300_000))[:-1])
+            return await client.status(1), data.announced[0].steps
+
+    status, steps = play(scene)
+    assert status[0] == 3
+    assert steps == ["announce", "cancel client_cancelled"]
+
+
 def test_messages_that_are_not_announced_count_as_buffered(fakes):
     limits = {"max_buffered_bytes": 300_000, "max_buffered_per_client": 300_000}
     typed = b"\x2a\x8c\x84\x3d" + bytes(999_948)
@@ -495,6 +569,20 @@ def test_a_client_that_speaks_http_1_is_told(fakes):
     assert play(scene)[1:] == (ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2 (gRPC)")
 
 
+@pytest.mark.parametrize("begun", [b"\0\0", framed(message(20_000))[:9000]])
+def test_a_message_of_a_stream_that_trickles_is_given_up(fakes, begun):
+    async def scene():
+        async with raw(fakes, settings={"body_timeout_s": 0.1}) as client:
+            client.ask(1, STREAM)
+            client.give(1, framed(message()), ends=False)
+            await client.until(lambda: 1 in client.data)
+            await asyncio.sleep(0.2)  # between messages there is no hurry
+            client.give(1, begun, ends=False)
+            return await client.status(1)
+
+    assert play(scene) == (1, "the message did not arrive in time")
+
+
 @pytest.mark.parametrize("path", [STREAM, REFLECTION])
 def test_countless_messages_in_one_frame_take_turns(fakes, path):
     """One client's share of a turn is bounded, however many messages a frame has."""
@@ -504,11 +592,7 @@ def test_countless_messages_in_one_frame_take_turns(fakes, path):
             client.ask(1, path)
             client.give(1, framed(b"") * 3000)
             status = await client.status(1)
-            answers, at = 0, 0
-            while at < len(client.data[1]):
-                at += 5 + int.from_bytes(client.data[1][at + 1 : at + 5])
-                answers += 1
-            return status, answers, client.server._context.buffers.bytes_in_use
+            return status, len(cut(client.data[1])), client.server._context.buffers.bytes_in_use
 
     assert play(scene) == ((0, ""), 3000, 0)
 
@@ -575,12 +659,7 @@ def test_reflection_names_services_and_gives_their_files(fakes):
             client.ask(1, path)
             client.give(1, b"".join(framed(each.SerializeToString()) for each in asked))
             assert (await client.status(1))[0] == 0
-            found, at, data = [], 0, client.data[1]
-            while at < len(data):
-                end = at + 5 + int.from_bytes(data[at + 1 : at + 5])
-                found.append(Reflected.FromString(bytes(data[at + 5 : end])))
-                at = end
-            return found
+            return [Reflected.FromString(each) for each in cut(client.data[1])]
 
     for path in (REFLECTION, REFLECTION.replace(b"v1", b"v1alpha")):
         services, file, health, missing, extensions = uvloop.run(scene(path))

@@ -50,7 +50,16 @@ class GrpcState(SharedState):
 class GrpcConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
-    __slots__ = ("_busy_at", "_busy_with", "_feeding", "_pinged_at", "http2", "peer", "state")
+    __slots__ = (
+        "_busy_at",
+        "_busy_with",
+        "_feeding",
+        "_flushing",
+        "_pinged_at",
+        "http2",
+        "peer",
+        "state",
+    )
 
     http2: Http2Connection
 
@@ -59,7 +68,8 @@ class GrpcConnection(FrontEndConnection):
         self.state = state
         self.peer = ""
         """Address with port."""
-        self._feeding = False
+        self._feeding = self._flushing = False
+        """It takes bytes, and writes behind them; or has a turn in which to write."""
         self._pinged_at: float | None = None
         self._busy_with = 0
         """The latest call when the clock was last looked at."""
@@ -156,6 +166,7 @@ class GrpcConnection(FrontEndConnection):
         """Write what is to be sent, as far as the client takes it."""
         if self._feeding:
             return
+        self._flushing = False
         http2, transport, more = self.http2, self._transport, True
         while more:
             more = bool(http2.blocked) and not http2.clogged and http2.pump()
@@ -171,6 +182,14 @@ class GrpcConnection(FrontEndConnection):
         if http2.closing and not http2.streams and self._close_by is None:
             # Requests that crossed with GOAWAY may be unread.
             self.close(linger=True)
+
+    def flush_soon(self) -> None:
+        """Write with what else this turn brings; at once, if no call is left to bring it."""
+        if not self.http2.streams:
+            self.flush()
+        elif not (self._flushing or self._feeding):
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
 
     # ---------------------------------------------------------------- the clock, and the end
 

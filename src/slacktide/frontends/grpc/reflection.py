@@ -7,9 +7,9 @@ from typing import Any
 
 from google.protobuf.descriptor import FileDescriptor
 
+from slacktide.frontends.grpc.call import GrpcCall
 from slacktide.frontends.grpc.control import parsed
 from slacktide.frontends.grpc.metadata import GrpcMethod
-from slacktide.frontends.grpc.stream import MessageStream
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.calls import Buffer
 from slacktide.wire.proto import messages as m
@@ -30,12 +30,17 @@ def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:
     return {REFLECTION_SERVICE: table, _ALPHA_SERVICE: table}
 
 
-class ReflectionCall(MessageStream):
+class ReflectionCall(GrpcCall):
     """A call of ServerReflectionInfo: one answer to each message."""
 
     __slots__ = ()
 
-    def take(self, message: Buffer) -> None:
+    many = True
+
+    def is_full(self) -> bool:
+        return bool(self.unsent)
+
+    def message(self, message: Buffer) -> None:
         request = parsed(m.ServerReflectionRequest, message)
         answer = m.ServerReflectionResponse(
             valid_host=request.host, original_request=request, **_answer_to(request)
