@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -132,14 +131,3 @@ def _value(given: Any, origin: Any) -> Any:
 
 def _naming_flag(name: str, told: str, known: Mapping[str, Option]) -> str:
     return f"--{flag_of(name, known[name])}: {told}" if name in known else told
-
-
-def printed(options: Options) -> dict[str, Any]:
-    """All fields as JSON has them, for `--print-config`."""
-
-    def value(each: Any) -> Any:
-        if hasattr(each, "__dataclass_fields__"):
-            return {part.name: value(getattr(each, part.name)) for part in fields(each)}
-        return str(each) if isinstance(each, Path) else each
-
-    return value(options)  # type: ignore[no-any-return]  # a dict, as options are a dataclass

@@ -99,10 +99,12 @@ def write_page(flag: str, path: Path | None, page: Callable[[], str]) -> None:
 
 
 def print_json(document: object) -> None:
-    """One JSON document on stdout."""
+    """One JSON document on stdout; what JSON does not know, such as a path, as its text."""
     import orjson
 
-    sys.stdout.write(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n")
+    sys.stdout.write(
+        orjson.dumps(document, default=str, option=orjson.OPT_INDENT_2).decode() + "\n"
+    )
 
 
 @contextmanager

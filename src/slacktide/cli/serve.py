@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slacktide.cli.flags import from_flags, printed, with_flags
+from slacktide.cli.flags import from_flags, with_flags
 from slacktide.cli.output import FELL_SHORT, fail, option, print_json
 from slacktide.domain.suggestions import did_you_mean
 from slacktide.frontends.security import SecurityError, TlsFiles
@@ -121,7 +121,7 @@ def serve(
             fail("--tls-cert and --tls-key: both are needed")
         settings = replace(settings, tls=TlsFiles(tls_cert, tls_key, tls_client_ca))
     if print_config:
-        print_json(printed(settings))
+        print_json(settings)
         return
     try:
         configure(log_level, log_format)
