@@ -1,20 +1,6 @@
 """What can be wrong with a repository: one tree, split by the first question of its reader.
-
-    RepositoryError
-    ├── RepositoryMistakeError      the files, or a call, say something wrong: mend that
-    │   ├── FolderError             the folders are not those of a repository
-    │   ├── InvalidNameError        a model, version or file name breaks the pattern
-    │   ├── NotFoundError           no such model, version or file
-    │   ├── OutsideRepositoryError  a link leads out of the repository
-    │   ├── SettingsError           slacktide.yaml
-    │   ├── ModelConfigError        config.pbtxt, or the `config` of a load call
-    │   │   └── RefusedFieldError   … states something that would change what the model means
-    │   ├── ModelFileError          the ONNX file
-    │   ├── InterfaceMismatchError  the files and the loaded model disagree
-    │   └── UploadError             the files of a load call
-    └── RepositoryAccessError       the machine is in the way: rights, disks
-        ├── UnreadableError
-        └── UnwritableError
+Do the files, or a call, say something wrong (RepositoryMistakeError), or is the machine in the way
+(RepositoryAccessError)?
 
 Messages name a file relative to the repository, the field, and what was expected. They hold no
 absolute path, so that a front end may show them to a client as they are.
