@@ -30,6 +30,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.alpha": 0.3,
 }
+_MOST_MARKS = 60
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 
 
@@ -61,25 +62,13 @@ def outcomes_over_time(report: Report) -> str:
 def latency_curves(report: Report) -> str:
     """Share of the answers that came within a time, by stream; a log axis of milliseconds."""
 
-    def draw(axes: Any) -> None:
-        for number, stream in enumerate(listed(report)):
-            if not stream.latency_curve:
-                continue
-            floor = 1e-3
-            axes.plot(
-                [max(seconds * 1e3, floor) for seconds in stream.latency_curve],
-                range(len(stream.latency_curve)),
-                color=_SERIES[number % len(_SERIES)],
-                label=_literal(stream.name),
-            )
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlabel(_literal(f"latency from the {report.latency_from} (ms)"))
-        axes.set_ylabel("% of answers")
-        if axes.lines:
-            axes.legend(frameon=False, loc="lower right")
-
-    return _svg(draw, (8.0, 2.8), "latency")
+    drawn = []
+    for number, stream in enumerate(listed(report)):
+        if seconds := stream.latency_curve:
+            ms = tuple(max(each * 1e3, 1e-3) for each in seconds)
+            drawn.append(Curve(stream.name, ms, tuple(range(len(ms))), number))
+    x_label = f"latency from the {report.latency_from} (ms)"
+    return curves(drawn, x_label=x_label, y_label="% of answers", log="x", size=(8.0, 2.8))
 
 
 def goodput_bars(comparison: Comparison) -> str:
@@ -143,7 +132,8 @@ def curves(
     y_most: float | None = None,
     size: tuple[float, float] = (8.0, 3.2),
 ) -> str:
-    """Lines with a mark at every point. `log` names the axes that are logarithmic: x, y or xy."""
+    """Lines, with a mark at every point where there are few. `log` names the axes that are
+    logarithmic: x, y or xy."""
 
     def draw(axes: Any) -> None:
         for line in lines:
@@ -152,7 +142,7 @@ def curves(
                 line.y,
                 color=_SERIES[line.colour % len(_SERIES)],
                 linestyle="--" if line.dashed else "-",
-                marker="" if line.dashed else "o",
+                marker="" if line.dashed or len(line.x) > _MOST_MARKS else "o",
                 markersize=3.0,
                 label=_literal(line.label),
             )
