@@ -20,32 +20,16 @@ Float32 = NDArray[np.float32]
 _Float = NDArray[np.floating[Any]]
 
 
-def _square(phase: _Float) -> _Float:
-    return np.sign(np.sin(phase))
-
-
-def _triangle(phase: _Float) -> _Float:
-    return 2 / np.pi * np.arcsin(np.sin(phase))
-
-
-def _sawtooth(phase: _Float) -> _Float:
-    return phase / np.pi % 2 - 1
-
-
-def _pulse(phase: _Float) -> _Float:
-    return np.where(phase % (2 * np.pi) < 0.8, 1.5, -0.2)
-
-
 _T: _Float = np.linspace(0, 1, SIGNAL_LENGTH, dtype=np.float64)
 """Time through the signal, 0 to 1."""
 
 # Each kind: (cycles c, phase p), both of shape (n, 1), to signals of shape (n, SIGNAL_LENGTH).
 _KINDS: dict[str, Callable[[_Float, _Float], _Float]] = {
     "sine": lambda c, p: np.sin(2 * np.pi * c * _T + p),
-    "square": lambda c, p: _square(2 * np.pi * c * _T + p),
-    "sawtooth": lambda c, p: _sawtooth(2 * np.pi * c * _T + p),
-    "triangle": lambda c, p: _triangle(2 * np.pi * c * _T + p),
-    "pulses": lambda c, p: _pulse(2 * np.pi * c * _T + p),
+    "square": lambda c, p: np.sign(np.sin(2 * np.pi * c * _T + p)),
+    "sawtooth": lambda c, p: (2 * np.pi * c * _T + p) / np.pi % 2 - 1,
+    "triangle": lambda c, p: 2 / np.pi * np.arcsin(np.sin(2 * np.pi * c * _T + p)),
+    "pulses": lambda c, p: np.where((2 * np.pi * c * _T + p) % (2 * np.pi) < 0.8, 1.5, -0.2),
     "rising pitch": lambda c, p: np.sin(2 * np.pi * c * _T * (0.5 + _T) + p),
     "falling pitch": lambda c, p: np.sin(2 * np.pi * c * _T * (2 - _T) + p),
     "fading": lambda c, p: 1.6 * np.exp(-3 * _T) * np.sin(2 * np.pi * c * _T + p),
