@@ -192,7 +192,7 @@ def test_short_forms() -> None:
             "inputs: {x: {pad: {}}}\nlengths: [4]",
             "lengths: expected an input with 'pad', and a mask",
         ),
-        (f"{PADDED}lengths: [4, 4]", "lengths: expected ascending lengths, each once, got [4, 4]"),
+        (f"{PADDED}lengths: [4, 4]", "lengths: expected ascending numbers, each once, got [4, 4]"),
         (f"{PADDED}lengths: [0]", "lengths[0]: expected greater than or equal to 1, got 0"),
         (f"{PADDED}lengths: [9]\nlimits: {{length: 8}}", "lengths: expected at most limits.length"),
         ("limits: {length: 8}", "limits.length: expected an input with 'pad', and a mask"),

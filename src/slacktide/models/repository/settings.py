@@ -218,10 +218,11 @@ class WorkHint(Section):
         return self
 
 
-def _ascending(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    if list(lengths) != sorted(set(lengths)):
-        raise ValueError(f"expected ascending lengths, each once, got {list(lengths)}")
-    return lengths
+def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sizes` themselves. Raises ValueError unless each is larger than the one before."""
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"expected ascending numbers, each once, got {list(sizes)}")
+    return sizes
 
 
 def _one_name(device: str) -> str:
@@ -308,7 +309,7 @@ class ModelSettings(Section):
     lengths: Annotated[
         tuple[Annotated[int, Field(ge=1, le=2**31)], ...],
         Field(strict=False, max_length=16),
-        AfterValidator(_ascending),
+        AfterValidator(ascending),
     ] = ()
     """Typical lengths along the padded axes, ascending: warm-up runs them, and profiling measures
     what they cost."""

@@ -34,17 +34,10 @@ from slacktide.models.repository.fields import (
     number_to_replicas,
     read_choice,
 )
-from slacktide.models.repository.settings import Count, Duration, Name, Size
+from slacktide.models.repository.settings import Count, Duration, Name, Size, ascending
 from slacktide.simulation.oracle_slack import OracleSlack
 
-
-def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    if list(sizes) != sorted(set(sizes)):
-        raise ValueError(f"expected ascending sizes, each once, got {list(sizes)}")
-    return sizes
-
-
-Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(_ascending)]
+Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(ascending)]
 
 
 YARDSTICKS: Registry[Any] = Registry("yardstick", {"oracle_slack": OracleSlack})
