@@ -158,7 +158,7 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
     Every line keeps its number: tracebacks of compiled code show the lines of the source."""
     for short, written in READ_ONLY.items():
         text = text.replace(short, written)
-    lines, kept = [*_with_lists(text).splitlines(), "", ""], []
+    lines, kept, known = [*_with_lists(text).splitlines(), "", ""], [], {}
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future = node.lineno
@@ -178,7 +178,11 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
         kept.append(f'setattr({node.name}, "__annotations__", {names!r})')
         if node.name in subclassed and "slots=True" in ast.unparse(decorator):
             kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
-        constructor = _constructor(node, fields)
+        bases = [ast.unparse(base) for base in node.bases]
+        if not all(base in known for base in bases):
+            continue
+        known[node.name] = [*(each for base in bases for each in known[base]), *fields]
+        constructor = _constructor(node, known[node.name])
         if constructor is None:
             continue
         lines[node.end_lineno] = constructor
@@ -233,7 +237,7 @@ def _dataclass(node: ast.ClassDef) -> ast.expr | None:
 
 def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign]) -> str | None:
     """The constructor that `@dataclass` would make; None where that is left to it."""
-    if node.bases or _has(node, "__init__") or not fields:
+    if _has(node, "__init__") or not fields:
         return None
     taken, body = [], []
     for each in fields:

@@ -20,7 +20,7 @@ VALUES = [
     Announced(Notice(1, "m", 0.5, 2.0, 10, 1.0)),
     Submitted(ONE),
     Outcome(Reason.ON_TIME, 1.5, detail="d"),
-    Answer(1, Outcome(Reason.ON_TIME, 1.5), 7),
+    Answer(Reason.ON_TIME, 1.5, id=1, cause=7),
 ]
 
 

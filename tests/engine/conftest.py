@@ -214,7 +214,7 @@ class World:
     def _note(self, command: Command) -> None:
         if isinstance(command, Answer):
             assert command.id not in self.answers, f"{command.id} answered twice"
-            self.answers[command.id] = command.outcome
+            self.answers[command.id] = command
         elif isinstance(command, FreeSlots):
             for id in command.ids:
                 assert id not in self.freed, f"{id} freed twice"

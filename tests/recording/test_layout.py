@@ -152,10 +152,11 @@ def test_events_survive_to_the_bit(events: list[Event], now: float) -> None:
 REPLICA = Replica(3, PoolId("m", "1"), "lane", (0, 1), 8, "cuda:0")
 REQUEST = Request(5, "m", 1.0, 2.0)
 OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4)
+ANSWER = Answer(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4, id=5, cause=11)
 BATCH = Batch(7, REPLICA, (REQUEST, REQUEST), 2, 9.5, 12.5)
 COMMANDS: tuple[Command, ...] = (
     RunBatch(BATCH, 11, 0.004, 0.006),
-    Answer(5, OUTCOME, 11),
+    ANSWER,
     FreeSlots((5, 6), 11),
     StartReplica(REPLICA, 11),
     StopReplica(REPLICA, True, 11),
@@ -269,7 +270,7 @@ def test_fields_of_another_version_are_found_by_name() -> None:
     assert len(read) == len(layout()["Answer"]) + 1
     assert set(read[4:]) == {None}
     assert freed == ["FreeSlots", 11, [5]]
-    plain = orjson.loads(orjson.dumps(plain_commands([Answer(5, OUTCOME, 11)])))
+    plain = orjson.loads(orjson.dumps(plain_commands([ANSWER])))
     assert reader.recorded(plain) == [read]
     with pytest.raises(LayoutError, match="Answer has too few values"):
         reader.record([9.5, [], [answer[:3]]])

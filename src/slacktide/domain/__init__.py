@@ -4,7 +4,6 @@ Pure data that never changes. No behaviour beyond what a value can say of itself
 """
 
 from slacktide.domain.commands import AbortBatch as AbortBatch
-from slacktide.domain.commands import Answer as Answer
 from slacktide.domain.commands import Circuit as Circuit
 from slacktide.domain.commands import Command as Command
 from slacktide.domain.commands import FreeSlots as FreeSlots
@@ -28,6 +27,7 @@ from slacktide.domain.events import ReplicaUp as ReplicaUp
 from slacktide.domain.events import RowsReleased as RowsReleased
 from slacktide.domain.events import Submitted as Submitted
 from slacktide.domain.events import TimerFired as TimerFired
+from slacktide.domain.outcomes import Answer as Answer
 from slacktide.domain.outcomes import Outcome as Outcome
 from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
 from slacktide.domain.outcomes import Reason as Reason

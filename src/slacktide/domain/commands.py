@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from slacktide.domain.outcomes import Outcome
+from slacktide.domain.outcomes import Answer
 from slacktide.domain.plan import PoolId
 from slacktide.domain.read_only import read_only
 from slacktide.domain.request import Batch, Replica
@@ -45,15 +45,6 @@ class AbortBatch:
     """
 
     batch: Batch
-    cause: int
-
-
-@read_only
-class Answer:
-    """Tell the client. Sent once for each request."""
-
-    id: int
-    outcome: Outcome
     cause: int
 
 

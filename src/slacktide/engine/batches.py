@@ -19,7 +19,7 @@ from slacktide.domain import (
 )
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane, Running
-from slacktide.engine.ledger import Entry, State
+from slacktide.engine.ledger import RUNNING, Entry, State
 from slacktide.engine.placement import Placement
 from slacktide.engine.ports import Proposal, WaitUntil
 from slacktide.engine.recovery import Crash
@@ -53,7 +53,7 @@ class Batches:
             return
         offers: list[tuple[Placement, Proposal]] = []
         for placement in lane.placements:
-            if not placement.serves:
+            if not placement.phase.serves:
                 continue
             self._requests.expire(placement.pool)
             proposal = self._propose(placement)
@@ -137,7 +137,7 @@ class Batches:
             pool.scheduler.take(running.batch)
         entries = self._state.ledger.entries
         for member in proposal.members:
-            entries[member.id].state = State.RUNNING
+            entries[member.id].state = RUNNING
 
     def _start(
         self,
@@ -170,7 +170,7 @@ class Batches:
             if id not in members:
                 raise ValueError(f"request {id} is not a member of batch {event.batch}")
             entry = self._state.ledger.entries[id]
-            if entry.state is State.RUNNING:
+            if entry.state is RUNNING:
                 self._serve(entry, running.batch, Reason.EARLY_EXIT)
                 entry.state = State.ENDED
                 running.waiting -= 1
@@ -193,7 +193,7 @@ class Batches:
                 self._serve(entries[member.id], batch, Reason.ON_TIME)
                 continue
             entry = entries.pop(member.id)
-            if entry.state is State.RUNNING:
+            if entry.state is RUNNING:
                 self._serve(entry, batch, Reason.ON_TIME)
         state.commands.append(FreeSlots(ids, state.cause))
         if placement.pool.unmeasured is not None:
@@ -265,7 +265,7 @@ class Batches:
     def _waiting(self, batch: Batch) -> list[Entry]:
         """Entries of the members that still wait for their answer."""
         entries = [self._state.ledger.entries[member.id] for member in batch.members]
-        return [entry for entry in entries if entry.state is State.RUNNING]
+        return [entry for entry in entries if entry.state is RUNNING]
 
     def _quarantine(self, entry: Entry, batch: Batch, detail: str) -> None:
         """Have a member run again, alone, in its pool or in the one that has taken its place."""

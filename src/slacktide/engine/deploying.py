@@ -105,7 +105,7 @@ class Deploying:
         pools = {pool for pool, _ in kept}
         for pool in tuple(state.pools.values()):
             staying = [p for p in pool.placements if (pool.id, p.lane.name) in kept]
-            moved = bool(staying) and not any(p.serves for p in staying)
+            moved = bool(staying) and not any(p.phase.serves for p in staying)
             for placement in tuple(pool.placements):
                 if placement not in staying:
                     # For a moment two lanes may share cores: that is better than not to serve.

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Batch, Request
-from slacktide.engine.ledger import State
+from slacktide.engine.ledger import RUNNING, State
 
 if TYPE_CHECKING:
     from slacktide.engine.lane import Lane
@@ -157,7 +157,7 @@ class IdleWork:
         Drops what has become useless. Where the time for it is still to be earned, the lane is
         looked at again then.
         """
-        holding = [p for p in lane.placements if p.pool.solo is not None and p.serves]
+        holding = [p for p in lane.placements if p.pool.solo is not None and p.phase.serves]
         if not any(p.pool.solo.held for p in holding if p.pool.solo is not None):
             return None
         for placement in lane.placements:
@@ -197,7 +197,7 @@ class IdleWork:
         if pool.removed or pool.down_reason is not None:
             return None
         entry = self._state.ledger.entries[member.id]
-        if entry.state is not State.RUNNING or not solo.rules.wants(member):
+        if entry.state is not RUNNING or not solo.rules.wants(member):
             return None
         if not self._fits(placement, member):
             return None

@@ -167,13 +167,13 @@ def _placements(engine: Engine) -> None:
         )
         if circuit is Circuit.OPEN:
             stopping = (Phase.RESTARTING, Phase.HUNG)
-            live = [
-                p for p in pool.placements if not (p.parked or p.retiring or p.phase in stopping)
-            ]
+            phases = [p.phase for p in pool.placements if not p.parked]
+            live = [each for each in phases if not (each.retiring or each in stopping)]
             _require(not live, f"{pool.id} is unavailable but keeps replicas")
         if down:
             _require(
                 not (pool.quarantine or len(pool.scheduler) or pool.unmeasured),
                 f"{pool.id} is down but holds",
             )
-            _require(not any(p.serves for p in pool.placements), f"{pool.id} is down but serves")
+            serving = any(p.phase.serves for p in pool.placements)
+            _require(not serving, f"{pool.id} is down but serves")

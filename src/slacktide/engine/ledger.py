@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Notice, OutcomeKind, Reason, Request
 
@@ -39,6 +39,12 @@ class State(Enum):
     """It has its outcome; the pool holds it, to be run again alone."""
     ENDED = "ended"
     """It has its outcome, but a running batch still names its payload."""
+
+
+QUEUED: Final = State.QUEUED
+RUNNING: Final = State.RUNNING
+"""As names of their own, for each request asks: until Python 3.12 an enum takes 90 ns to find a
+member."""
 
 
 class Entry:

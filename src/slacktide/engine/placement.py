@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Deployment, Replica
 from slacktide.engine.worth import LaneTime
@@ -30,10 +30,24 @@ class ReplicaState(Enum):
     """There is none; perhaps one will be started."""
 
 
+UP: Final = ReplicaState.UP
+"""As a name of its own, like those of engine/ledger.py."""
+
+
 class Phase(Enum):
     """What a placement is doing, and what is to become of it."""
 
     _value_: tuple[str, ReplicaState]
+    label: str
+    replica: ReplicaState
+    serves: bool
+    """Whether the placement may be given a batch."""
+    dying: bool
+    """Whether the replica is being killed; its ReplicaLost is on the way."""
+    retiring: bool
+    """Whether the placement goes as soon as its replica is done or has died."""
+    leaves: bool
+    """Whether it is no longer in the plan."""
 
     PAUSED = ("paused", ReplicaState.BACKOFF)
     """No replica. Another starts when the pause is over, or the circuit of the version says so."""
@@ -52,33 +66,13 @@ class Phase(Enum):
     HUNG_RETIRING = ("hung_retiring", ReplicaState.UP)
     """Both: ends once it has died."""
 
-    @property
-    def label(self) -> str:
-        return self._value_[0]
 
-    @property
-    def replica(self) -> ReplicaState:
-        return self._value_[1]
-
-    @property
-    def serves(self) -> bool:
-        """Whether the placement may be given a batch."""
-        return self is Phase.UP or self is Phase.LEAVING
-
-    @property
-    def dying(self) -> bool:
-        """Whether the replica is being killed; its ReplicaLost is on the way."""
-        return self is Phase.STALLED or self is Phase.HUNG or self is Phase.HUNG_RETIRING
-
-    @property
-    def retiring(self) -> bool:
-        """Whether the placement goes as soon as its replica is done or has died."""
-        return self is Phase.RETIRING or self is Phase.HUNG_RETIRING
-
-    @property
-    def leaves(self) -> bool:
-        """Whether it is no longer in the plan."""
-        return self.retiring or self is Phase.LEAVING
+for _phase in Phase:  # read for each request: attributes cost a third of properties
+    _phase.label, _phase.replica = _phase._value_
+    _phase.serves = _phase in (Phase.UP, Phase.LEAVING)
+    _phase.dying = _phase in (Phase.STALLED, Phase.HUNG, Phase.HUNG_RETIRING)
+    _phase.retiring = _phase in (Phase.RETIRING, Phase.HUNG_RETIRING)
+    _phase.leaves = _phase.retiring or _phase is Phase.LEAVING
 
 
 class Step(Enum):
@@ -206,13 +200,3 @@ class Placement:
     def parked(self) -> bool:
         """Whether it waits for the circuit of its version."""
         return self.state is ReplicaState.BACKOFF and self.until == math.inf
-
-    @property
-    def serves(self) -> bool:
-        """Whether it may be given a batch."""
-        return self.phase.serves
-
-    @property
-    def retiring(self) -> bool:
-        """Whether it goes as soon as its replica is done or has died."""
-        return self.phase.retiring

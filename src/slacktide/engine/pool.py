@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from slacktide.domain import PoolId, Request
 from slacktide.engine.idle_work import SoloRuns
-from slacktide.engine.placement import Placement, ReplicaState
+from slacktide.engine.placement import UP, Placement, ReplicaState
 from slacktide.engine.ports import Outlook, PoolFactory, learner_of
 from slacktide.engine.recovery import CrashHistory
 from slacktide.engine.settings import EngineSettings
@@ -99,10 +99,10 @@ class Pool:
         """See PoolView. A starting replica is expected to take as long as the last one did."""
         best = math.inf
         for placement in self.placements:
-            if placement.retiring:
+            if placement.phase.retiring:
                 continue
             ready = placement.lane.free_in(now=now)
-            if placement.state is not ReplicaState.UP:
+            if placement.state is not UP:
                 starting = placement.state is ReplicaState.STARTING
                 start = placement.since if starting else placement.until
                 ready = max(ready, start + self.start_time - now)

@@ -47,7 +47,7 @@ class ReplicaLifecycle:
 
     def leave(self, placement: Placement, *, at_once: bool) -> None:
         """A placement is no longer in the plan: it goes at once, or when another has come up."""
-        if at_once or not placement.serves:
+        if at_once or not placement.phase.serves:
             self.detach(placement)
         elif placement.phase is Phase.UP:  # else it has been leaving since an earlier plan
             placement.go(Step.LEAVE)
@@ -56,7 +56,7 @@ class ReplicaLifecycle:
     def detach(self, placement: Placement) -> None:
         """Take a placement away; if it runs a batch, as soon as that is done."""
         if placement.busy:
-            if not placement.retiring:
+            if not placement.phase.retiring:
                 placement.go(Step.RETIRE)
             placement.pool.count_lanes()
             return

@@ -16,7 +16,7 @@ from slacktide.domain import (
     Request,
     Submitted,
 )
-from slacktide.engine.ledger import Entry, State
+from slacktide.engine.ledger import QUEUED, RUNNING, Entry, State
 from slacktide.engine.pool import Pool
 from slacktide.engine.state import EngineState
 from slacktide.engine.unmeasured import UnmeasuredWork
@@ -85,14 +85,14 @@ class Requests:
             pool = entry.pool
             pool.announced -= 1
             entry.request = request
-            entry.state = State.QUEUED
+            entry.state = QUEUED
         else:
             routed = state.pool_for(request)
             if routed is None or routed.down_reason is not None:
                 self._unavailable(request, routed)
                 return
             pool = routed
-            entry = state.ledger.open(request, pool, State.QUEUED)
+            entry = state.ledger.open(request, pool, QUEUED)
         detail = ""
         now = state.now
         if request.rows > pool.max_batch:
@@ -132,7 +132,7 @@ class Requests:
         entry = state.ledger.entries.get(event.id)
         if entry is None or entry.state in (State.ENDED, State.HELD):
             return  # it ended while the cancellation was on its way
-        if entry.state is State.RUNNING:
+        if entry.state is RUNNING:
             self._cancel_running(entry, event.reason)
             return
         state.withdraw(entry)
@@ -167,7 +167,7 @@ class Requests:
             target.quarantine.append(request)
         else:
             target.widest = max(target.widest, request.rows)
-            entry.state = State.QUEUED
+            entry.state = QUEUED
             queue = target.unmeasured
             if queue is not None and not queue.rules.measured(request):
                 reason = self._unmeasured.hold(entry, queue, request, moved=True)

@@ -262,7 +262,8 @@ class Snapshot:
             starting = placement.state is ReplicaState.STARTING
             begun = placement.since if starting else placement.until
             ready = max(ready, begun + placement.pool.start_time)
-        return ReplicaSnapshot(placement.replica, placement.state, not placement.retiring, ready)
+        staying = not placement.phase.retiring
+        return ReplicaSnapshot(placement.replica, placement.state, staying, ready)
 
 
 def _in_service(pool: Pool) -> bool:
@@ -283,7 +284,7 @@ def _lane(lane: Lane, now: float) -> LaneSnapshot:
         lane.target,
         lane.held,
         lane.removed,
-        any(placement.serves for placement in lane.placements),
+        any(placement.phase.serves for placement in lane.placements),
         now + max(0.0, lane.free_in(now=now)),
         None if lane.running is None else _running(lane.running),
     )

@@ -15,7 +15,6 @@ from slacktide.domain import (
     Command,
     FreeSlots,
     Notice,
-    Outcome,
     PoolId,
     Reason,
     Request,
@@ -148,7 +147,7 @@ class EngineState:
         needed_s = wait_s = None
         if not best_effort and reason in FOR_LACK_OF_TIME:
             needed_s, wait_s = self._outlook(entry, reason)
-        outcome = Outcome(
+        answer = Answer(
             reason,
             now,
             max(0.0, now - request.arrival),
@@ -158,8 +157,10 @@ class EngineState:
             detail,
             needed_s,
             wait_s,
+            request.id,
+            self.cause,
         )
-        self.commands.append(Answer(request.id, outcome, self.cause))
+        self.commands.append(answer)
 
     def _outlook(self, entry: Entry, reason: Reason) -> tuple[float | None, float | None]:
         """What the policy reckons of a request, if it does; of an unknown shape it cannot.
@@ -187,7 +188,7 @@ class EngineState:
         if entry.crash is not None:
             convicted = entry.crashes >= self.settings.crashes_per_request_count
             self._judge(entry.crash, convicted=convicted)
-        outcome = Outcome(
+        answer = Answer(
             reason,
             now,
             started - request.arrival,
@@ -195,8 +196,12 @@ class EngineState:
             batch.rows,
             None if request.best_effort else request.deadline - now,
             detail,
+            None,
+            None,
+            request.id,
+            self.cause,
         )
-        self.commands.append(Answer(request.id, outcome, self.cause))
+        self.commands.append(answer)
 
     def _judge(self, crash: Crash, *, convicted: bool) -> None:
         crash.pool.crashes.judged(crash, convicted=convicted)
@@ -212,7 +217,7 @@ class EngineState:
         if id in self.ledger.entries:
             raise ValueError(f"request id {id} is already in use")
         self.ledger.turned_away(model, reason)
-        self.commands.append(Answer(id, Outcome(reason, self.now, detail=detail), self.cause))
+        self.commands.append(Answer(reason, self.now, detail=detail, id=id, cause=self.cause))
         self.commands.append(FreeSlots((id,), self.cause))
 
     def withdraw(self, entry: Entry) -> None:

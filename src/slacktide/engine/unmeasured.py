@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason, Request, Signature
 from slacktide.engine.idle_work import SAVED_S, TimeShare, can_wait
-from slacktide.engine.ledger import Entry, State
+from slacktide.engine.ledger import QUEUED, Entry, State
 
 if TYPE_CHECKING:
     from slacktide.engine.lane import Lane, Running
@@ -186,7 +186,7 @@ class UnmeasuredWork:
         now = self._state.now
         for placement in lane.placements:
             pool = placement.pool
-            if pool.unmeasured is None or not placement.serves:
+            if pool.unmeasured is None or not placement.phase.serves:
                 continue
             queue = self._ready(pool)
             if queue is None:
@@ -262,7 +262,7 @@ class UnmeasuredWork:
             if measured:
                 queue.remove(request)
                 entry = state.ledger.entries[request.id]
-                entry.state = State.QUEUED
+                entry.state = QUEUED
                 reason = pool.scheduler.add(request, now=state.now)
                 if reason is not None:
                     state.end(entry, reason)

@@ -268,9 +268,9 @@ class Notes(Watcher):
                 self._tell(self._ran(command, because, first))
             elif isinstance(command, Answer):
                 request = self._known.pop(command.id, None)
-                kind = command.outcome.kind
+                kind = command.kind
                 if request is not None and kind not in (OutcomeKind.SERVED, OutcomeKind.LATE):
-                    self._tell(self._ended(request, command.outcome, engine))
+                    self._tell(self._ended(request, command, engine))
         for asked in self._asked:
             if asked.wait_until is not None:
                 self._tell(Waited(call.now, asked))

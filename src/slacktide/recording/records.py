@@ -116,7 +116,7 @@ _EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
 _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
     RunBatch: lambda c: ("RunBatch", c.cause, *_batch(c.batch), c.expected, c.p99),
     AbortBatch: lambda c: ("AbortBatch", c.cause, c.batch.id),
-    Answer: lambda c: ("Answer", c.cause, c.id, *_outcome(c.outcome)),
+    Answer: lambda c: ("Answer", c.cause, c.id, *_outcome(c)),
     FreeSlots: lambda c: ("FreeSlots", c.cause, c.ids),
     StartReplica: lambda c: ("StartReplica", c.cause, *_replica(c.replica)),
     StopReplica: lambda c: ("StopReplica", c.cause, c.replica.id, c.kill),

@@ -96,7 +96,7 @@ class PendingRequests:
             return
         pending.waits = False
         try:
-            pending.owner.answered(id, command.outcome, pending.outputs, pending.timing)
+            pending.owner.answered(id, command, pending.outputs, pending.timing)
         except Exception:
             log.exception("the answer to request %d could not be delivered", id)
 

@@ -271,7 +271,7 @@ class Simulation:
     def _answer(self, command: Answer) -> None:
         request = self._open.pop(command.id, None)
         if request is not None and self._answered is not None:
-            self._answered(request, command.outcome)
+            self._answered(request, command)
 
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:
