@@ -40,7 +40,7 @@ class Batch:
     """A request that has its answer, run again by itself to learn its length."""
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class BatchTiming:
     """Where a finished batch spent its time, as its worker measured it (seconds)."""
 

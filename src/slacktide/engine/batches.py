@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from slacktide.domain import (
     Batch,
@@ -30,6 +31,9 @@ from slacktide.engine.worth import best_effort_value, fair_shares, worth
 
 FAIRNESS_FLOOR = 0.01
 """Seconds of lane time that do not count when models are compared."""
+
+
+ON_TIME: Final = Reason.ON_TIME  # a name of its own, like those of engine/ledger.py
 
 
 class Batches:
@@ -171,7 +175,7 @@ class Batches:
                 raise ValueError(f"request {id} is not a member of batch {event.batch}")
             entry = self._state.ledger.entries[id]
             if entry.state is RUNNING:
-                self._serve(entry, running.batch, Reason.EARLY_EXIT)
+                self._state.end_running(entry, running.batch, Reason.EARLY_EXIT)
                 entry.state = State.ENDED
                 running.waiting -= 1
 
@@ -187,15 +191,15 @@ class Batches:
             state.to_review.append(placement.pool)
         entries = state.ledger.entries
         kept = None if batch.solo else self._idle.hold(batch, placement)
-        ids = tuple([member.id for member in batch.members if member is not kept])
+        ids: list[int] = []
         for member in batch.members:
-            if member is kept:
-                self._serve(entries[member.id], batch, Reason.ON_TIME)
-                continue
-            entry = entries.pop(member.id)
-            if entry.state is RUNNING:
-                self._serve(entry, batch, Reason.ON_TIME)
-        state.commands.append(FreeSlots(ids, state.cause))
+            entry = entries[member.id]
+            if member is not kept:
+                ids.append(member.id)
+                del entries[member.id]
+            if entry.state is RUNNING or member is kept:
+                state.end_running(entry, batch, ON_TIME)
+        state.commands.append(FreeSlots(tuple(ids), state.cause))
         if placement.pool.unmeasured is not None:
             self._unmeasured.finished(running)
 
@@ -289,10 +293,3 @@ class Batches:
             del entries[id]
         if ids:
             state.commands.append(FreeSlots(tuple(ids), state.cause))
-
-    def _serve(self, entry: Entry, batch: Batch, reason: Reason) -> None:
-        """A member has its result: `reason` if it is on time."""
-        request = entry.request
-        if not request.best_effort and request.deadline < self._state.now:
-            reason = Reason.AFTER_DEADLINE
-        self._state.end_running(entry, batch, reason)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from slacktide.domain import Batch, Notice, PoolId, Reason, Replica, Request
+from slacktide.domain.read_only import read_only
 from slacktide.engine.idle_work import SoloProfiling
 from slacktide.engine.unmeasured import UnmeasuredRules
 from slacktide.profiles import Classes, TimeDistribution
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Proposal:
     """The batch a scheduler would run now: members of one signature, in any order."""
 
@@ -23,14 +24,14 @@ class Proposal:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class WaitUntil:
     """Nothing now; ask again at `at`, or when a request comes, whichever is first."""
 
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Idle:
     """Nothing to run."""
 

@@ -15,6 +15,7 @@ from slacktide.domain import (
     Command,
     FreeSlots,
     Notice,
+    OutcomeKind,
     PoolId,
     Reason,
     Request,
@@ -182,8 +183,11 @@ class EngineState:
         return needed_s, wait_s if wait_s < math.inf else None
 
     def end_running(self, entry: Entry, batch: Batch, reason: Reason, detail: str = "") -> None:
-        """A member of `batch` gets its outcome."""
+        """A member of `batch` gets its outcome: `reason`, unless it has its result too late."""
         request, now, started = entry.request, self.now, batch.started
+        budget_s = None if request.best_effort else request.deadline - now
+        if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
+            reason = Reason.AFTER_DEADLINE
         self.ledger.end(request.model, reason)
         if entry.crash is not None:
             convicted = entry.crashes >= self.settings.crashes_per_request_count
@@ -194,7 +198,7 @@ class EngineState:
             started - request.arrival,
             now - started,
             batch.rows,
-            None if request.best_effort else request.deadline - now,
+            budget_s,
             detail,
             None,
             None,

@@ -87,11 +87,11 @@ class Correction:
 
     def shift(self, size: int, column: int) -> float:
         """Log factor on the profile at this cell, within ± ln 10."""
-        return _within(self.overall + self.own[size][column], BOUND)
+        return _within(self.overall + self.own[size][column], -BOUND, BOUND)
 
     def shifts(self) -> list[list[float]]:
         """All of them, (sizes, columns); the caller's own copy."""
-        return [[_within(self.overall + own, BOUND) for own in row] for row in self.own]
+        return [[_within(self.overall + own, -BOUND, BOUND) for own in row] for row in self.own]
 
     def observe(self, log_ratio: float, place: Place, spread: float) -> None:
         """Learn ln(observed / profiled) of one batch at `place`.
@@ -108,24 +108,24 @@ class Correction:
             self._learn_spread(residual, spread)
         evidence = self._evidence[low][column] * (1.0 - weight)
         evidence += self._evidence[high][column] * weight
-        gain = max(FAST_GAIN if moved else GAIN, 1.0 / (evidence + 5.0))
-        step = gain * _within(residual, CLIP)
+        gain, first = FAST_GAIN if moved else GAIN, 1.0 / (evidence + 5.0)
+        step = (gain if gain >= first else first) * _within(residual, -CLIP, CLIP)
         machine = _MACHINE_VARIANCE / (1.0 + self.batches) + _MACHINE_WANDER
         cell = _CELL_VARIANCE / (1.0 + evidence)
         share = cell / (machine + cell)
-        self.overall = _within(self.overall + step * (1.0 - share), BOUND)
+        self.overall = _within(self.overall + step * (1.0 - share), -BOUND, BOUND)
         for size, part in ((low, 1.0 - weight), (high, weight)):
             if part > 0.0:
                 own = self.own[size]
-                own[column] = _within(own[column] + step * share * part, BOUND)
+                own[column] = _within(own[column] + step * share * part, -BOUND, BOUND)
                 seen = self._evidence[size]
-                seen[column] = min(seen[column] + part, _CELL_MEMORY)
+                seen[column] = _within(seen[column] + part, _UNMEASURED, _CELL_MEMORY)
         self.batches += 1
 
     def insert(self, column: int, own: Sequence[float]) -> None:
         """Room for a column that was not measured, with first guesses at its own shifts."""
         for size, shift in enumerate(own):
-            self.own[size].insert(column, _within(shift, BOUND))
+            self.own[size].insert(column, _within(shift, -BOUND, BOUND))
             self._evidence[size].insert(column, _UNMEASURED)
 
     def to_dict(self) -> dict[str, object]:
@@ -164,17 +164,20 @@ class Correction:
 
     def discount(self, log_step: float) -> None:
         """Take everything to be faster by `log_step`, for want of batches that would say."""
-        self.overall = _within(self.overall - log_step, BOUND)
+        self.overall = _within(self.overall - log_step, -BOUND, BOUND)
 
     def _learn_spread(self, residual: float, spread: float) -> None:
-        gain = max(SPREAD_GAIN, 1.0 / (self.batches + 10.0))
+        gain = 1.0 / (self.batches + 10.0)
+        if gain < SPREAD_GAIN:
+            gain = SPREAD_GAIN
         above = 1.0 if residual > self.upper * spread else 0.0
         upper = self.upper * math.exp(gain * (above - 0.01))
-        self.upper = min(max(upper, 0.1), self._upper_most)
+        self.upper = _within(upper, 0.1, self._upper_most)
         below = 1.0 if residual < self.lower * _LOW_POSITION else 0.0
         lower = self.lower * math.exp(gain * (below - _LOW_LEVEL))
-        self.lower = min(max(lower, LOWEST_SPREAD / 2), BOUND)
+        self.lower = _within(lower, LOWEST_SPREAD / 2, BOUND)
 
 
-def _within(value: float, bound: float) -> float:
-    return min(max(value, -bound), bound)
+def _within(value: float, least: float, most: float) -> float:
+    """Not by `min` and `max`: several times for each batch, these cost as much as all else."""
+    return most if value > most else value if value >= least else least

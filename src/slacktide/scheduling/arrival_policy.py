@@ -38,8 +38,9 @@ class ArrivalPolicy(ABC):
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         """Queue a request; refused only if the queue is full."""
-        self._notices.discard(request.id)
-        if self._full():
+        if self._notices:
+            self._notices.discard(request.id)
+        if self._max_queue is not None and self._full():
             return Reason.QUEUE_FULL
         self._queue[request.id] = (now, request)
         return None

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from math import exp
 
 from slacktide.domain import Request
+from slacktide.domain.read_only import read_only
 from slacktide.scheduling.best_effort import worth
 from slacktide.scheduling.queue import DeadlineQueue, Entry, within_rows
 from slacktide.scheduling.slack_table import BatchTime, SlackTable, up_to
@@ -23,7 +24,7 @@ LOOK = 8
 """Requests looked at for the costliest ones, in batches of the largest size."""
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class DecisionContext:
     """From where a decision looks at the requests. Times in seconds."""
 
@@ -92,7 +93,7 @@ class UniformPricer:
         return values
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class Candidate:
     """A batch that might run: its entries in deadline order, and what it is worth."""
 
