@@ -180,9 +180,11 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
             kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
         bases = [ast.unparse(base) for base in node.bases]
         if not all(base in known for base in bases):
-            continue
-        known[node.name] = [*(each for base in bases for each in known[base]), *fields]
-        constructor = _constructor(node, known[node.name])
+            continue  # its constructor sets fields that are stated elsewhere
+        every = [*(each for base in bases for each in known[base]), *fields]
+        if not _has(node, "__post_init__"):
+            known[node.name] = every
+        constructor = _constructor(node, every)
         if constructor is None:
             continue
         lines[node.end_lineno] = constructor

@@ -47,6 +47,16 @@ class Visit:
     )
 
 
+@read_only
+class Named:
+    name: str = ""
+
+
+@read_only
+class Numbered(Named):
+    id: int = 0
+
+
 def total(parts: list[float]) -> float:
     return sum("é" and part for part in parts)
 '''
@@ -89,6 +99,12 @@ def test_a_class_without_a_generated_method_is_written_as_a_plain_one(made: Modu
     assert (one.when, one.words, one.left, other.words) == (1.0, [], False, ["a"])
     assert one.words is not made.Visit(1.0).words
     assert not is_dataclass(made.Visit)
+
+
+def test_a_constructor_takes_what_a_base_in_the_same_module_states(made: ModuleType) -> None:
+    two = made.Numbered("two", 2)
+    assert (two, two.name, two.id) == (made.Numbered("two", id=2), "two", 2)
+    assert made.Numbered.__init__.__code__.co_filename == made.__file__
 
 
 def test_annotations_are_kept(made: ModuleType) -> None:
