@@ -61,18 +61,16 @@ class InferReader:
         """As `parse_infer`."""
         if json_length is None or not 0 < json_length <= MAX_TEXT or header_parameters:
             return parse_infer(model, version, body, json_length, header_parameters)
-        view = memoryview(body)
-        text = bytes(view[:json_length])
+        text = bytes(body[:json_length])
         meaning = self._meanings.get(text)
-        if meaning is None or meaning.size != len(view):
+        if meaning is None or meaning.size != len(body):
             call, answer = parse_infer(model, version, body, json_length, header_parameters)
-            self._remember(text, call, answer, len(view))
+            self._remember(text, call, answer, len(body))
             return call, answer
-        tail = view[json_length:]
-        inputs = [
-            InputTensor(name, datatype, shape, tail[start:end])
-            for name, datatype, shape, start, end in meaning.places
-        ]
+        tail = memoryview(body)[json_length:]
+        inputs = []
+        for name, datatype, shape, start, end in meaning.places:
+            inputs.append(InputTensor(name, datatype, shape, tail[start:end]))
         call = InferCall(model, version, meaning.id, inputs, meaning.outputs, meaning.parameters)
         return call, meaning.answer
 

@@ -159,24 +159,31 @@ def _opening(model: str, version: str) -> bytes:
 
 
 @lru_cache(maxsize=1024)
+def _described(name: str, datatype: str, shape: tuple[int, ...], size: int) -> bytes:
+    """An output whose `size` bytes follow the JSON."""
+    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
+    own = {"binary_data_size": size}
+    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape, "parameters": own})
+
+
+@lru_cache(maxsize=1024)
 def _heading(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
-    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1]
+    """An output up to its data."""
+    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1] + b',"data":'
 
 
 def _describe(output: OutputValue, answer: AnswerFormat, buffers: list[bytes]) -> bytes:
-    name, datatype = output.name, output.datatype
-    heading = _heading(name, datatype.wire_name, output.shape)
+    name, datatype, data = output.name, output.datatype, output.data
     if not answer.binary.get(name, answer.binary_default):
         written = answer.written.get(name)
         if written is None:
-            values = to_json(output.data, datatype, output.shape)
+            values = to_json(data, datatype, output.shape)
             if values is not None:
                 written = orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY)
         if written is not None:
-            return b'%b,"data":%b}' % (heading, written)
-    # `parameters` may hold nothing but binary_data_size: stock clients trip over anything else.
-    buffers.append(output.data)
-    return b'%b,"parameters":{"binary_data_size":%d}}' % (heading, len(output.data))
+            return b"%b%b}" % (_heading(name, datatype.wire_name, output.shape), written)
+    buffers.append(data)
+    return _described(name, datatype.wire_name, output.shape, len(data))
 
 
 def long_outputs(reply: InferReply, answer: AnswerFormat) -> list[OutputValue]:

@@ -25,6 +25,7 @@ from slacktide.frontends.unpacking import Unpacker
 
 MOST_HEADS = 1024
 """Heads remembered."""
+_CONTINUE = b"100-continue"
 _PASS = Verdict.PASS
 
 
@@ -64,64 +65,60 @@ class HttpContext(SharedState):
         it. A refusal becomes its response."""
         request.opened = True
         try:
-            self._open(request)
+            request.response = self._refusal(request)
         except Exception as error:
             request.response = failure_response(error, triton_strict=self.settings.triton_strict)
 
-    def _open(self, request: ClientRequest) -> None:
+    def _refusal(self, request: ClientRequest) -> HttpResponse | None:
         head = request.head
-        known = head.route is not None
-        route = head.route or self._find_route(request)
+        route = head.route
+        known = route is not None
         if route is None:
-            return
+            found = self._find_route(head)
+            if isinstance(found, HttpResponse):
+                return found
+            route = found
         if self.authorize is not None:
             verdict = self.authorize(route.group, head.headers)
             if verdict is not _PASS:
                 status = verdict.status
                 line = b"WWW-Authenticate: Bearer\r\n" if status == 401 else b""
-                request.response = error_response(status, verdict.value, extra=line)
-                return
-        if not known and head.headers.get(b"expect", b"100-continue").strip().lower() != (
-            b"100-continue"
-        ):
-            request.response = error_response(417, "the only expectation met is 100-continue")
-            return
+                return error_response(status, verdict.value, extra=line)
+        if not known and head.headers.get(b"expect", _CONTINUE).strip().lower() != _CONTINUE:
+            return error_response(417, "the only expectation met is 100-continue")
         receiver = route.receiver
         if max(head.length, request.filled) > head.limit:
             message = f"body: expected at most {head.limit} bytes, got {head.length}"
             if receiver is not None:
                 receiver.refuse(request, Reason.TOO_LARGE, message)
-            request.response = error_response(413, message, reason=Reason.TOO_LARGE)
-            return
+            return error_response(413, message, reason=Reason.TOO_LARGE)
         if receiver is not None:
-            request.response = receiver.open(request)
-            if request.response is not None:
-                return
+            refusal = receiver.open(request)
+            if refusal is not None:
+                return refusal
             # Only from here on does the receiver hold something that must be ended.
             request.receiver = receiver
         if not known and head.raw:
             self.remember(head)
+        return None
 
-    def _find_route(self, request: ClientRequest) -> HttpRoute | None:
-        """What its head asks for; None: that is not there, which is its response."""
-        head, settings = request.head, self.settings
+    def _find_route(self, head: RequestHead) -> HttpRoute | HttpResponse:
+        """What a head asks for, or the answer that it is not there."""
+        settings = self.settings
         if head.method == "OPTIONS" and cors_lines(head.headers, settings.allowed_origins):
-            request.response = HttpResponse()
-            return None
+            return HttpResponse()
         found = self.router.match(head.target)
         if found is None:
-            request.response = error_response(404, self.router.hint(head.target))
-            return None
-        route = head.route = found.routes.get(head.method)
+            return error_response(404, self.router.hint(head.target))
+        route = found.routes.get(head.method)
         if route is None:
             allow = ", ".join(sorted(found.routes))
             line = b"Allow: %b\r\n" % allow.encode()
             hint = f"use {allow} here"
             if any(route.receiver is not None for route in found.routes.values()):
                 hint += ", with the inputs in the body; GET /v2/models/NAME tells what they are"
-            request.response = error_response(405, hint, extra=line)
-            return None
-        head.params = found.params
+            return error_response(405, hint, extra=line)
+        head.route, head.params = route, found.params
         head.limit = settings.max_control_bytes if route.handler else settings.max_request_bytes
         head.accepts = chosen_encoding(head.headers.get(b"accept-encoding", b""))
         return route

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from slacktide.domain import Outcome, OutcomeKind, Reason
+from slacktide.domain import Outcome, Reason
 from slacktide.frontends.call_headers import STEERING, read_steering
 from slacktide.frontends.http.messages import (
     OCTETS,
@@ -218,7 +218,7 @@ class InferEndpoint:
             call.cancel(reason)
 
     def _response(self, reply: InferReply, answer: AnswerFormat) -> HttpResponse:
-        if reply.outputs is not None and reply.outcome.kind in _ANSWERED:
+        if reply.outputs is not None:
             document, buffers = format_reply(reply, answer)
             if not buffers:
                 return HttpResponse(200, (document,))
@@ -226,9 +226,6 @@ class InferEndpoint:
             return HttpResponse(200, (document, *buffers), OCTETS, line)
         refusal = refusal_in(reply, triton_strict=self._settings.triton_strict)
         return refusal_response(refusal)
-
-
-_ANSWERED = frozenset((OutcomeKind.SERVED, OutcomeKind.LATE))
 
 
 def target_of(request: ClientRequest) -> tuple[str, str | None]:

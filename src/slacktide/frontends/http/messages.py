@@ -148,7 +148,10 @@ class ClientRequest(CallContext):
     def respond(self, response: HttpResponse) -> None:
         """Answer it, once, at any time."""
         assert self.owner is not None
-        self.owner.respond(self, response)
+        if self.head.accepts:
+            self.owner.compress(self, response)
+        else:
+            self.owner.settle(self, response)
 
 
 class HttpResponse:

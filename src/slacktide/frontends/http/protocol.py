@@ -55,7 +55,7 @@ _JOIN_BYTES = 64 * 1024
 class HttpConnection(FrontEndConnection):
     """The protocol of one client connection. All methods run on the event loop."""
 
-    __slots__ = ("_context", "_pumping", "_reader", "_sink", "_skip", "_waiting")
+    __slots__ = ("_context", "_most_pipelined", "_pumping", "_reader", "_sink", "_skip", "_waiting")
 
     _reader: RequestReader
 
@@ -69,6 +69,7 @@ class HttpConnection(FrontEndConnection):
         self._skip = 0
         """Bytes of a refused body still to pass over."""
         self._pumping = False
+        self._most_pipelined = context.settings.max_pipelined
 
     # ---------------------------------------------------------------- the transport's callbacks
 
@@ -225,9 +226,7 @@ class HttpConnection(FrontEndConnection):
                 if waiting and waiting[0].response is not None:
                     self._write(waiting.popleft())
                 elif (
-                    backlog
-                    and len(waiting) < self._context.settings.max_pipelined
-                    and self._clogged_since is None
+                    backlog and len(waiting) < self._most_pipelined and self._clogged_since is None
                 ):
                     request = backlog.popleft()
                     waiting.append(request)
@@ -259,31 +258,29 @@ class HttpConnection(FrontEndConnection):
             assert route.handler is not None
             answer = route.handler(request)
             if isinstance(answer, HttpResponse):
-                self.respond(request, answer)
+                request.respond(answer)
             else:
                 self._context.later(answer, request.respond)
         except Exception as error:
             request.abandoned(Reason.RUNTIME_ERROR)
             strict = self._context.settings.triton_strict
-            self.respond(request, failure_response(error, triton_strict=strict))
+            request.respond(failure_response(error, triton_strict=strict))
 
-    def respond(self, request: ClientRequest, response: HttpResponse) -> None:
-        """Here is the answer to `request`: it goes out in its turn, compressed if that pays."""
-        encoding = request.head.accepts
-        if encoding:
-            context, settings = self._context, self._context.settings
-            if settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
-                smaller = context.unpacker.beside(
-                    self.client, partial(compressed, response, encoding)
-                )
-                context.later(smaller, partial(self._settle, request))
-                return
-        self._settle(request, response)
-
-    def _settle(self, request: ClientRequest, response: HttpResponse) -> None:
+    def settle(self, request: ClientRequest, response: HttpResponse) -> None:
+        """Here is the answer to `request`: it goes out in its turn."""
         if request.response is None:
             request.response = response
             self._pump()
+
+    def compress(self, request: ClientRequest, response: HttpResponse) -> None:
+        """Here is an answer that may be compressed: it is, if that pays."""
+        context, settings = self._context, self._context.settings
+        if settings.compress_min_bytes <= response.length <= settings.compress_max_bytes:
+            work = partial(compressed, response, request.head.accepts)
+            smaller = context.unpacker.beside(self.client, work)
+            context.later(smaller, partial(self.settle, request))
+        else:
+            self.settle(request, response)
 
     def _write(self, request: ClientRequest) -> None:
         context, head, response = self._context, request.head, request.response
@@ -308,7 +305,8 @@ class HttpConnection(FrontEndConnection):
                 self._transport.write(b"".join((lines, extra, b"\r\n", *response.body)))
             else:
                 self._transport.writelines((lines, extra, b"\r\n", *response.body))
-        self._finished(request, response.status, length)
+        if request.charged or context.access_log is not None:
+            self._finished(request, response.status, length)
         if close:
             self.close(linger=request.linger or self._skip > 0)
 
@@ -362,7 +360,8 @@ class HttpConnection(FrontEndConnection):
         if self._reader.held:
             wanted = False
             self.wait_for_turn()
-        self.set_reading(wanted)
+        if wanted is not self._reading:
+            self.set_reading(wanted)
 
 
 class HttpServer(Listener):
