@@ -17,8 +17,7 @@ from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
 from slacktide.load.generate import carry_out, prepare
-from slacktide.load.request_log import RequestLog
-from slacktide.load.results import ENDING_OF, ENDINGS, Result
+from slacktide.load.request_log import ENDING_OF, ENDINGS, RequestLog, Result
 from slacktide.load.schedule import Purpose, Schedule, generator
 from slacktide.load.spec import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
 from slacktide.workloads import Arrivals, Deadlines

@@ -55,7 +55,7 @@ from slacktide.executors.ports import (
 )
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.synthetic_inputs import SyntheticRows, batch_of
-from slacktide.load.results import ENDINGS
+from slacktide.load.request_log import ENDINGS
 from slacktide.workloads import Fixed, Poisson
 
 MODEL = "residual"

@@ -29,7 +29,7 @@ from slacktide.cli.demo.traffic import (
     waits,
 )
 from slacktide.cli.main import app
-from slacktide.load.results import ENDINGS
+from slacktide.load.request_log import ENDINGS
 from slacktide.load.spec import Target, Transport
 from slacktide.reports import Comparison, Provenance, Report, StreamScore, Window
 

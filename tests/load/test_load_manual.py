@@ -10,7 +10,7 @@ import pytest
 
 from slacktide.load.build import build_spec
 from slacktide.load.flags import LoadFlags
-from slacktide.load.results import ENDINGS
+from slacktide.load.request_log import ENDINGS
 from slacktide.load.spec import FilePayload, LoadSpec
 from slacktide.workloads import ConstantLink, TraceLink
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import OutcomeKind
-from slacktide.load.request_log import RequestLog
-from slacktide.load.results import ENDING_OF, ENDINGS, Result, of_grpc, of_http
+from slacktide.load.request_log import ENDING_OF, ENDINGS, RequestLog, Result, of_grpc, of_http
 from slacktide.load.schedule import Schedule
 
 

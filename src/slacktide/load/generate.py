@@ -29,8 +29,7 @@ from slacktide.load.report import (
     percentiles,
 )
 from slacktide.load.report.provenance import gather
-from slacktide.load.request_log import LinkModel, RequestLog
-from slacktide.load.results import ENDINGS
+from slacktide.load.request_log import ENDINGS, LinkModel, RequestLog
 from slacktide.load.run import Observer, Pacer, RunEnd, Sender, StartClock
 from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
 from slacktide.load.spec import (

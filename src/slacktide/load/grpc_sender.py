@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 
 from slacktide.load.encode import GrpcRequest, Metadata, grpc_timeout
-from slacktide.load.request_log import RequestLog
-from slacktide.load.results import Result, of_grpc
+from slacktide.load.request_log import RequestLog, Result, of_grpc
 from slacktide.load.spec import Target, TargetError
 
 SERVICE = "inference.GRPCInferenceService"

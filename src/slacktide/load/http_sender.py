@@ -21,8 +21,7 @@ from functools import partial
 
 from slacktide.load.encode import HttpRequest
 from slacktide.load.http_connection import ClientConnection, error_text, tls_context
-from slacktide.load.request_log import RequestLog
-from slacktide.load.results import Result, of_http
+from slacktide.load.request_log import RequestLog, Result, of_http
 from slacktide.load.spec import Target
 from slacktide.netem import TimerQueue
 

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slacktide.load.request_log import RequestLog
-from slacktide.load.results import Result
+from slacktide.load.request_log import RequestLog, Result
 from slacktide.load.spec import LoadSpec
 from slacktide.netem import TimerQueue
 
