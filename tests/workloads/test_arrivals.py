@@ -22,7 +22,7 @@ from slacktide.workloads import (
     WindowCounts,
     WorkloadError,
 )
-from slacktide.workloads.point_process import CHUNK
+from slacktide.workloads.arrivals import CHUNK
 
 RATES = st.floats(0.5, 300.0)
 PROCESSES = st.one_of(

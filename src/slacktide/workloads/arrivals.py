@@ -9,11 +9,15 @@ shorter one.
 
 Rates are requests per second, times are seconds. Here are the processes of one rate, and recorded
 times; `varying.py` has those whose rate changes.
+
+A varying rate λ(t) is drawn by the change of clock of Çinlar (Introduction to Stochastic
+Processes, 1975, §4.7): if u is a unit Poisson process then Λ⁻¹(u) is Poisson with rate λ, where Λ
+is the integral of λ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import count
 from typing import Protocol
@@ -21,8 +25,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from slacktide.workloads.point_process import CHUNK, Times, check_size, column, renewal
-from slacktide.workloads.values import WorkloadError, positive, set_fields
+from slacktide.workloads.values import Times, WorkloadError, column, positive, set_fields
+
+MAX_ARRIVALS = 50_000_000
+"""Most arrivals one process may be asked for (expected): beyond it is a slip of the pen."""
+
+CHUNK = 1024
+"""Gaps drawn at once. Fixed, so that the draws do not depend on the duration."""
 
 
 class Arrivals(Protocol):
@@ -135,3 +144,40 @@ class Replay(Arrivals):
 
     def describe(self) -> str:
         return f"trace:{self.source or 'times'}"
+
+
+def renewal(first: float, draw: Callable[[int], Times], duration: float) -> Iterator[Times]:
+    """Times of a renewal process whose first arrival is at `first` and whose gaps are drawn."""
+    times = np.array([first])
+    while times[-1] < duration:
+        yield times
+        times = times[-1] + np.cumsum(draw(CHUNK))
+    yield times[: np.searchsorted(times, duration, side="left")]
+
+
+def integral(starts: Times, rates: Times, duration: float) -> tuple[Times, Times]:
+    """Λ as corner points (time, expected arrivals until then) over [0, duration]."""
+    inside = starts < duration
+    edges = np.concatenate((starts[inside], [duration]))
+    total = np.concatenate(([0.0], np.cumsum(np.diff(edges) * rates[inside])))
+    return edges, total
+
+
+def modulated(
+    starts: Times, rates: Times, duration: float, rng: np.random.Generator
+) -> Iterator[Times]:
+    """Poisson arrivals with a piecewise constant rate, by the change of clock."""
+    edges, total = integral(starts, rates, duration)
+    expected = float(total[-1])
+    if expected <= 0.0:
+        return
+    for unit in renewal(rng.exponential(), lambda n: rng.exponential(1.0, n), expected):
+        times = np.interp(unit, total, edges)
+        yield times[times < duration]  # rounding may put the last one on the edge
+
+
+def check_size(duration: float, rate: float) -> None:
+    """Raise WorkloadError if `duration` is not positive, or holds too many expected arrivals."""
+    positive(duration=duration)
+    if duration * rate > MAX_ARRIVALS:
+        raise WorkloadError("rate", f"{duration * rate:.3g} arrivals; the limit is {MAX_ARRIVALS}")

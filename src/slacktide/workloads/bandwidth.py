@@ -17,8 +17,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.point_process import Times, column, rising
-from slacktide.workloads.values import WorkloadError, positive, set_fields
+from slacktide.workloads.values import Times, WorkloadError, column, positive, rising, set_fields
 
 NEVER = float("inf")
 MBIT = 1e6 / 8.0

@@ -17,8 +17,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.point_process import column
-from slacktide.workloads.values import WorkloadError, not_negative, positive, set_fields
+from slacktide.workloads.values import WorkloadError, column, not_negative, positive, set_fields
 
 SMALLEST = 0.01
 """A length drawn from a mode is at least this share of the mode's mean: no work is negative."""

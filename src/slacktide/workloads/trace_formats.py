@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.suggestions import did_you_mean, nearest
-from slacktide.workloads.arrivals import Arrivals, Replay
+from slacktide.workloads.arrivals import MAX_ARRIVALS, Arrivals, Replay
 from slacktide.workloads.lengths import Empirical
-from slacktide.workloads.point_process import MAX_ARRIVALS
 from slacktide.workloads.trace_table import Column, TraceRows, read_rows
 from slacktide.workloads.values import WorkloadError, parse_number
 from slacktide.workloads.varying import RateTrace, WindowCounts

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 
 class WorkloadError(ValueError):
@@ -26,6 +29,31 @@ def not_negative(**values: float) -> None:
     for field, value in values.items():
         if not 0.0 <= value < float("inf"):
             raise WorkloadError(field, f"must be finite and not negative, got {value!r}")
+
+
+Times: TypeAlias = NDArray[np.float64]
+"""Sorted seconds from the start of the run, shape (n,)."""
+
+
+def column(field: str, values: ArrayLike) -> Times:
+    """A read-only float64 copy, checked: one axis, not empty, finite, not negative."""
+    made = np.array(values, dtype=np.float64)
+    if made.ndim != 1 or made.size == 0:
+        raise WorkloadError(field, f"must be a non-empty list of numbers, got {made.shape}")
+    if not np.all(np.isfinite(made)) or np.any(made < 0.0):
+        raise WorkloadError(field, "must be finite and not negative")
+    made.setflags(write=False)
+    return made
+
+
+def rising(starts: ArrayLike, values: ArrayLike, field: str) -> tuple[Times, Times]:
+    """Both as columns of one length, checked too: `starts` rise strictly."""
+    times, levels = column("time_s", starts), column(field, values)
+    if times.size != levels.size:
+        raise WorkloadError(field, f"{levels.size} values for {times.size} times")
+    if np.any(np.diff(times) <= 0.0):
+        raise WorkloadError("time_s", "must rise from row to row")
+    return times, levels
 
 
 def set_fields(made: object, **values: Any) -> None:

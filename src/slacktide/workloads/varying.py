@@ -9,17 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from slacktide.workloads.arrivals import Arrivals, OneRate
-from slacktide.workloads.point_process import (
-    CHUNK,
+from slacktide.workloads.arrivals import CHUNK, Arrivals, OneRate, check_size, integral, modulated
+from slacktide.workloads.values import (
     Times,
-    check_size,
+    WorkloadError,
     column,
-    integral,
-    modulated,
+    not_negative,
+    positive,
     rising,
+    set_fields,
 )
-from slacktide.workloads.values import WorkloadError, not_negative, positive, set_fields
 
 _STEPS = 360
 """Steps of a day's rate. Fixed by the period alone, so that draws do not depend on the duration."""

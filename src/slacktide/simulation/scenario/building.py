@@ -53,7 +53,7 @@ from slacktide.workloads import (
     parse_deadlines,
     parse_lengths,
 )
-from slacktide.workloads.point_process import check_size
+from slacktide.workloads.arrivals import check_size
 
 T = TypeVar("T")
 
