@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 
 from slacktide.examples import MODELS, example, make_inputs
-from slacktide.examples.samples import Array
+from slacktide.examples.catalog import Array
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 32, 64, 128, 256)

@@ -7,7 +7,7 @@ source tree.
 
 from slacktide.examples.catalog import MODELS as MODELS
 from slacktide.examples.catalog import ExamplesError as ExamplesError
+from slacktide.examples.catalog import Samples as Samples
 from slacktide.examples.catalog import example as example
 from slacktide.examples.catalog import make_inputs as make_inputs
 from slacktide.examples.making import make_repository as make_repository
-from slacktide.examples.samples import Samples as Samples

@@ -9,10 +9,9 @@ from collections.abc import Mapping
 
 from slacktide.domain.registry import Registry
 from slacktide.planning.planner import PlannerError
-from slacktide.planning.scaling.baselines import Fa2, Sponge, Static
+from slacktide.planning.scaling.baselines import Fa2, OctopInf, Sponge, Static
 from slacktide.planning.scaling.horizontal import Horizontal
 from slacktide.planning.scaling.joint import Joint
-from slacktide.planning.scaling.octopinf import OctopInf
 from slacktide.planning.scaling.vertical import Vertical
 from slacktide.planning.scaling.view import ModelView, ScalingPolicy, ScalingTarget
 from slacktide.planning.scaling.vpa import Vpa
