@@ -39,14 +39,16 @@ def test_every_option_is_read_in_its_unit():
             "network_us": 2_500,
         }
     )
+    assert options.timeout_s == pytest.approx(0.15)
+    assert options.network_s == pytest.approx(0.0025)
     assert options == CallOptions(
-        timeout_s=pytest.approx(0.15),
+        timeout_s=options.timeout_s,
         penalty=4.0,
         application="camera",
         work_hint=128.0,
         discard_late=True,
         report_timing=True,
-        network_s=pytest.approx(0.0025),
+        network_s=options.network_s,
     )
 
 

@@ -31,7 +31,7 @@ import json
 import struct
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -291,19 +291,19 @@ class SpawnRequest:
     @classmethod
     def decode(cls, message: bytes) -> SpawnRequest:
         document = json.loads(message)
-        source = ModelSource(**document["source"])
-        source = replace(
-            source,
-            path=Path(source.path),
-            root=Path(source.root),
-            providers=tuple(source.providers),
-            warmup_shapes=_shapes(source.warmup_shapes),
-            padding=_padding(document["source"]["padding"]),
-            threads=tuple(source.threads),
-            more_shapes=tuple(_shapes(more) for more in source.more_shapes),
-            samples=None if source.samples is None else Path(source.samples),
-            sample_rows={name: Path(path) for name, path in source.sample_rows.items()},
-        )
+        told = document["source"]
+        read = {
+            "path": Path(told["path"]),
+            "root": Path(told["root"]),
+            "providers": tuple(told["providers"]),
+            "warmup_shapes": _shapes(told["warmup_shapes"]),
+            "padding": _padding(told["padding"]),
+            "threads": tuple(told["threads"]),
+            "more_shapes": tuple(_shapes(more) for more in told["more_shapes"]),
+            "samples": None if told["samples"] is None else Path(told["samples"]),
+            "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
+        }
+        source = ModelSource(**{**told, **read})
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
 
 

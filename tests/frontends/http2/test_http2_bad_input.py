@@ -105,12 +105,11 @@ def test_what_breaks_a_connection_ends_it(http2, case, cut):
 
 
 def test_data_beyond_the_connections_window_ends_it(http2, monkeypatch):
-    monkeypatch.setattr("slacktide.frontends.http2.connection.CONNECTION_WINDOW", 100_000)
+    monkeypatch.setattr("slacktide.frontends.http2.frames.WINDOW", 1000)
+    monkeypatch.setattr("slacktide.frontends.http2.connection.CONNECTION_WINDOW", 10_000)
     bench = http2.Bench()
-    monkeypatch.setattr(bench.connection, "_grant_connection", lambda: None)
     bench.ask(1, ends=False)
-    for _ in range(8):
-        bench.say(f.frame(f.DATA, 0, 1, bytes(16_384)))
+    bench.say(f.frame(f.DATA, 0, 1, bytes(10_001)))
     assert bench.end()[0] is ErrorCode.FLOW_CONTROL_ERROR
 
 
