@@ -105,7 +105,10 @@ def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]
                 each.rpartition(".")[2] for each in subclassed if each.rpartition(".")[0] == module
             }
             text = spelled_out(
-                text, open_to, copied=any(map(name.startswith, config.get("copied", ())))
+                text,
+                open_to,
+                copied=any(map(name.startswith, config.get("copied", ()))),
+                constants=any(map(name.startswith, config.get("constants", ()))),
             )
         copy = tree / name
         if not copy.is_file() or copy.read_text() != text:
@@ -152,7 +155,9 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     return {**files, VERSION: version}
 
 
-def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = False) -> str:
+def spelled_out(
+    text: str, subclassed: Iterable[str] = (), *, copied: bool = False, constants: bool = False
+) -> str:
     """The text of a module with constructors of its dataclasses, and annotations kept.
 
     Every line keeps its number: tracebacks of compiled code show the lines of the source."""
@@ -162,6 +167,10 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future = node.lineno
+            if constants:
+                lines[future - 1] += "; from typing import Final"
+        if constants and isinstance(node, ast.Assign) and node.lineno == node.end_lineno:
+            lines[node.lineno - 1] = _final(node) or lines[node.lineno - 1]
         if not isinstance(node, ast.ClassDef):
             continue
         decorator = _dataclass(node)
@@ -197,6 +206,26 @@ def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = Fal
                 stated = f"    {each.target.id}: {ast.unparse(each.annotation)}"
                 lines[each.lineno - 1 : each.end_lineno] = [stated, *rest]
     return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
+
+
+def _final(node: ast.Assign) -> str:
+    """An assignment of numbers to names in capitals, told to be constant; "" for all others."""
+    named = [t.elts if isinstance(t, ast.Tuple) else [t] for t in node.targets]
+    names = [[each.id for each in elts if isinstance(each, ast.Name)] for elts in named]
+    plain = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator)
+    told = ast.Expression(node.value)
+    of_range = ast.unparse(node.value).startswith("range(")
+    if not all(name.isupper() for each in names for name in each) or not (
+        of_range
+        or all(isinstance(each, (*plain, ast.unaryop, ast.expr_context)) for each in ast.walk(told))
+    ):
+        return ""
+    value = eval(compile(told, "", "eval"))  # noqa: S307  # numbers of our own sources
+    values = [list(value) if isinstance(t, ast.Tuple) else [value] for t in node.targets]
+    pairs = [pair for a, b in zip(names, values, strict=True) for pair in zip(a, b, strict=True)]
+    if not all(type(each) in (int, float) for _, each in pairs):
+        return ""
+    return "; ".join(f"{name}: Final = {each!r}" for name, each in pairs)
 
 
 def _with_lists(text: str) -> str:

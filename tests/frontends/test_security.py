@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import trustme
 
-from slacktide.frontends import security
 from slacktide.frontends.ports import EndpointGroup
 from slacktide.frontends.security import (
     Credentials,
@@ -309,7 +307,8 @@ def test_files_are_looked_at_and_taken_once_they_rest(tmp_path, monkeypatch):
         if text is not None:
             written(file, text)
 
-    monkeypatch.setattr(security, "asyncio", SimpleNamespace(sleep=sleep, to_thread=to_thread))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(held.watch())
     assert seen == [TOKEN, TOKEN, TOKEN, "second-horse-battery", "second-horse-battery"]

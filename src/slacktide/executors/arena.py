@@ -22,6 +22,7 @@ import fcntl
 import mmap
 import os
 from collections.abc import Hashable
+from typing import ClassVar
 
 from slacktide.domain import Reason
 from slacktide.domain.read_only import read_only
@@ -260,13 +261,13 @@ def map_read_only(fd: int) -> memoryview:
 class MemoryLimitExceeded(Exception):  # noqa: N818  (the name says what happened)
     """The bytes do not fit under a limit. The other side's load, not its mistake."""
 
-    reason = Reason.MEMORY_LIMIT
+    reason: ClassVar[Reason] = Reason.MEMORY_LIMIT
 
 
 class OwnerLimitExceeded(MemoryLimitExceeded):
     """They would fit, but this owner (a connection, a client) has had its part."""
 
-    reason = Reason.CLIENT_LIMIT
+    reason: ClassVar[Reason] = Reason.CLIENT_LIMIT
 
 
 class MemoryBudget:

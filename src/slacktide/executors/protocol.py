@@ -30,7 +30,7 @@ from __future__ import annotations
 import json
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -307,7 +307,7 @@ class SpawnRequest:
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
 
 
-def _shapes(document: RowShapes) -> RowShapes:
+def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
     return {name: tuple(shape) for name, shape in document.items()}
 
 

@@ -23,7 +23,7 @@ from slacktide.frontends.http import ClientRequest, protocol
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import oip_json
-from slacktide.wire.calls import CallContext, InferReply
+from slacktide.wire.calls import CallContext, InferReply, OutputValue
 
 VALUES = np.arange(12, dtype="f4").reshape(3, 4)
 
@@ -340,13 +340,14 @@ def test_a_client_that_leaves_while_its_body_is_unpacked_is_forgotten(serve, pos
 
 def test_long_answers_in_json_are_written_a_piece_in_a_turn(serve, post, monkeypatch):
     written = []
-    real = oip_json.to_json
+    real = orjson.dumps
 
-    def spy(data, datatype, shape):
-        written.append(len(data) // datatype.itemsize)
-        return real(data, datatype, shape)
+    def spy(document, **options):
+        if isinstance(document, np.ndarray):
+            written.append(len(document))
+        return real(document, **options)
 
-    monkeypatch.setattr(oip_json, "to_json", spy)
+    monkeypatch.setattr(orjson, "dumps", spy)
     values = np.linspace(0, 1, 50_000, dtype=np.float32)
     head = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [50_000]}]}
     head["inputs"][0]["parameters"] = {"binary_data_size": values.nbytes}
@@ -434,7 +435,9 @@ def test_long_answers_are_compressed_as_asked(serve, post, binary, accept, chose
 def test_a_bug_in_the_data_plane_is_500_without_details(serve, post):
     async def body():
         async with serve() as here:
-            here.data.answer = lambda call: InferReply(None, "m", "1", "", None)  # wrong on purpose
+            cut = OutputValue("y", Datatype.FP32, (1,), b"cut")
+            outcome = Outcome(Reason.ON_TIME, 0.0)
+            here.data.answer = lambda call: InferReply(outcome, "m", "1", "", [cut])
             answer = await here.ask(post(json_body()))
             assert (answer.status, answer.json) == (500, {"error": "internal error"})
 

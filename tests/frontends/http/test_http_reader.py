@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.frontends.http import HttpResponse, HttpRoute
-from slacktide.frontends.http import reader as reader_module
 from slacktide.frontends.http.context import MOST_HEADS, HttpContext
 from slacktide.frontends.http.reader import HEADS_AT_ONCE, LINES_AT_ONCE, MOST_KEPT, RequestReader
 from slacktide.frontends.http.router import Router
@@ -180,11 +179,11 @@ def test_an_impossible_size_is_refused_before_any_data_has_come():
 @pytest.fixture
 def parsed(monkeypatch):
     """What parsers are given, piece by piece."""
-    pieces = []
+    pieces, parser = [], httptools.HttpRequestParser
 
     class Counting:
         def __init__(self, protocol) -> None:
-            self._real = httptools.HttpRequestParser(protocol)
+            self._real = parser(protocol)
 
         def feed_data(self, data) -> None:
             pieces.append(bytes(data))
@@ -193,12 +192,7 @@ def parsed(monkeypatch):
         def __getattr__(self, name):
             return getattr(self._real, name)
 
-    class Fake:
-        HttpRequestParser = Counting
-        HttpParserError = httptools.HttpParserError
-        HttpParserUpgrade = httptools.HttpParserUpgrade
-
-    monkeypatch.setattr(reader_module, "httptools", Fake)
+    monkeypatch.setattr(httptools, "HttpRequestParser", Counting)
     return pieces
 
 

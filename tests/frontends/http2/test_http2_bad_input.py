@@ -104,12 +104,11 @@ def test_what_breaks_a_connection_ends_it(http2, case, cut):
     assert bench.heard() == []
 
 
-def test_data_beyond_the_connections_window_ends_it(http2, monkeypatch):
-    monkeypatch.setattr("slacktide.frontends.http2.frames.WINDOW", 1000)
-    monkeypatch.setattr("slacktide.frontends.http2.connection.CONNECTION_WINDOW", 10_000)
+def test_data_beyond_the_connections_window_ends_it(http2):
     bench = http2.Bench()
     bench.ask(1, ends=False)
-    bench.say(f.frame(f.DATA, 0, 1, bytes(10_001)))
+    bench.connection._credit = 1000
+    bench.say(f.frame(f.DATA, 0, 1, bytes(1001)))
     assert bench.end()[0] is ErrorCode.FLOW_CONTROL_ERROR
 
 
