@@ -342,7 +342,7 @@ def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> Non
     ("false", "expected"),
     [
         ({"members": 2}, "(1, 2) outputs and members where (1, 1) belong"),
-        ({"outputs": [[OutputRun(1, TensorRef(1 << 62, 1, (1,)))]]}, f"at {1 << 62} of 4096"),
+        ({"outputs": [[OutputRun(1, 1 << 62, 1, (1,))]]}, f"at {1 << 62} of 4096"),
     ],
 )
 def test_a_worker_that_reports_false_results_is_ended(

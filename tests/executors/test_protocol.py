@@ -36,7 +36,9 @@ def results(draw: st.DrawFn) -> p.FinishedMessage:
         cuts = draw(st.sets(st.integers(1, members - 1))) if members > 1 else set()
         edges = [*sorted({0, members, *cuts})]
         sizes = [end - start for start, end in pairwise(edges)]
-        outputs.append([OutputRun(size, draw(REFS)) for size in sizes])
+        outputs.append(
+            [draw(st.builds(OutputRun, st.just(size), WORD, WORD, SHAPE)) for size in sizes]
+        )
     timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
     return p.FinishedMessage(draw(WORD), timing, 4096, members, outputs)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.models import input_check
 from slacktide.models.input_check import InputCheck
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.wire.calls import InputTensor
@@ -91,6 +94,19 @@ def test_limits_of_the_settings_hold():
     with pytest.raises(BadField, match="at most 30 bytes") as caught:
         check_for(IMAGE, limits={"payload": 30}).check([image(2)])
     assert caught.value.reason is Reason.TOO_LARGE
+
+
+def test_what_is_remembered_of_a_form_is_what_a_check_finds_and_is_bounded(monkeypatch):
+    monkeypatch.setattr(input_check, "MOST_FORMS", 3)
+    check, fresh = check_for(IMAGE, WORDS, work_hint="bytes"), check_for(IMAGE, WORDS)
+    for length in (1, 2, 3, 4, 1, 4):
+        given = [image(2), words(2, length)]
+        checked = check.check(given)
+        assert checked == replace(fresh.check(given), work_hint=float(checked.nbytes))
+        assert checked.tensors is given
+        with pytest.raises(BadField, match="'words' data"):
+            check.check([image(2), replace(words(2, length), data=b"")])
+    assert 0 < len(check._known) <= 3
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from slacktide.models import versions as versions_module
 from slacktide.models.core_layout import PlanBuilder
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.model_manager import ModelManager, ModelManagerSettings, machine_reason
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.profiles import CorrectedTimes, LatencyTable
@@ -27,7 +29,10 @@ NOTHING: Any = None
 
 def loaded() -> LoadedVersion:
     times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
-    version = LoadedVersion("m", "1", 0, NOTHING, NOTHING, Arena(1 << 20), NOTHING, ModelCounters())
+    definition = ModelDefinition("m", "1", Path(), Path(), ModelSettings(), {})
+    version = LoadedVersion(
+        "m", "1", 0, definition, NOTHING, Arena(1 << 20), NOTHING, ModelCounters()
+    )
     version.add_pool(NOTHING, times)
     return version
 

@@ -40,9 +40,9 @@ class NotingDriver:
         self.now = 1.0
         self.told: list[Any] = []
         self.open: dict[int, Any] = {}
-        """Owners of requests that have no outcome yet."""
+        """Requests that have no outcome yet."""
         self.named: dict[int, Any] = {}
-        """Owners of requests whose payload is still named."""
+        """Requests whose payload is still named."""
         self.kept: list[Callable[[], None]] = []
 
     def clock(self) -> float:
@@ -52,16 +52,16 @@ class NotingDriver:
         self.ids += 1
         return self.ids
 
-    def announce(self, notice: Any, owner: Any) -> None:
+    def announce(self, notice: Any, call: Any) -> None:
         self.told.append(notice)
-        self.open[notice.id] = self.named[notice.id] = owner
+        self.open[notice.id] = self.named[notice.id] = call
 
-    def submit(self, request: Any, payload: Any, owner: Any) -> None:
+    def submit(self, request: Any, call: Any) -> None:
         self.told.append(request)
-        self.open[request.id] = self.named[request.id] = owner
+        self.open[request.id] = self.named[request.id] = call
 
-    def refuse(self, event: Any, owner: Any) -> None:
-        self.open[event.id] = self.named[event.id] = owner
+    def refuse(self, event: Any, call: Any) -> None:
+        self.open[event.id] = self.named[event.id] = call
         self.end(event.id, event.reason)
 
     def flush(self) -> None:
@@ -80,19 +80,21 @@ class NotingDriver:
     def post(self, event: Any) -> None:
         self.told.append(event)
 
-    def cancel(self, id: int, reason: Reason) -> bool:
-        known = self.open.pop(id, None) is not None
-        self.release(id)
+    def cancel(self, call: Any, reason: Reason) -> bool:
+        known = self.open.pop(call.id, None) is not None
+        self.release(call.id)
         return known
 
     def end(self, id: int, reason: Reason, outputs: Any = None) -> None:
-        self.open.pop(id).answered(id, Outcome(reason, self.now), outputs, None)
+        call = self.open.pop(id)
+        call.outputs = outputs
+        call.answered(Outcome(reason, self.now))
         self.release(id)
 
     def release(self, id: int) -> None:
-        owner = self.named.pop(id, None)
-        if owner is not None:
-            owner.released(id)
+        call = self.named.pop(id, None)
+        if call is not None:
+            call.released()
 
 
 class Noting:

@@ -52,6 +52,7 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
+from slacktide.server.pending import PendingRequest
 from slacktide.wire.errors import ControlError
 
 POOL = PoolId("m", "1")
@@ -127,6 +128,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.puppets: list[Puppet] = []
+        self.calls: dict[int, Asked] = {}
         self.heard: dict[int, tuple[Outcome, Outputs | None]] = {}
         self.freed: list[int] = []
         self.losses: list[str] = []
@@ -182,23 +184,35 @@ class Stage:
 
     def submit(self, budget: float | None = None) -> int:
         request = self.request(budget)
-        payload = Payload(1, (TensorRef(64 * request.id, 4, (1, 1)),))
-        self.driver.submit(request, payload, self)
+        call = self.call(request.id)
+        call.payload = Payload(1, (TensorRef(64 * request.id, 4, (1, 1)),))
+        self.driver.submit(request, call)
         return request.id
 
-    # RequestOwner
+    def call(self, id: int) -> Asked:
+        self.calls[id] = Asked(self, id)
+        return self.calls[id]
 
-    def answered(
-        self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
-    ) -> None:
-        assert id not in self.heard, "answered twice"
-        self.heard[id] = (outcome, outputs)
-
-    def released(self, id: int) -> None:
-        self.freed.append(id)
+    def cancel(self, id: int, reason: Reason = Reason.DISCONNECTED) -> bool:
+        return self.driver.cancel(self.calls[id], reason)
 
     def reason(self, id: int) -> Reason:
         return self.heard[id][0].reason
+
+
+class Asked(PendingRequest):
+    """A request that notes on its stage what becomes of it."""
+
+    def __init__(self, stage: Stage, id: int) -> None:
+        super().__init__(id)
+        self.stage = stage
+
+    def answered(self, outcome: Outcome) -> None:
+        assert self.id not in self.stage.heard, "answered twice"
+        self.stage.heard[self.id] = (outcome, self.outputs)
+
+    def released(self) -> None:
+        self.stage.freed.append(self.id)
 
 
 def staged(play: Callable[[Stage], Any], solo: SoloProfiling | None = None) -> None:
@@ -236,6 +250,26 @@ def test_requests_of_one_turn_share_a_batch():
         ]
         assert stage.freed == ids
         assert stage.driver.in_flight == 0
+
+    staged(play)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_answers_go_before_the_next_batch_only_where_a_worker_would_take_the_core(shared: bool):
+    async def play(stage: Stage) -> None:
+        order: list[str] = []
+        stage.driver.coalescing.lanes_have(1000 if shared else 0)
+        first = stage.submit()
+        await turn()
+        second = stage.submit()
+        await turn()
+        run = stage.puppet.run
+        stage.puppet.run = lambda batch, members: (order.append("batch"), run(batch, members))[1]
+        stage.calls[first].answered = lambda outcome: order.append("answer")
+        stage.puppet.finish(b"aaaa")
+        assert order == (["answer", "batch"] if shared else ["batch", "answer"])
+        stage.puppet.finish(b"bbbb")
+        assert stage.reason(second) is Reason.ON_TIME
 
     staged(play)
 
@@ -333,7 +367,7 @@ def test_a_batch_can_be_cancelled_in_the_breath_in_which_its_replica_is_lost():
     async def play(stage: Stage) -> None:
         id = stage.submit()
         await turn()
-        stage.driver.cancel(id, Reason.DISCONNECTED)
+        stage.cancel(id)
         stage.puppet.lose("killed by signal 9")
         assert stage.heard == {}
         assert stage.freed == [id]
@@ -391,8 +425,8 @@ def test_who_waits_is_cancelled_at_once_and_never_runs():
         await turn()
         second = stage.submit()
         await turn()
-        assert stage.driver.cancel(second, Reason.CLIENT_CANCELLED)
-        assert not stage.driver.cancel(second, Reason.CLIENT_CANCELLED), "twice is once"
+        assert stage.cancel(second, Reason.CLIENT_CANCELLED)
+        assert not stage.cancel(second, Reason.CLIENT_CANCELLED), "twice is once"
         await turn()
         assert stage.freed == [second]
         stage.puppet.finish(b"aaaa")
@@ -406,10 +440,10 @@ def test_a_batch_is_stopped_when_its_last_member_leaves_and_its_slots_wait_for_t
     async def play(stage: Stage) -> None:
         ids = [stage.submit(), stage.submit()]
         await turn()
-        stage.driver.cancel(ids[0], Reason.DISCONNECTED)
+        stage.cancel(ids[0])
         await turn()
         assert [asked[0] for asked in stage.puppet.asked] == ["run"]
-        stage.driver.cancel(ids[1], Reason.DISCONNECTED)
+        stage.cancel(ids[1])
         await turn()
         assert stage.puppet.asked[1:] == [("abort", stage.puppet.batch)]
         assert stage.freed == []
@@ -473,12 +507,13 @@ def test_an_announced_request_becomes_a_real_one():
         now = stage.driver.clock()
         id = stage.driver.new_id()
         notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
-        stage.driver.announce(notice, stage)
+        call = stage.call(id)
+        stage.driver.announce(notice, call)
         await turn()
-        assert list(stage.driver.waiting()) == [], "its payload is not here"
-        payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
-        stage.driver.submit(Request(id, "m", now, now + 5), payload, stage)
-        assert list(stage.driver.waiting()) == [stage]
+        assert stage.driver.waiting() == [], "its payload is not here"
+        call.payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
+        stage.driver.submit(Request(id, "m", now, now + 5), call)
+        assert stage.driver.waiting() == [call]
         await turn()
         assert stage.heard == {}
         stage.puppet.finish(b"aaaa")
@@ -491,9 +526,8 @@ def test_an_announced_request_becomes_a_real_one():
 def test_a_refusal_is_counted_and_answered():
     async def play(stage: Stage) -> None:
         id = stage.driver.new_id()
-        stage.driver.refuse(
-            Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number"), stage
-        )
+        event = Refused(id, "m", Reason.BAD_INPUT, detail="x: expected a number")
+        stage.driver.refuse(event, stage.call(id))
         await turn()
         assert stage.reason(id) is Reason.BAD_INPUT
         assert stage.driver.engine.state.ledger.counts["m"].by_reason == {Reason.BAD_INPUT: 1}
@@ -506,9 +540,9 @@ def test_a_request_refused_after_its_notice_frees_what_the_notice_held():
         now = stage.driver.clock()
         id = stage.driver.new_id()
         notice = Notice(id, "m", now, now + 5, payload_bytes=4, complete_at=now)
-        stage.driver.announce(notice, stage)
+        stage.driver.announce(notice, stage.call(id))
         await turn()
-        stage.driver.refuse(Refused(id, "m", Reason.BAD_INPUT), stage)
+        stage.driver.refuse(Refused(id, "m", Reason.BAD_INPUT), stage.calls[id])
         await turn()
         assert stage.reason(id) is Reason.BAD_INPUT
         assert stage.freed == [id]
@@ -643,6 +677,7 @@ class Brake:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
+        self.shares_core = True
         self.pauses: list[Sequence[int]] = []
         self.resumed = 0
 
@@ -684,17 +719,14 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         await turn()
         assert brake.asked == [], "a lane is free"
         late = stage.request()
-        stage.driver.submit(
-            Request(late.id, "n", late.arrival, late.deadline),
-            Payload(1, (TensorRef(0, 4, (1, 1)),)),
-            stage,
-        )
+        call = stage.call(late.id)
+        call.payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
+        stage.driver.submit(Request(late.id, "n", late.arrival, late.deadline), call)
         await turn()
         await turn()
         running = [lane.running for lane in stage.driver.engine.state.lanes.values()]
         ends = [each.expected_end for each in running if each is not None]
         (asked,) = brake.asked
-        assert asked["lane_cores"] == 3
         assert asked["soonest_end"] == min(ends)
         assert asked["shortest_batch"] == pytest.approx(0.01)
         # Where a report could not end the pause, there is none.
@@ -712,7 +744,7 @@ def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
         first = stage.submit()
         await turn()
         refused, again = stage.driver.new_id(), stage.request()
-        stage.driver.refuse(Refused(refused, "m", Reason.BAD_INPUT), stage)
+        stage.driver.refuse(Refused(refused, "m", Reason.BAD_INPUT), stage.call(refused))
         stage.driver.post(Submitted(Request(first, "m", again.arrival, again.deadline)))
         second = stage.submit()
         await turn()
@@ -727,13 +759,15 @@ def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
 
 
 def test_an_answer_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture):
-    class Broken(Stage):
-        def answered(self, *_: Any) -> None:
+    class Broken(Asked):
+        def answered(self, outcome: Outcome) -> None:
             raise RuntimeError("the connection is in a strange state")
 
     async def play(stage: Stage) -> None:
-        payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
-        stage.driver.submit(stage.request(), payload, Broken())
+        request = stage.request()
+        call = Broken(stage, request.id)
+        call.payload = Payload(1, (TensorRef(0, 4, (1, 1)),))
+        stage.driver.submit(request, call)
         other = stage.submit()
         await turn()
         stage.puppet.finish(b"aaaa", b"bbbb")

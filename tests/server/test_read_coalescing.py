@@ -22,9 +22,8 @@ def busy(rate, *, cores=1):
 
 def ask(pair, *, end=0.010, batch=0.010, lane_cores=1):
     coalescing, now = pair
-    return coalescing.pause_for(
-        now=now, soonest_end=now + end, shortest_batch=batch, lane_cores=lane_cores
-    )
+    coalescing.lanes_have(lane_cores)
+    return coalescing.pause_for(now=now, soonest_end=now + end, shortest_batch=batch)
 
 
 def test_requests_that_come_close_together_are_worth_a_pause():

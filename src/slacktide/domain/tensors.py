@@ -39,6 +39,8 @@ class Datatype(Enum):
     BF16 = ("BF16", 2, np.dtype("<u2"))
     BYTES = ("BYTES", 0, np.dtype("O"))
 
+    __hash__ = object.__hash__  # members are single; Enum's own hashes the name, in Python
+
 
 for _datatype in Datatype:  # read for each tensor: attributes cost a third of properties
     _datatype.wire_name, _datatype.itemsize, _datatype.dtype = _datatype._value_

@@ -153,6 +153,10 @@ class Arena:
         """The slot's bytes, writable."""
         return self._view[slot.offset : slot.offset + slot.nbytes]
 
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        """Put `data` down, inside of a slot."""
+        self._map[offset : offset + len(data)] = data
+
     def trim(self) -> int:
         """Give the memory behind free slots back to the system; bytes given back (at most).
 

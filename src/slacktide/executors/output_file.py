@@ -48,10 +48,9 @@ class OutputReader:
         end = len(self._map)
         for runs in message.outputs:
             for run in runs:
-                at, nbytes = run.first.offset, run.first.nbytes
-                if at + run.members * nbytes > end:
-                    told = f"{run.members} times {nbytes} bytes of output at {at} of {end}"
-                    raise ProtocolError(told)
+                if run.offset + run.members * run.nbytes > end:
+                    told = f"{run.members} times {run.nbytes} bytes of output"
+                    raise ProtocolError(f"{told} at {run.offset} of {end}")
         return cut_outputs([(self._map, runs) for runs in message.outputs])
 
     def close(self) -> None:

@@ -49,8 +49,11 @@ class OutputRun:
     """Members of a batch whose parts of one output are alike and lie one behind the other."""
 
     members: int
-    first: TensorRef
-    """The part of the first one: bytes of the output."""
+    offset: int
+    """Of the first one's part."""
+    nbytes: int
+    """Of each part."""
+    shape: tuple[int, ...]
 
 
 @read_only

@@ -192,9 +192,7 @@ def encode_finished(message: FinishedMessage) -> bytes:
     words += (message.file_bytes, message.members, len(message.outputs))
     for runs in message.outputs:
         for run in runs:
-            first = run.first
-            shape = first.shape
-            words += (run.members, first.offset, first.nbytes, len(shape), *shape)
+            words += (run.members, run.offset, run.nbytes, len(run.shape), *run.shape)
     return frame(FrameKind.FINISHED, _words(words))
 
 
@@ -213,7 +211,7 @@ def decode_finished(body: bytes) -> FinishedMessage:
                 if not 0 < alike <= left:
                     raise ProtocolError(f"a run of {alike} members where {left} are left")
                 (first,), at = _tensors(words, at + 1, 1)
-                runs.append(OutputRun(alike, first))
+                runs.append(OutputRun(alike, first.offset, first.nbytes, first.shape))
                 left -= alike
             outputs.append(runs)
     except (IndexError, ValueError):

@@ -144,13 +144,13 @@ def lay_out(
     if axis is None and spec.datatype is not Datatype.BYTES:
         data = as_bytes(array)
         if not batches:
-            return data, [OutputRun(1, TensorRef(at, len(data), array.shape))]
+            return data, [OutputRun(1, at, len(data), array.shape)]
         tail = array.shape[1:]
         row_bytes = math.prod(tail) * array.itemsize
         runs = []
         for count, alike in groupby(rows):
             members = len(list(alike))
-            runs.append(OutputRun(members, TensorRef(at, count * row_bytes, (count, *tail))))
+            runs.append(OutputRun(members, at, count * row_bytes, (count, *tail)))
             at += members * count * row_bytes
         return data, runs
     parts, runs = [], []
@@ -160,7 +160,7 @@ def lay_out(
             part = part[(*(slice(None),) * axis, slice(lengths.of[index]))]
         strings = spec.datatype is Datatype.BYTES
         parts.append(encode_strings(part) if strings else as_bytes(part))
-        runs.append(OutputRun(1, TensorRef(at, len(parts[-1]), part.shape)))
+        runs.append(OutputRun(1, at, len(parts[-1]), part.shape))
         at += len(parts[-1])
     return b"".join(parts), runs
 
@@ -171,7 +171,7 @@ def cut_outputs(columns: Iterable[tuple[bytes | mmap, Iterable[OutputRun]]]) -> 
     for data, runs in columns:
         parts = []
         for run in runs:
-            at, nbytes, shape = run.first.offset, run.first.nbytes, run.first.shape
+            at, nbytes, shape = run.offset, run.nbytes, run.shape
             for _ in range(run.members):
                 parts.append((shape, data[at : at + nbytes]))
                 at += nbytes

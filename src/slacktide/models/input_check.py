@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from slacktide.domain import Reason, Signature
 from slacktide.domain.padding import BATCH_BYTES, Padding
+from slacktide.domain.read_only import read_only
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import BadField
 from slacktide.wire.raw_tensors import check_utf8, walk_strings
+
+MOST_FORMS = 256
 
 LEFT_OUT: Buffer = memoryview(b"")
 """Data of a mask that its client did not send: the worker makes it."""
@@ -110,10 +112,11 @@ class HintReader:
         return float(tensors[self._index].shape[self._axis])
 
 
-class CheckedInputs(NamedTuple):
+@read_only
+class CheckedInputs:
     """Inputs that fit their model."""
 
-    tensors: tuple[InputTensor, ...]
+    tensors: Sequence[InputTensor]
     """In the model's order."""
     rows: int
     signature: Signature
@@ -130,11 +133,18 @@ class InputCheck:
         self._specs = interface.inputs
         self._names = [spec.name for spec in interface.inputs]
         self._outputs = {spec.name: i for i, spec in enumerate(interface.outputs)}
+        self._all_outputs = tuple(range(len(interface.outputs)))
         self._most_rows = max(
             1, min(settings.limits.rows or interface.max_batch, interface.max_batch)
         )
         self._payload_limit = settings.limits.payload
         self._finite = {name for name, one in settings.inputs.items() if one.finite}
+        self._by_form = not self._finite and all(
+            spec.datatype is not Datatype.BYTES for spec in interface.inputs
+        )
+        """Whether all that is checked follows from names, datatypes, shapes and numbers of bytes:
+        then what was found of `MOST_FORMS` of them is kept."""
+        self._known: dict[object, tuple[int, Signature, int, float | None]] = {}
         self._tails = [self._tail(spec) for spec in interface.inputs]
         self._hint = HintReader(settings.work_hint, self._names) if settings.work_hint else None
         padding = None if settings.pads is None else settings.pads.fitting(interface)
@@ -147,6 +157,22 @@ class InputCheck:
 
     def check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
         """`inputs` in the model's order, their rows and signature. Raises BadField."""
+        if not self._by_form:
+            return self._check(inputs)
+        form = tuple([(each.name, each.datatype, each.shape, len(each.data)) for each in inputs])
+        known = self._known.get(form)
+        if known is None:
+            checked = self._check(inputs)
+            if checked.tensors is inputs:  # nothing was made or reordered
+                if len(self._known) == MOST_FORMS:
+                    self._known.clear()
+                self._known[form] = (
+                    checked.rows, checked.signature, checked.nbytes, checked.work_hint
+                )  # fmt: skip
+            return checked
+        return CheckedInputs(inputs, *known)
+
+    def _check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
         if len(inputs) == 1 and inputs[0].name == "":
             inputs = [self._raw(inputs[0])]
         ordered = self._in_order(inputs)
@@ -166,14 +192,14 @@ class InputCheck:
             skip = 1 if self._batches else 0
             signature = tuple([tensor.shape[skip:] for tensor in ordered])
         hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
-        return CheckedInputs(tuple(ordered), rows or 1, signature, nbytes, hint)
+        return CheckedInputs(ordered, rows or 1, signature, nbytes, hint)
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the wanted outputs in the model's order; all if none is named.
 
         Raises BadField."""
         if not names:
-            return tuple(range(len(self._outputs)))
+            return self._all_outputs
         for i, name in enumerate(names):
             if name not in self._outputs:
                 raise BadField(f"outputs[{i}].name", f"one of {_listed(self._outputs)}", name)

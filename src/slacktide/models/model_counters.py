@@ -43,29 +43,22 @@ class Histogram:
         return sum(self.counts)
 
 
-class Duration:
-    """How often, and how long in all (seconds)."""
+class ComputeSeconds:
+    """Where batches spent their time, in all."""
 
-    __slots__ = ("count", "seconds")
+    __slots__ = ("count", "infer_s", "input_s", "output_s")
 
     def __init__(self) -> None:
         self.count = 0
-        self.seconds = 0.0
+        self.input_s = 0.0
+        self.infer_s = 0.0
+        self.output_s = 0.0
 
-    def add(self, seconds: float, times: int = 1) -> None:
-        self.count += times
-        self.seconds += seconds * times
-
-
-class BatchCounters:
-    """Executions at one batch size."""
-
-    __slots__ = ("infer", "input", "output")
-
-    def __init__(self) -> None:
-        self.input = Duration()
-        self.infer = Duration()
-        self.output = Duration()
+    def add(self, timing: BatchTiming) -> None:
+        self.count += 1
+        self.input_s += timing.input_s
+        self.infer_s += timing.infer_s
+        self.output_s += timing.output_s
 
 
 class ModelCounters:
@@ -73,17 +66,16 @@ class ModelCounters:
 
     def __init__(self) -> None:
         self.by_reason: dict[Reason, int] = {}
-        self.success = Duration()
-        """Requests with a result, arrival to answer."""
-        self.fail = Duration()
-        """Requests without one."""
-        self.queue = Duration()
-        self.compute_input = Duration()
-        self.compute_infer = Duration()
-        self.compute_output = Duration()
+        self.failed = 0
+        """Requests without a result."""
+        self.failed_s = 0.0
+        """Their seconds, arrival to answer."""
+        self.compute = ComputeSeconds()
+        """Of the batches of requests with a result, once for each request."""
         self.rows_served = 0
         self.executions = 0
-        self.by_rows: dict[int, BatchCounters] = {}
+        self.by_rows: dict[int, ComputeSeconds] = {}
+        """Of executions, by their rows."""
         self.last_at_ms = 0
         """Wall-clock milliseconds since the epoch of the last result; 0 before the first."""
         self.load_s = 0.0
@@ -91,6 +83,7 @@ class ModelCounters:
         self.queue_s = Histogram(LATENCY_BOUNDS)
         self.compute_s = Histogram(LATENCY_BOUNDS)
         self.end_to_end_s = Histogram(LATENCY_BOUNDS)
+        """Requests with a result, arrival to answer."""
         self.budget_s = Histogram(BUDGET_BOUNDS)
         self.batch_rows = Histogram(ROWS_BOUNDS)
         self.crashes = 0
@@ -103,21 +96,18 @@ class ModelCounters:
     def answered(self, outcome: Outcome, rows: int, timing: BatchTiming | None) -> None:
         reason = outcome.reason
         self.by_reason[reason] = self.by_reason.get(reason, 0) + 1
-        seconds = outcome.queue_s + outcome.compute_s
+        queue_s, compute_s = outcome.queue_s, outcome.compute_s
         kind = reason.kind
         if kind is not OutcomeKind.SERVED and kind is not OutcomeKind.LATE:
-            self.fail.add(seconds)
+            self.failed += 1
+            self.failed_s += queue_s + compute_s
             return
-        self.success.add(seconds)
-        self.queue.add(outcome.queue_s)
         if timing is not None:
-            self.compute_input.add(timing.input_s)
-            self.compute_infer.add(timing.infer_s)
-            self.compute_output.add(timing.output_s)
+            self.compute.add(timing)
         self.rows_served += rows
-        self.queue_s.add(outcome.queue_s)
-        self.compute_s.add(outcome.compute_s)
-        self.end_to_end_s.add(seconds)
+        self.queue_s.add(queue_s)
+        self.compute_s.add(compute_s)
+        self.end_to_end_s.add(queue_s + compute_s)
         if outcome.budget_s is not None:
             self.budget_s.add(outcome.budget_s)
 
@@ -127,7 +117,5 @@ class ModelCounters:
         self.batch_rows.add(rows)
         batch = self.by_rows.get(rows)
         if batch is None:
-            batch = self.by_rows[rows] = BatchCounters()
-        batch.input.add(timing.input_s)
-        batch.infer.add(timing.infer_s)
-        batch.output.add(timing.output_s)
+            batch = self.by_rows[rows] = ComputeSeconds()
+        batch.add(timing)

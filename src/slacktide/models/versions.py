@@ -96,6 +96,15 @@ class LoadedVersion:
     _retired: bool = False
     _left_at: float = 0.0
     _idle: asyncio.TimerHandle | None = None
+    pin: str = field(init=False)
+    """What requests name as their version, so that they stay with this very load of it: a version
+    that is loaded anew never gets requests that were checked against the old one."""
+    penalty: float = field(init=False)
+    """Of a request that states no priority: 2^(3 − priority)."""
+
+    def __post_init__(self) -> None:
+        self.pin = f"{self.version}.{self.generation}"
+        self.penalty = float(2.0 ** (3 - self.definition.settings.priority))
 
     def add_pool(
         self,
@@ -186,12 +195,6 @@ class LoadedVersion:
             self.state, self.reason = VersionState.READY, ""
 
     @property
-    def pin(self) -> str:
-        """What requests name as their version, so that they stay with this very load of it: a
-        version that is loaded anew never gets requests that were checked against the old one."""
-        return f"{self.version}.{self.generation}"
-
-    @property
     def p99_alone(self) -> float:
         """Seconds that one row takes, 99 times in 100."""
         return self.pool.times.of(1, self.pool.cores).p99
@@ -200,11 +203,6 @@ class LoadedVersion:
     def expected_alone(self) -> float:
         """Seconds that one row takes, as a rule."""
         return self.pool.times.of(1, self.pool.cores).expected
-
-    @property
-    def penalty(self) -> float:
-        """Of a request that states no priority: 2^(3 − priority)."""
-        return float(2.0 ** (3 - self.definition.settings.priority))
 
 
 @dataclass(slots=True)

@@ -6,20 +6,18 @@ the call before the body is read. A whole call is *submitted*: checked, dated, i
 into a slot (or found in the one they came into), and handed to the engine. `call_states.py` has
 the table of states and steps; a step gives back what the next state does not hold.
 
-The engine knows a call by the id of its request. A call that is more than one request (a pipeline)
-would own several: the driver names the request with everything it reports.
+The engine knows a call by the id of its request, and the driver keeps the call itself under it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from slacktide.domain import BatchTiming, Cancelled, Outcome, OutcomeKind, Reason, Refused
+from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
 from slacktide.executors.arena import Slot
-from slacktide.executors.ports import Outputs, Payload
+from slacktide.executors.ports import Payload
 from slacktide.models.input_blocklist import BLOCK_S
 from slacktide.models.input_check import CheckedInputs
 from slacktide.models.versions import LoadedVersion
@@ -33,14 +31,10 @@ from slacktide.server.call_states import (
     Held,
 )
 from slacktide.server.descriptors import notice_of, refer_payload, request_of, write_payload
+from slacktide.server.pending import PendingRequest
 from slacktide.wire.calls import CallContext, InferCall, InferReply, OutputValue, Parameter
 from slacktide.wire.errors import WireError
-from slacktide.wire.parameters import (
-    PLAIN_OPTIONS,
-    CallOptions,
-    parse_parameters,
-    timing_parameters,
-)
+from slacktide.wire.parameters import PLAIN_OPTIONS, parse_parameters, timing_parameters
 from slacktide.wire.status import message_for
 
 if TYPE_CHECKING:
@@ -74,34 +68,39 @@ _KNOWN = frozenset((_ANNOUNCED, _RECEIVING, _SUBMITTED))
 """The engine has the call and owes it an outcome."""
 
 
-@dataclass(slots=True, eq=False, repr=False)
-class ServerCall:
-    """The `InferenceCall` of a server, and the owner of its request (`RequestOwner`)."""
+class ServerCall(PendingRequest):
+    """The `InferenceCall` of a server, and its own request (`PendingRequest`)."""
 
-    _plane: ServerDataPlane
-    id: int
-    """Of its request."""
-    model: str
-    _version_name: str | None
-    """As the client named it."""
-    context: CallContext
-    state: CallState = field(init=False, default=_OPEN)
-    _call_id: str = field(init=False, default="")
-    """As the client called it."""
-    _reply: Reply | None = field(init=False, default=None)
-    """What the answer goes to; None: it is not wanted yet, or no more."""
-    _answer: InferReply | None = field(init=False, default=None)
-    _version: LoadedVersion | None = field(init=False, default=None)
-    _options: CallOptions | None = field(init=False, default=None)
-    _wanted: tuple[int, ...] = field(init=False, default=())
-    """Indices of the outputs asked for."""
-    _rows: int = field(init=False, default=1)
-    _length: int = field(init=False, default=0)
-    """Bytes of an announced body."""
-    _slots: tuple[Slot, ...] = field(init=False, default=())
-    _payload: Payload | None = field(init=False, default=None)
-    _released: bool = field(init=False, default=False)
-    """The engine names the payload no more, but the body still comes into its slot."""
+    __slots__ = (
+        "_answer", "_call_id", "_length", "_options", "_plane", "_released", "_reply", "_rows",
+        "_slots", "_version", "_version_name", "_wanted", "context", "model", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self, plane: ServerDataPlane, id: int, model: str, version: str | None, context: CallContext
+    ) -> None:
+        super().__init__(id)
+        self._plane = plane
+        self.model = model
+        self._version_name = version
+        """As the client named it."""
+        self.context = context
+        self.state = _OPEN
+        self._call_id = ""
+        """As the client called it."""
+        self._reply: Reply | None = None
+        """What the answer goes to; None: it is not wanted yet, or no more."""
+        self._answer: InferReply | None = None
+        self._version: LoadedVersion | None = None
+        self._options = PLAIN_OPTIONS
+        self._wanted: Sequence[int] = ()
+        """Indices of the outputs asked for."""
+        self._rows = 1
+        self._length = 0
+        """Bytes of an announced body."""
+        self._slots: tuple[Slot, ...] = ()
+        self._released = False
+        """The engine names the payload no more, but the body still comes into its slot."""
 
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 
@@ -111,7 +110,8 @@ class ServerCall:
         try:
             version = self._find()
             options = self._options = parse_parameters(parameters, plane.look_alikes)
-            self._check_blocklist(version)
+            if version.blocklist.inputs:
+                self._check_blocklist(version, None)
             limit = version.definition.settings.limits.payload
             if limit is not None and length > limit + _HEADER_ALLOWANCE:
                 message = f"body: expected at most {limit} bytes, got {length}"
@@ -136,7 +136,7 @@ class ServerCall:
     def submit(self, call: InferCall, reply: Reply) -> None:
         plane, context, before = self._plane, self.context, self.state
         self._call_id = call.id
-        if before is not _OPEN:
+        if before is not _OPEN:  # it was announced
             seconds = plane.driver.clock() - context.first_byte
             plane.bandwidth.observe(context.client, self._length, seconds)
         self._reply = reply
@@ -155,14 +155,14 @@ class ServerCall:
             checked = version.check.check(call.inputs)
             self._wanted = version.check.check_outputs(call.outputs)
             self._rows = checked.rows
-            self._check_blocklist(version, checked)
+            if version.blocklist.inputs:
+                self._check_blocklist(version, checked)
             if before is _OPEN:
                 plane.limits.admit(context.client)
                 version.enter()
             self._step(_SUBMIT)
-            payload = self._payload = self._store(version, checked)
-            request = request_of(self.id, context, version, checked, options)
-            plane.driver.submit(request, payload, self)
+            self.payload = self._store(version, checked)
+            plane.driver.submit(request_of(self.id, context, version, checked, options), self)
         except WireError as error:
             self._refuse(error.reason, error.message)
         except BaseException:
@@ -181,7 +181,7 @@ class ServerCall:
         if self.state in _KNOWN:
             version, driver = self._version, self._plane.driver
             assert version is not None
-            if driver.cancel(self.id, reason):
+            if driver.cancel(self, reason):
                 outcome = Outcome(reason, driver.clock())
                 version.counters.answered(outcome, self._rows, None)
                 self._observe(version, outcome, has_result=False)
@@ -192,23 +192,20 @@ class ServerCall:
 
     # ── for the driver ───────────────────────────────────────────────────────────────────────
 
-    def answered(
-        self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
-    ) -> None:
+    def answered(self, outcome: Outcome) -> None:
         version = self._version
         assert version is not None
-        version.counters.answered(outcome, self._rows, timing)
+        version.counters.answered(outcome, self._rows, self.timing)
         self._step(_ANSWER)
-        if outcome.reason is Reason.CRASHED and self._payload is not None:
+        if outcome.reason is Reason.CRASHED and self.payload is not None:
             self._block_inputs(version)
-        elif version.blocklist.inputs and outputs is not None:
+        elif version.blocklist.inputs and self.outputs is not None:
             version.blocklist.forgive(self.context.connection)
-        answer = self._answer = self._make_reply(version, outcome, outputs)
-        if self._plane.observers:
-            self._observe(version, outcome, has_result=answer.outputs is not None)
+        answer = self._answer = self._make_reply(version, outcome)
+        self._observe(version, outcome, has_result=answer.outputs is not None)
         self._deliver()
 
-    def released(self, id: int) -> None:
+    def released(self) -> None:
         if Held.BODY in HOLDS[self.state]:
             self._released = True
         else:
@@ -240,14 +237,10 @@ class ServerCall:
             raise plane.absence(self.model, self._version_name)
         return version
 
-    def _check_blocklist(
-        self, version: LoadedVersion, checked: CheckedInputs | None = None
-    ) -> None:
+    def _check_blocklist(self, version: LoadedVersion, checked: CheckedInputs | None) -> None:
         """Raises WireError if its input (where it is known), or several from its connection, have
         crashed `version` lately."""
         blocklist = version.blocklist
-        if not blocklist.inputs:
-            return
         now = self._plane.driver.clock()
         if not blocklist.is_active(now=now):
             return
@@ -264,7 +257,7 @@ class ServerCall:
             if payload is not None:  # else one was written as JSON: its bytes are elsewhere
                 return payload
         slot = self._plane.allocate(version, checked.nbytes, self.context.client)
-        self._slots = (*self._slots, slot)
+        self._slots += (slot,)
         return write_payload(arena, slot, checked)
 
     def _refuse(self, reason: Reason, message: str) -> None:
@@ -311,18 +304,25 @@ class ServerCall:
             context.client,
             BLOCK_S,
         )
-        for other in [owner for owner in driver.waiting() if isinstance(owner, ServerCall)]:
-            if other._version is version and blocklist.contains(other._tensors(version)):
+        for other in driver.waiting():
+            if (
+                isinstance(other, ServerCall)
+                and other._version is version
+                and blocklist.contains(other._tensors(version))
+            ):
                 driver.post(Cancelled(other.id, Reason.CRASHED_BEFORE))
 
     def _tensors(self, version: LoadedVersion) -> list[tuple[tuple[int, ...], memoryview]]:
         """Shapes and bytes of its inputs, as they lie in shared memory."""
-        assert self._payload is not None
+        assert self.payload is not None
         view = version.arena.view
-        return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self._payload.tensors]
+        return [(ref.shape, view(Slot(ref.offset, ref.nbytes))) for ref in self.payload.tensors]
 
     def _observe(self, version: LoadedVersion, outcome: Outcome, *, has_result: bool) -> None:
-        self._plane.observers.notify(
+        observers = self._plane.observers
+        if not observers:
+            return
+        observers.notify(
             AnsweredRequest(
                 self.context,
                 version.name,
@@ -335,16 +335,12 @@ class ServerCall:
             )
         )
 
-    def _make_reply(
-        self, version: LoadedVersion, outcome: Outcome, outputs: Outputs | None
-    ) -> InferReply:
-        options = self._options
+    def _make_reply(self, version: LoadedVersion, outcome: Outcome) -> InferReply:
+        options, outputs = self._options, self.outputs
         reply = InferReply(outcome, version.name, version.version, self._call_id, None)
-        if options is not None and options.report_timing:
+        if options.report_timing:
             reply.parameters = timing_parameters(outcome, version.pool.variant)
-        if outputs is None or (
-            outcome.kind is OutcomeKind.LATE and options is not None and options.discard_late
-        ):
+        if outputs is None or (options.discard_late and outcome.kind is OutcomeKind.LATE):
             self._plane.overload.count(outcome.reason)
             reply.message = message_for(outcome, version.name)
             if outcome.reason in _HAS_A_WAIT:

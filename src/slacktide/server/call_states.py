@@ -10,6 +10,8 @@ from enum import StrEnum
 
 
 class CallState(StrEnum):
+    __hash__ = str.__hash__  # Enum's own is written in Python
+
     OPEN = "open"
     """Its headers are here."""
     ANNOUNCED = "announced"
@@ -27,6 +29,8 @@ class CallState(StrEnum):
 
 
 class CallStep(StrEnum):
+    __hash__ = str.__hash__
+
     ANNOUNCE = "announce"
     ACCEPT = "accept"
     """The scheduler has not refused the notice."""
@@ -78,6 +82,8 @@ STEPS: Mapping[CallState, Mapping[CallStep, CallState]] = {
 
 class Held(StrEnum):
     """What is counted as long as a call holds it."""
+
+    __hash__ = str.__hash__
 
     BODY = "a body among those that arrive"
     CLIENT = "a place among its client's requests"

@@ -10,7 +10,7 @@ from typing import Any
 from slacktide._version import COMPILED, __version__
 from slacktide.domain.tensors import ModelInterface, TensorSpec
 from slacktide.frontends.ports import ModelDescription
-from slacktide.models.model_counters import Duration
+from slacktide.models.model_counters import ComputeSeconds
 from slacktide.models.model_manager import ModelManager
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.interface import config_json, metadata_shape
@@ -197,6 +197,7 @@ def _as_stated(interface: ModelInterface) -> ModelInterface:
 def model_statistics(version: LoadedVersion) -> dict[str, Any]:
     """One entry of `model_stats`; every number a plain one, cumulative since the start."""
     counters = version.counters
+    served = counters.end_to_end_s.count
     return {
         "name": version.name,
         "version": version.version,
@@ -204,12 +205,10 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
         "inference_count": counters.rows_served,
         "execution_count": counters.executions,
         "inference_stats": {
-            "success": _stat(counters.success),
-            "fail": _stat(counters.fail),
-            "queue": _stat(counters.queue),
-            "compute_input": _stat(counters.compute_input),
-            "compute_infer": _stat(counters.compute_infer),
-            "compute_output": _stat(counters.compute_output),
+            "success": _stat(served, counters.end_to_end_s.total),
+            "fail": _stat(counters.failed, counters.failed_s),
+            "queue": _stat(served, counters.queue_s.total),
+            **_compute(counters.compute),
             # There is no response cache.
             "cache_hit": {"count": 0, "ns": 0},
             "cache_miss": {"count": 0, "ns": 0},
@@ -218,17 +217,20 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
         # Ours, over HTTP: Triton's gRPC message has no place for it.
         "outcome_stats": {reason.label: count for reason, count in counters.by_reason.items()},
         "batch_stats": [
-            {
-                "batch_size": rows,
-                "compute_input": _stat(batch.input),
-                "compute_infer": _stat(batch.infer),
-                "compute_output": _stat(batch.output),
-            }
+            {"batch_size": rows, **_compute(batch)}
             for rows, batch in sorted(counters.by_rows.items())
         ],
         "memory_usage": [],
     }
 
 
-def _stat(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": round(duration.seconds * 1e9)}
+def _compute(spent: ComputeSeconds) -> dict[str, dict[str, int]]:
+    return {
+        "compute_input": _stat(spent.count, spent.input_s),
+        "compute_infer": _stat(spent.count, spent.infer_s),
+        "compute_output": _stat(spent.count, spent.output_s),
+    }
+
+
+def _stat(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(seconds * 1e9)}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from slacktide.domain import Notice, Request
@@ -16,21 +14,15 @@ from slacktide.wire.calls import Buffer, CallContext
 from slacktide.wire.parameters import CallOptions
 
 
-class Due(NamedTuple):
-    """An absolute deadline, or the moment by which a best-effort request is ordered."""
-
-    at: float
-    best_effort: bool
-
-
 def due(
     context: CallContext,
     options: CallOptions,
     settings: ModelSettings,
     default_slo: float | None,
     p99_alone: float,
-) -> Due:
-    """deadline = first byte + SLO − network time already spent.
+) -> tuple[float, bool]:
+    """The absolute deadline and False, or the moment by which a best-effort request is ordered and
+    True: deadline = first byte + SLO − network time already spent.
 
     The SLO is the smallest of what the client sent (parameter, transport, headers); without any,
     `default_slo`; never above the model's `max_slo`. With neither the request is best effort,
@@ -44,8 +36,8 @@ def due(
     if settings.max_slo is not None and (slo is None or slo > settings.max_slo):
         slo = settings.max_slo
     if slo is None:
-        return Due(context.first_byte + max(1.0, 10.0 * p99_alone), best_effort=True)
-    return Due(context.first_byte + slo - options.network_s, best_effort=False)
+        return context.first_byte + max(1.0, 10.0 * p99_alone), True
+    return context.first_byte + slo - options.network_s, False
 
 
 def request_of(
@@ -92,8 +84,8 @@ def notice_of(
     at, best_effort = due(context, options, settings, None, p99_alone)
     likely_due = None
     if best_effort:
-        likely = due(context, options, settings, settings.slo, p99_alone)
-        likely_due = None if likely.best_effort else likely.at
+        likely, unstated = due(context, options, settings, settings.slo, p99_alone)
+        likely_due = None if unstated else likely
     return Notice(
         id,
         version.name,
@@ -112,15 +104,12 @@ def notice_of(
 
 def write_payload(arena: Arena, slot: Slot, checked: CheckedInputs) -> Payload:
     """Copy the tensors into `slot`, one behind the other."""
-    view = arena.view(slot)
-    base = slot.offset
-    at = 0
+    at = slot.offset
     refs = []
     for tensor in checked.tensors:
-        data = tensor.data
-        size = len(data)
-        view[at : at + size] = data
-        refs.append(TensorRef(base + at, size, tensor.shape))
+        size = len(tensor.data)
+        arena.write(at, tensor.data)
+        refs.append(TensorRef(at, size, tensor.shape))
         at += size
     return Payload(checked.rows, tuple(refs))
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
 from slacktide.domain import (
     AbortBatch,
@@ -38,12 +38,11 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
-from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
-from slacktide.server.pending import PendingRequests, RequestOwner
+from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
 from slacktide.wire.errors import ControlError
 
@@ -72,6 +71,7 @@ class Driver:
             planners,
             watch=None if recorder is None else recorder.called,
             on_fault=self._failed,
+            on_lanes=self._lanes_changed,
             stopwatch=time.perf_counter,
         )
         self._launcher = launcher
@@ -102,32 +102,33 @@ class Driver:
         self._next_id += 1
         return self._next_id
 
-    def announce(self, notice: Notice, owner: RequestOwner) -> None:
+    def announce(self, notice: Notice, call: PendingRequest) -> None:
         """A request's headers are here. It has its outcome at its deadline at the latest."""
-        self._requests.add(notice.id, owner)
+        self._requests.add(call)
         self.post(Announced(notice))
 
-    def submit(self, request: Request, payload: Payload, owner: RequestOwner) -> None:
+    def submit(self, request: Request, call: PendingRequest) -> None:
         """A request is here, its payload written."""
-        self._requests.add(request.id, owner, payload)
+        self._requests.add(call)
         self.coalescing.arrived(1, now=request.arrival)
         self.post(Submitted(request))
 
-    def refuse(self, event: Refused, owner: RequestOwner) -> None:
+    def refuse(self, event: Refused, call: PendingRequest) -> None:
         """A request that never gets a payload: counted by the engine, like any other."""
-        self._requests.add(event.id, owner)
+        self._requests.add(call)
         self.post(event)
 
-    def waiting(self) -> Iterator[RequestOwner]:
-        """Owners of requests that are here and have no outcome yet."""
+    def waiting(self) -> list[PendingRequest]:
+        """Those that are here and have no outcome yet."""
         return self._requests.waiting()
 
-    def cancel(self, id: int, reason: Reason) -> bool:
-        """Withdraw a request: no outcome of it is reported. False if it has one already."""
-        detached = self._requests.detach(id)
-        if detached:
-            self.post(Cancelled(id, reason))
-        return detached
+    def cancel(self, call: PendingRequest, reason: Reason) -> bool:
+        """Withdraw a request: no outcome of it is reported. False if it waits for none."""
+        if not call.waits:
+            return False
+        call.waits = False
+        self.post(Cancelled(call.id, reason))
+        return True
 
     @property
     def in_flight(self) -> int:
@@ -187,7 +188,7 @@ class Driver:
     def _pause(self) -> None:
         """While every lane is busy, leave a shared core to the models for a moment."""
         self._pause_due = False
-        if self.engine.has_idle_lane:
+        if not self.coalescing.shares_core or self.engine.has_idle_lane:
             return
         running = self.engine.snapshot().batches()
         if not running:
@@ -197,7 +198,6 @@ class Driver:
             now=now,
             soonest_end=min(each.expected_end for each in running),
             shortest_batch=min(each.expected_end - each.batch.started for each in running),
-            lane_cores=sum(self.runtime.usage.sizes.values()),
         )
         if seconds > 0.0:
             reports = [self.replicas.descriptor(each.batch.replica.id) for each in running]
@@ -214,13 +214,22 @@ class Driver:
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
-        for command in self.runtime.handle(events, now=now):
+        commands = self.runtime.handle(events, now=now)
+        if self.coalescing.shares_core:  # a worker that is given a batch takes the core at once
+            for command in commands:
+                if isinstance(command, Answer):
+                    self._requests.answer(command)
+            commands = [each for each in commands if not isinstance(each, Answer)]
+        for command in commands:
             self._carry_out(command)
         for job in self.runtime.take_jobs():
             self._loop.run_in_executor(None, job.run).add_done_callback(self._computed)
         if self._recorder is not None:
             self._recorder.encode()
         self._arm()
+
+    def _lanes_changed(self, cores: Mapping[str, int], _: float) -> None:
+        self.coalescing.lanes_have(sum(cores.values()))
 
     def _computed(self, job: asyncio.Future[JobDone]) -> None:
         if not job.cancelled():

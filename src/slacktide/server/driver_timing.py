@@ -36,9 +36,15 @@ class ReadCoalescing:
     def __init__(self, cores: int) -> None:
         """`cores`: how many the loop may run on."""
         self._cores = cores
+        self.shares_core = False
+        """Whether lanes have all of them."""
         self._gap = 1.0
         self._last = 0.0
         self._paused_at: float | None = None
+
+    def lanes_have(self, cores: int) -> None:
+        """All lanes together have so many cores from now on."""
+        self.shares_core = cores >= self._cores
 
     def arrived(self, count: int, *, now: float) -> None:
         """`count` ≥ 1 requests have come since the last call."""
@@ -46,16 +52,14 @@ class ReadCoalescing:
         self._last = now
         self._gap += WEIGHT * (gap - self._gap)
 
-    def pause_for(
-        self, *, now: float, soonest_end: float, shortest_batch: float, lane_cores: int
-    ) -> float:
+    def pause_for(self, *, now: float, soonest_end: float, shortest_batch: float) -> float:
         """Seconds to pause while every lane is busy; 0: not at all.
 
         `soonest_end`: when the first running batch should end; `shortest_batch`: seconds that the
-        shortest of them takes; `lane_cores`: cores of all lanes together.
+        shortest of them takes.
         """
-        if lane_cores < self._cores:
-            return 0.0  # the loop has a core to itself
+        if not self.shares_core:
+            return 0.0
         pause = min(LONGEST, PART * shortest_batch, soonest_end - now)
         return pause if pause >= max(SHORTEST, self._gap) else 0.0
 

@@ -1,15 +1,12 @@
 """`PendingRequests`: what a driver keeps of each request until nothing names its payload any more.
 
-The engine sees descriptors only: payloads, results and the requests' owners stay here, by request
-id.
+The engine sees descriptors only: payloads, results and the calls themselves stay here.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from slacktide.domain import Answer, Batch, BatchTiming, Outcome, Reason
 from slacktide.executors.ports import BatchOutputs, Outputs, Payload
@@ -17,63 +14,50 @@ from slacktide.executors.ports import BatchOutputs, Outputs, Payload
 log = logging.getLogger("slacktide.driver")
 
 
-class RequestOwner(Protocol):
-    """Has requests under way. Each is named by its id, so that one owner may have several."""
+class PendingRequest(ABC):
+    """A request that a driver knows, until nothing names its payload any more.
 
-    def answered(
-        self, id: int, outcome: Outcome, outputs: Outputs | None, timing: BatchTiming | None
-    ) -> None:
-        """Its outcome, once, unless it was cancelled before. `outputs` is None unless a result was
-        computed."""
-        ...
+    A call is one of these. A call that is more than one request (a pipeline) would have several.
+    """
 
-    def released(self, id: int) -> None:
+    __slots__ = ("id", "outputs", "payload", "timing", "waits")
+
+    def __init__(self, id: int) -> None:
+        self.id = id
+        self.waits = False
+        """For its outcome."""
+        self.payload: Payload | None = None
+        self.outputs: Outputs | None = None
+        """None unless a result was computed."""
+        self.timing: BatchTiming | None = None
+        """Of the batch that computed it."""
+
+    @abstractmethod
+    def answered(self, outcome: Outcome) -> None:
+        """Its outcome, once, unless it was cancelled before."""
+
+    @abstractmethod
+    def released(self) -> None:
         """Nothing names its payload any more. Once, after `answered` if that comes at all."""
-        ...
-
-
-@dataclass(slots=True)
-class _Pending:
-    """What is kept of one request."""
-
-    owner: RequestOwner
-    payload: Payload | None
-    waits: bool = True
-    """Its owner waits for its outcome."""
-    outputs: Outputs | None = None
-    timing: BatchTiming | None = None
 
 
 class PendingRequests:
     """By id, from the moment a request is known. Belongs to the driver's loop."""
 
     def __init__(self) -> None:
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingRequest] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, id: int, owner: RequestOwner, payload: Payload | None = None) -> None:
-        """A request is known, or the payload of one that is."""
-        known = self._pending.get(id)
-        if known is None:
-            self._pending[id] = _Pending(owner, payload)
-        elif payload is not None:
-            known.payload = payload
+    def add(self, request: PendingRequest) -> None:
+        """It is known, or its payload is here."""
+        request.waits = True
+        self._pending[request.id] = request
 
-    def waiting(self) -> Iterator[RequestOwner]:
-        """Owners of requests whose payload is here and that have no outcome yet."""
-        return (
-            each.owner for each in self._pending.values() if each.waits and each.payload is not None
-        )
-
-    def detach(self, id: int) -> bool:
-        """Its owner waits for its outcome no more; False if it did not."""
-        pending = self._pending.get(id)
-        if pending is None or not pending.waits:
-            return False
-        pending.waits = False
-        return True
+    def waiting(self) -> list[PendingRequest]:
+        """Those whose payload is here and that have no outcome yet."""
+        return [each for each in self._pending.values() if each.waits and each.payload is not None]
 
     def payloads(self, batch: Batch) -> list[Payload]:
         """Of its members, in their order."""
@@ -83,34 +67,33 @@ class PendingRequests:
     def store_outputs(self, batch: Batch, results: BatchOutputs, timing: BatchTiming) -> None:
         """Keep the results for the answers."""
         for member, outputs in zip(batch.members, results, strict=True):
-            pending = self._pending.get(member.id)
-            if pending is not None:
-                pending.outputs = outputs
-                pending.timing = timing
+            request = self._pending.get(member.id)
+            if request is not None:
+                request.outputs = outputs
+                request.timing = timing
 
     def answer(self, command: Answer) -> None:
-        """Report an outcome to the owner that waits for it."""
-        id = command.id
-        pending = self._pending.get(id)
-        if pending is None or not pending.waits:
+        """Report an outcome to the request, if it waits for it."""
+        request = self._pending.get(command.id)
+        if request is None or not request.waits:
             return
-        pending.waits = False
+        request.waits = False
         try:
-            pending.owner.answered(id, command, pending.outputs, pending.timing)
+            request.answered(command)
         except Exception:
-            log.exception("the answer to request %d could not be delivered", id)
+            log.exception("the answer to request %d could not be delivered", command.id)
 
     def free(self, ids: tuple[int, ...]) -> None:
         """Nothing names these payloads any more."""
         for id in ids:
-            pending = self._pending.pop(id, None)
-            if pending is not None:
-                pending.owner.released(id)
+            request = self._pending.pop(id, None)
+            if request is not None:
+                request.released()
 
     def refuse_all(self, *, now: float) -> None:
         """The server ends: no outcome will come any more."""
-        for id, pending in self._pending.items():
-            if pending.waits:
-                pending.waits = False
-                pending.owner.answered(id, Outcome(Reason.DRAINING, now), None, None)
+        for request in self._pending.values():
+            if request.waits:
+                request.waits = False
+                request.answered(Outcome(Reason.DRAINING, now))
         self.free(tuple(self._pending))

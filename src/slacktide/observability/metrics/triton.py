@@ -36,16 +36,20 @@ def failure_of(reason: Reason) -> str | None:
 
 
 _COUNTERS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
-    ("request_success", "Requests answered with a result", lambda counters: counters.success.count),
+    (
+        "request_success",
+        "Requests answered with a result",
+        lambda counters: counters.end_to_end_s.count,
+    ),
     ("count", "Rows inferred", lambda counters: counters.rows_served),
     ("exec_count", "Batches executed", lambda counters: counters.executions),
 )
 _DURATIONS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
-    ("request", "From arrival to answer", lambda counters: counters.success.seconds),
-    ("queue", "Waiting to run", lambda counters: counters.queue.seconds),
-    ("compute_input", "Gathering inputs", lambda counters: counters.compute_input.seconds),
-    ("compute_infer", "Running the model", lambda counters: counters.compute_infer.seconds),
-    ("compute_output", "Giving outputs back", lambda counters: counters.compute_output.seconds),
+    ("request", "From arrival to answer", lambda counters: counters.end_to_end_s.total),
+    ("queue", "Waiting to run", lambda counters: counters.queue_s.total),
+    ("compute_input", "Gathering inputs", lambda counters: counters.compute.input_s),
+    ("compute_infer", "Running the model", lambda counters: counters.compute.infer_s),
+    ("compute_output", "Giving outputs back", lambda counters: counters.compute.output_s),
 )
 
 
