@@ -184,19 +184,22 @@ class UnaryInfer(InferenceRpc):
 
     def __init__(self, protocol: GrpcConnection, id: int, head: Head, said: CallHead) -> None:
         super().__init__(protocol, id, head, said)
-        self._request = InferRequest(self, "grpc", self.first_byte, said.budget_s)
+        self._request: InferRequest | None = None
+        """From the gate to the end: they refer to each other."""
 
     def begin(self) -> None:
         headers = self.said.headers
+        request = self._request = InferRequest(self, "grpc", self.first_byte, self.said.budget_s)
         if _BYTES in headers and _MODEL in headers:
             version = headers.get(_VERSION, b"").decode("latin-1") or None
-            self._request.announce(headers[_MODEL].decode("latin-1"), version, headers[_BYTES])
+            request.announce(headers[_MODEL].decode("latin-1"), version, headers[_BYTES])
 
     def place_for(self, length: int, begun: memoryview) -> memoryview | None:
-        return self._request.place_for(length, begun)
+        return None if self._request is None else self._request.place_for(length, begun)
 
     def message(self, message: Buffer) -> None:
-        self._request.take(message)
+        if self._request is not None:
+            self._request.take(message)
 
     def replied(self, request: InferRequest, reply: InferReply) -> None:
         self.outcome = reply.outcome
@@ -211,13 +214,22 @@ class UnaryInfer(InferenceRpc):
         self.fail(error)
 
     def failed(self, error: Exception) -> None:
-        self._request.end(error)
+        if self._request is not None:
+            self._request.end(error)
 
     def cancelled(self, reason: Reason) -> None:
-        self._request.cancel(reason)
+        if self._request is not None:
+            self._request.cancel(reason)
 
     def about(self) -> tuple[str, str]:
-        return self._request.model, self._request.id or super().about()[1]
+        model, id = super().about()
+        return (
+            (model, id) if self._request is None else (self._request.model, self._request.id or id)
+        )
+
+    def _ended(self, status: str) -> None:
+        super()._ended(status)
+        self._request = None
 
 
 def _part(slot: memoryview, length: int) -> memoryview:
