@@ -78,9 +78,9 @@ wheels: setup ## build the compiled wheel for this Python and the pure one; inst
 	done
 
 COMPILED := .cache/compiled
-test-compiled: setup ## compile, then run the tests of the pure rooms; some: make test-compiled TESTS=tests/engine
+test-compiled: setup ## compile, then run the tests of the rooms compiled; some: make test-compiled TESTS=tests/engine
 	$(BIN)/python hatch_build.py $(COMPILED)
-	PYTHONPATH=$(COMPILED)/package $(BIN)/python -m pytest $(or $(TESTS),tests/domain tests/engine tests/profiles tests/recording tests/scheduling tests/wheels)
+	PYTHONPATH=$(COMPILED)/package $(BIN)/python -m pytest -m "not network and not replaces_parts" $(or $(TESTS),tests/domain tests/engine tests/executors tests/frontends tests/models tests/profiles tests/recording tests/scheduling tests/server tests/wheels tests/wire)
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache bench/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis

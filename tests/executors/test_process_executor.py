@@ -338,6 +338,7 @@ def test_results_stay_when_the_next_batch_was_started(models, kit, arena) -> Non
     serve(body)
 
 
+@pytest.mark.replaces_parts
 @pytest.mark.parametrize(
     ("false", "expected"),
     [

@@ -204,6 +204,7 @@ class SlowAllocator:
         self.forgotten.append(pid)
 
 
+@pytest.mark.replaces_parts
 def test_a_resize_that_takes_its_time_counts_when_it_is_settled(models, kit, arena) -> None:
     allocator = SlowAllocator()
 

@@ -296,6 +296,7 @@ def test_a_plan_that_the_engine_cannot_have_is_refused_and_the_one_before_holds(
     staged(play)
 
 
+@pytest.mark.replaces_parts
 def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCaptureFixture):
     async def play(stage: Stage) -> None:
         stage.driver.engine._deploying.plan_changed = lambda event: 1 / 0
@@ -307,6 +308,7 @@ def test_where_no_plan_can_be_had_the_server_is_told_to_end(caplog: pytest.LogCa
     staged(play)
 
 
+@pytest.mark.replaces_parts
 def test_a_plan_is_not_to_blame_for_a_scheduler_that_fails(monkeypatch: pytest.MonkeyPatch):
     async def play(stage: Stage) -> None:
         engine, plan = stage.driver.engine, planned(POOL)
@@ -695,6 +697,7 @@ class Brake:
         self.resumed += 1
 
 
+@pytest.mark.replaces_parts
 @pytest.mark.parametrize("known", [(7, 8), (7, None)])
 def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
     known: tuple[int | None, int | None],
