@@ -19,13 +19,13 @@ Pure: lines in, value out; `slacktide.load.traces` opens the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
 
 from slacktide.workloads.bandwidth import MBIT, BandwidthTrace
-from slacktide.workloads.trace_table import Column, TraceRows, checked_rows, read_rows
+from slacktide.workloads.trace_table import Column, TraceRows, checked_rows, no_choice, read_rows
 from slacktide.workloads.values import WorkloadError
 
 _USUAL = "bandwidth_mbps"
@@ -45,7 +45,7 @@ def parse_bandwidths(
     rest = iter(lines)
     first = next(rest, "")
     if len(first.split()) == len(_GHENT_LOG) and "," not in first:
-        _no_choice(name, only, column)
+        no_choice(name, only, column)
         return _ghent_log(chain([first], rest), name)
     table = read_rows(chain([first], rest), name)
     known = [title for title in table.header if title.endswith("_mbps")]
@@ -57,10 +57,10 @@ def parse_bandwidths(
         raise WorkloadError(name, f"has no column {column!r} of megabits; there are: {there}")
     columns = table.columns()
     if "trace_id" in columns:
-        kept = _chosen(name, columns["trace_id"].words(), only)
+        kept = columns["trace_id"].chosen(only, one=True)
         columns = {title: each.part(kept) for title, each in columns.items()}
-    elif only is not None:
-        raise WorkloadError(name, f"has no column to choose {only!r} by")
+    else:
+        no_choice(name, only)
     if column is None and _EXACT.issubset(columns):
         return _by_interval(columns["bytes"], columns["interval_ms"], name)
     if column is None and len(known) > 1 and _USUAL not in known:
@@ -84,19 +84,3 @@ def _ghent_log(lines: Iterable[str], name: str) -> BandwidthTrace:
     rows = checked_rows(map(str.split, lines), name, len(_GHENT_LOG), first=1)
     columns = TraceRows(name, _GHENT_LOG, rows).columns()
     return _by_interval(columns["bytes"], columns["interval_ms"], name)
-
-
-def _chosen(name: str, ids: Sequence[str], only: str | None) -> Sequence[int]:
-    """Indices of the rows of one trace."""
-    known = dict.fromkeys(ids)
-    if only is None and len(known) > 1:
-        raise WorkloadError(name, f"say which trace: only={' | '.join(known)}")
-    if only is not None and only not in known:
-        raise WorkloadError(name, f"has no trace {only!r}; there are: {', '.join(known)}")
-    return [index for index, each in enumerate(ids) if only in (None, each)]
-
-
-def _no_choice(name: str, only: str | None, column: str | None) -> None:
-    for wanted in (only, column):
-        if wanted is not None:
-            raise WorkloadError(name, f"has no columns to choose {wanted!r} by")

@@ -24,10 +24,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.suggestions import did_you_mean, nearest
+from slacktide.domain.suggestions import nearest
 from slacktide.workloads.arrivals import MAX_ARRIVALS, Arrivals, Replay
 from slacktide.workloads.lengths import Empirical
-from slacktide.workloads.trace_table import Column, TraceRows, read_rows
+from slacktide.workloads.trace_table import Column, TraceRows, must_know, no_choice, read_rows
 from slacktide.workloads.values import WorkloadError, parse_number
 from slacktide.workloads.varying import RateTrace, WindowCounts
 
@@ -68,12 +68,12 @@ def _in_order(table: TraceRows, only: str | None) -> Trace:
     owner = next((title for title in others if title in ("application", "function_id")), None)
     lengths = [columns[title] for title in others if title != owner]
     if owner is None:
-        _no_choice(table, only)
+        no_choice(table.name, only)
     return _events(table.name, times, lengths, columns[owner] if owner else None, only)
 
 
 def _rates(table: TraceRows, only: str | None) -> Trace:
-    _no_choice(table, only)
+    no_choice(table.name, only)
     columns = table.columns()
     rate = next(title for title in table.header if title != "time_s")
     times = columns["time_s"].times(rising=True)
@@ -82,17 +82,14 @@ def _rates(table: TraceRows, only: str | None) -> Trace:
 
 def _segments(table: TraceRows, only: str | None) -> Trace:
     columns = table.columns()
-    names = columns["segment"].words()
-    if only is None and len(set(names)) > 1:
-        raise WorkloadError(table.name, f"say which segment: only={' | '.join(sorted(set(names)))}")
-    kept = _chosen(table.name, names, only)
+    kept = columns["segment"].chosen(only, one=True)
     times = columns["time_s"].part(kept).times(rising=True)
     return Trace(RateTrace(times, columns["rate_rps"].part(kept).numbers(), table.name))
 
 
 def _counts(table: TraceRows, only: str | None) -> Trace:
     columns = table.columns()
-    kept = _chosen(table.name, columns["function_id"].words(), only)
+    kept = columns["function_id"].chosen(only)
     starts = columns["time_s"].part(kept).numbers()
     counts = columns["invocations"].part(kept).numbers()
     distinct, places = np.unique(starts, return_inverse=True)
@@ -126,7 +123,7 @@ def _counts_by_minute(table: TraceRows, only: str | None) -> Trace:
             sums[index] += count
     if not functions:
         raise WorkloadError(table.name, "the trace is empty")
-    _must_know(table.name, only, functions)
+    must_know(table.name, only, functions)
     return Trace(WindowCounts(sums, MINUTE, table.name))
 
 
@@ -149,7 +146,7 @@ def _events(
 ) -> Trace:
     """Single arrivals, each with its lengths."""
     words = () if owners is None else owners.words()
-    kept = np.arange(times.size) if owners is None else _chosen(name, words, only)
+    kept = np.arange(times.size) if owners is None else owners.chosen(only)
     names = tuple(words[index] for index in kept) if words else ()
     return Trace(
         Replay(times[kept], name),
@@ -158,22 +155,6 @@ def _events(
             for column in lengths
         },
     )
-
-
-def _chosen(name: str, words: Sequence[str], only: str | None) -> NDArray[np.int64]:
-    """Indices of the rows that belong to `only`; all if None."""
-    _must_know(name, only, set(words))
-    return np.flatnonzero([only is None or word == only for word in words])
-
-
-def _must_know(name: str, only: str | None, known: set[str]) -> None:
-    if only is not None and only not in known:
-        raise WorkloadError(name, f"nothing is called {only!r}{did_you_mean(only, known)}")
-
-
-def _no_choice(table: TraceRows, only: str | None) -> None:
-    if only is not None:
-        raise WorkloadError(table.name, f"has no column to choose {only!r} by")
 
 
 _FORMATS: Mapping[tuple[str, ...], Callable[[TraceRows, str | None], Trace]] = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slacktide.domain.suggestions import suggestion
 from slacktide.workloads.values import WorkloadError, parse_number
 
 
@@ -89,11 +90,34 @@ class Column:
     def words(self) -> tuple[str, ...]:
         return tuple(cell.strip() for cell in self.cells)
 
+    def chosen(self, only: str | None, *, one: bool = False) -> NDArray[np.int64]:
+        """Indices of the rows that hold the word `only`; all if None, unless it must be `one`."""
+        words = self.words()
+        known = sorted(set(words))
+        if only is None and one and len(known) > 1:
+            which = self.title.removesuffix("_id")
+            raise WorkloadError(self.name, f"say which {which}: only={' | '.join(known)}")
+        must_know(self.name, only, known)
+        return np.flatnonzero([only is None or word == only for word in words])
+
     def _where(self, index: int) -> str:
         return f"{self.name}, line {self.lines[index]}, {self.title}"
 
     def _refuse(self, index: int, why: str) -> None:
         raise WorkloadError(self._where(index), f"{why}, got {self.cells[index].strip()!r}")
+
+
+def must_know(name: str, only: str | None, known: Collection[str]) -> None:
+    """Raise WorkloadError if `only` is none of those known."""
+    if only is not None and only not in known:
+        raise WorkloadError(name, f"nothing is called {only!r}; {suggestion(only, known)[:200]}")
+
+
+def no_choice(name: str, *wanted: str | None) -> None:
+    """Raise WorkloadError if anything is wanted of a file that has nothing to choose by."""
+    for each in wanted:
+        if each is not None:
+            raise WorkloadError(name, f"has no column to choose {each!r} by")
 
 
 def read_rows(lines: Iterable[str], name: str) -> TraceRows:
