@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 from slacktide.planning.scaling import ModelView, ReplicaView, ScalingLimits, Waiting
 from slacktide.planning.scaling.queue_projection import QueueProjection, SecondsByCores, free_times
 from slacktide.planning.scaling.search import fewest_cores
+from slacktide.planning.scaling.vertical import VerticalOptions
 from slacktide.profiles import PointTime
 
 NOW = 100.0
+SEARCH = partial(VerticalOptions().search, now=NOW)
 
 
 class Amdahl:
@@ -101,7 +104,7 @@ def _tried_one_by_one(view: ModelView) -> dict[int, int | None]:
 
 @given(view=views())
 def test_the_fewest_cores_are_those_of_all_plans_tried_one_by_one(view):
-    found = fewest_cores(view, now=NOW, horizon=1.0, p99=True, delta=0.01)
+    found = fewest_cores(view, SEARCH, now=NOW)
     assert found == _tried_one_by_one(view)
 
 
@@ -110,7 +113,7 @@ def test_more_and_smaller_replicas_can_be_cheaper():
     times = Amdahl(0.11, 0.27, 0.027, 0.006)  # Sponge's fit × 6
     limits = ScalingLimits(cores_max=16, replicas_max=4, batch_max=16)
     view = ModelView("m", (), (), 20.0, 1.0, 1, times, limits)
-    cores = fewest_cores(view, now=NOW, horizon=1.0, p99=True, delta=0.01)
+    cores = fewest_cores(view, SEARCH, now=NOW)
     assert cores[1] is not None
     assert cores[2] is not None
     assert 2 * cores[2] < cores[1]
@@ -121,6 +124,6 @@ def test_replicas_that_start_do_not_serve_yet():
     limits = ScalingLimits(cores_max=4, replicas_max=2)
     waiting = (Waiting(NOW, NOW + 0.11), Waiting(NOW, NOW + 0.11))
     view = ModelView("m", waiting, (ReplicaView(1, NOW, NOW),), 0.0, 1.0, 1, times, limits)
-    assert fewest_cores(view, now=NOW, horizon=1.0, p99=True, delta=0.0) == {1: 2, 2: 1}
+    assert fewest_cores(view, SEARCH, now=NOW) == {1: 2, 2: 1}
     slow = replace(view, start_time=1.0)
-    assert fewest_cores(slow, now=NOW, horizon=1.0, p99=True, delta=0.0) == {1: 2, 2: 2}
+    assert fewest_cores(slow, SEARCH, now=NOW) == {1: 2, 2: 2}

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from slacktide.domain.options import option
 from slacktide.domain.units import SECONDS
@@ -231,11 +232,5 @@ class Joint(ScalingPolicy):
 
     def _fewest_cores(self, view: ModelView, *, now: float) -> dict[int, int | None]:
         """By number of replicas, what holds the arrivals of a second if all serve and are idle."""
-        options = self._options
-        return fewest_cores(
-            replace(view, waiting=(), replicas=(), start_time=0.0),
-            now=now,
-            horizon=options.period,
-            p99=options.p99,
-            delta=options.row_cost,
-        )
+        idle = replace(view, waiting=(), replicas=(), start_time=0.0)
+        return fewest_cores(idle, partial(self._options.search, now=now), now=now)

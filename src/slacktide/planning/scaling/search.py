@@ -10,7 +10,7 @@ the real queue, each request by its own budget, and by whether it keeps up with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -134,13 +134,12 @@ class Search:
 
 
 def fewest_cores(
-    view: ModelView, *, now: float, horizon: float, p99: bool, delta: float
+    view: ModelView, search_of: Callable[[ModelView], Search], *, now: float
 ) -> dict[int, int | None]:
     """By number of replicas, within the limits: the fewest cores of each with no request late.
 
     None where even the most cores are too few. Of the replicas there are those stay that serve
-    first; further ones serve from `now + view.start_time` on. `horizon`, `p99`, `delta`: as in
-    `Search`.
+    first; further ones serve from `now + view.start_time` on.
     """
     limits = view.limits
     there = sorted(view.replicas, key=lambda replica: replica.ready_at)[: limits.replicas_max]
@@ -149,13 +148,7 @@ def fewest_cores(
     found: dict[int, int | None] = {}
     hopeless = 0
     for count in range(limits.replicas_max, limits.replicas_min - 1, -1):
-        search = Search(
-            replace(view, replicas=replicas[:count]),
-            now=now,
-            horizon=horizon,
-            p99=p99,
-            delta=delta,
-        )
+        search = search_of(replace(view, replicas=replicas[:count]))
         if count == limits.replicas_max:
             hopeless = search.queue.hopeless
         first = search.first(cores=limits.cores_min)
