@@ -51,7 +51,8 @@ class LinkProxy:
         self._queues: dict[ProxyConnection, LinkQueue[ProxyConnection]] = {}
         """Of the connections that there are."""
         self._connections = self._unreachable = 0
-        self._there = self._back = 0
+        self._there = self.back = 0
+        """Bytes that were carried."""
         self._lateness: deque[float] = deque(maxlen=_LATENESS_KEPT)
 
     async def __aenter__(self) -> LinkProxy:
@@ -85,7 +86,7 @@ class LinkProxy:
         """What has been done so far."""
         late = sorted(self._lateness)
         p99 = late[int(0.99 * len(late))] if late else 0.0
-        return Carried(self._connections, self._unreachable, self._there, self._back, p99)
+        return Carried(self._connections, self._unreachable, self._there, self.back, p99)
 
     # What connections ask, and report.
 
@@ -93,12 +94,12 @@ class LinkProxy:
     def begun(self) -> bool:
         return self._origin is not None
 
-    @property
-    def half_trip(self) -> float:
-        return self._link.way_back
-
-    def at(self, instant: float, call: Callable[[], None]) -> None:
-        self._timer.at(instant, call)
+    def later(self, instant: float, call: Callable[[], None]) -> None:
+        """Have it called half a round trip after `instant`."""
+        if half_trip := self._link.way_back:
+            self._timer.at(instant + half_trip, call)
+        else:
+            call()
 
     async def connect(self, connection: ProxyConnection) -> None:
         loop = asyncio.get_running_loop()
@@ -115,9 +116,6 @@ class LinkProxy:
         queue.offer(connection, data, now=time.monotonic() - self._origin)
         if idle:
             self._wait_for(queue)
-
-    def came_back(self, count: int) -> None:
-        self._back += count
 
     def lost(self, connection: ProxyConnection) -> None:
         queue = self._queues.pop(connection, None)

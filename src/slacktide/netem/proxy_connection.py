@@ -115,7 +115,7 @@ class ProxyConnection(Flow):
 
     def passed(self, piece: Piece[ProxyConnection], left_at: float) -> None:
         """The link has moved `piece`, at `left_at` (instant of `time.monotonic()`)."""
-        self._later(left_at, lambda: self._write(self.server, piece.data))
+        self._proxy.later(left_at, lambda: self._write(self.server, piece.data))
         self.read_client()
 
     def _client_connected(self) -> None:
@@ -140,11 +140,11 @@ class ProxyConnection(Flow):
         self.read_client()
 
     def _server_sent(self, data: bytes) -> None:
-        self._proxy.came_back(len(data))
-        self._later(time.monotonic(), lambda: self._write(self.client, data))
+        self._proxy.back += len(data)
+        self._proxy.later(time.monotonic(), lambda: self._write(self.client, data))
 
     def _server_lost(self) -> None:
-        self._later(time.monotonic(), self._close_client)
+        self._proxy.later(time.monotonic(), self._close_client)
         if self.client.transport is None:
             self._proxy.lost(self)
 
@@ -162,13 +162,6 @@ class ProxyConnection(Flow):
             server.resume_reading()
 
     # Both ways.
-
-    def _later(self, instant: float, call: Callable[[], None]) -> None:
-        """Have it called half a round trip after `instant`."""
-        if self._proxy.half_trip:
-            self._proxy.at(instant + self._proxy.half_trip, call)
-        else:
-            call()
 
     def _write(self, end: _End, data: bytes | memoryview) -> None:
         transport = end.open
