@@ -47,6 +47,13 @@ for _datatype in Datatype:  # read for each tensor: attributes cost a third of p
     _datatype.is_float = _datatype.wire_name in ("FP16", "FP32", "FP64", "BF16")
 
 
+def fits(shape: Sequence[int], axes: Sequence[int]) -> bool:
+    """Whether a tensor of this shape has these axes, of which those that are −1 are free."""
+    return len(shape) == len(axes) and all(
+        axis in (-1, size) for axis, size in zip(axes, shape, strict=True)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input or output of a model. −1 in `shape` is free; the batch axis, if any, is first."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.tensor_io import TensorError, decode_strings
 
 MOST_BYTES = 64 << 20
@@ -42,8 +42,7 @@ def read_archive(path: Path, interface: ModelInterface) -> dict[str, NDArray[Any
         if found is None:
             expected = "text" if spec.datatype is Datatype.BYTES else spec.datatype.dtype.name
             raise ValueError(f"{where}: expected {expected}, got {array.dtype}")
-        axes = zip(found.shape, spec.shape, strict=False)
-        if found.ndim != len(spec.shape) or any(own not in (-1, n) for n, own in axes):
+        if not fits(found.shape, spec.shape):
             expected = f"a shape that fits {list(spec.shape)}"
             raise ValueError(f"{where}: expected {expected}, got {list(found.shape)}")
         if found.size == 0:

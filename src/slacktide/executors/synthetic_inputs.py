@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.padding import pad_element
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import Constant, ModelSource, Payload, RowShapes, TensorRef
 from slacktide.executors.sample_rows import read_archive, read_row
@@ -181,10 +181,7 @@ class SyntheticRows:
 
     def _fitting(self, spec: TensorSpec, shape: tuple[int, ...], key: str) -> tuple[int, ...]:
         axes = self._interface.row_axes(spec)
-        fits = len(shape) == len(axes) and all(
-            axis in (-1, size) for axis, size in zip(axes, shape, strict=True)
-        )
-        if not fits:
+        if not fits(shape, axes):
             expected = f"expected a shape that fits {list(axes)}"
             raise ValueError(f"inputs.{spec.name}.{key}: {expected}, got {list(shape)}")
         return shape

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.domain.tensors import Datatype, TensorSpec, fits
 from slacktide.load.spec import LoadSpecError, RandomPayload, Shape, Stream
 from slacktide.wire.calls import InputTensor
 from slacktide.wire.raw_tensors import encode_strings
@@ -74,7 +74,7 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
             raise LoadSpecError("payload", f"{path.name} has no array named {spec.name!r}")
         array = arrays.pop(spec.name)
         where = f"{path.name}, input {spec.name!r}"
-        if not _fits(array.shape, spec.shape):
+        if not fits(array.shape, spec.shape):
             told = f"{where}: expected shape {spec.shape}, got {array.shape}"
             raise LoadSpecError("payload", told)
         if model.batches:
@@ -109,7 +109,7 @@ def _tail(spec: TensorSpec, given: tuple[Shape, ...] | None, choice: int, m: Rem
     if given is None:
         return tuple(1 if axis < 0 else axis for axis in declared)
     shape = given[choice % len(given)]  # those with a single shape keep it
-    if not _fits(shape, declared):
+    if not fits(shape, declared):
         axes = "x".join("?" if axis < 0 else str(axis) for axis in declared) or "a scalar"
         got = "x".join(map(str, shape))
         raise LoadSpecError("shape", f"input {spec.name!r} of {m.name!r} is {axes}, got {got}")
@@ -171,12 +171,6 @@ def _load(path: Path, model: RemoteModel) -> dict[str, _Array]:
         raise LoadSpecError("payload", f"cannot read {path}: {reason}") from None
     except ValueError as error:
         raise LoadSpecError("payload", f"{path.name} holds no arrays: {error}") from None
-
-
-def _fits(shape: Shape, declared: Sequence[int]) -> bool:
-    return len(shape) == len(declared) and all(
-        want in (-1, have) for want, have in zip(declared, shape, strict=True)
-    )
 
 
 def _raw(array: _Array, datatype: Datatype, where: str) -> bytes:
