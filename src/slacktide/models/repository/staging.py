@@ -62,7 +62,12 @@ class Staging:
         """
         check_name(model)
         placed = self._placed(files)
-        text = _config_text(model, config) if config is not None else None
+        text = None
+        if config is not None:
+            where = f"{model}: parameter 'config'"
+            plain = parse_json(config, where=where)
+            translate(plain, model=model, where=where)
+            text = to_text(plain)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             building = Path(tempfile.mkdtemp(prefix=".building-", dir=self._folder))
@@ -97,13 +102,6 @@ def _place(key: str) -> tuple[str, str]:
         raise UploadError("", f"expected '{FILE_PREFIX}<version>/<name>', got {shown(key)}")
     where = f"parameter {shown(key)}"
     return check_version(version, where=where), check_name(name, what="file name", where=where)
-
-
-def _config_text(model: str, config: str) -> bytes:
-    where = f"{model}: parameter 'config'"
-    plain = parse_json(config, where=where)
-    translate(plain, model=model, where=where)
-    return to_text(plain)
 
 
 def _write(folder: Path, placed: Mapping[tuple[str, str], Bytes], config: bytes | None) -> None:

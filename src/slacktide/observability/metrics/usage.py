@@ -132,15 +132,17 @@ def usage_of(workers: Workers | None, *, root: Path = ROOT) -> WorkerUsage:
 
 def _ticks(process: Path, *, ended: bool) -> list[int]:
     """utime and stime, and with `ended` also those of children that were reaped."""
+    return [int(field) for field in _stat(process)[11 : 15 if ended else 13]]
+
+
+def _stat(process: Path) -> list[str]:
     # The name of the program is in parentheses and may hold anything, more of them included.
-    fields = read_text(process / "stat").rpartition(")")[2].split()
-    return [int(field) for field in fields[11 : 15 if ended else 13]]
+    return read_text(process / "stat").rpartition(")")[2].split()
 
 
 def process_families(*, root: Path = ROOT) -> Iterable[Family]:
     """CPU, memory, descriptors and start of the server process. `root` is for tests."""
-    # The name of the program is in parentheses and may hold anything, more of them included.
-    fields = read_text(root / "proc/self/stat").rpartition(")")[2].split()
+    fields = _stat(root / "proc/self")
     user, system, started, virtual, resident = (int(fields[i]) for i in (11, 12, 19, 20, 21))
     ticks = os.sysconf("SC_CLK_TCK")
     boot = fields_of(read_text(root / "proc/stat")).get("btime", 0)
