@@ -173,34 +173,27 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """A whole run."""
+    """A whole run. What are flags too is explained there (`LoadFlags`); times in seconds."""
 
     target: Target
     streams: tuple[Stream, ...]
     duration: float
-    """Seconds that are scored, after the warm-up."""
     warmup: float = 0.0
-    """Seconds of the same load before that, not scored."""
     seed: int = 0
     connections: int | None = None
-    """HTTP: most connections open at once (default 512); gRPC: channels (default 1)."""
     patience: float = 10.0
-    """Seconds after its deadline (best effort: after its due time) at which a request is cancelled
-    and its connection closed."""
+    """Best effort: counted from when a request was due. Then its connection is closed too."""
     upload: float = 0.0
-    """Seconds after its headers at which each body leaves, as over a slow uplink; HTTP only. The
-    deadline counts from the headers."""
+    """The deadline counts from the headers."""
     link: ConstantLink | TraceLink | None = None
     """The way to the server, which requests are held to by a proxy; its time 0 is the start of the
     run. Deadlines are end to end: the server gets what the link leaves of them."""
     shared_link: bool = False
-    """True: all connections queue for one link. Else each has one of its own."""
     send_deadlines: bool = True
-    """False: requests do not carry their deadline; the client judges by it all the same."""
+    """False: the client judges by them all the same."""
     spin: bool = False
-    """True: never sleep between sends. Sharper by some tens of microseconds, and takes a core."""
+    """Sharper by some tens of microseconds."""
     lateness_warning: float = 0.005
-    """Seconds of lateness of the generator (p99) above which the report warns."""
     title: str = ""
 
     def __post_init__(self) -> None:
