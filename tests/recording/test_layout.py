@@ -233,7 +233,7 @@ def test_what_is_wrong_is_named() -> None:
         [0.0, [["Cancelled", 1, "bored"]], []]
     )
     assert refusal({"pool": ["m", "1", "", 0]}) == (
-        "pool: no max_batch, no scheduler, no options, no share, no profiling, no times"
+        "pool: missing max_batch, scheduler, options, share, profiling, times"
     )
 
 

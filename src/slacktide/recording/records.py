@@ -35,6 +35,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.engine import EngineSettings
+from slacktide.profiles import ProfileError, reading
 from slacktide.recording.layout import (
     Decoders,
     LayoutError,
@@ -333,11 +334,7 @@ def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
 
 def _keys(value: object, name: str, keys: Sequence[str]) -> Mapping[str, Any]:
     """An object with just these keys."""
-    if not isinstance(value, dict):
-        raise LayoutError(f"{name}: expected an object, got {value!r}")
-    missing = [key for key in keys if key not in value]
-    unknown = [str(key) for key in value if key not in keys]
-    if missing or unknown:
-        told = [f"no {key}" for key in missing] + [f"unknown {key}" for key in unknown]
-        raise LayoutError(f"{name}: {', '.join(told)}")
-    return value
+    try:
+        return reading.mapping(value, name, keys)
+    except ProfileError as error:
+        raise LayoutError(str(error)) from None
