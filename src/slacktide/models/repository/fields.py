@@ -93,6 +93,11 @@ class Choice:
         return {"name": self.name, **written(self.options, self.named)}
 
 
+def short_for(key: str) -> BeforeValidator:
+    """A text is short for a section that states `key`."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
 def name_to_section(value: Any) -> Any:
     """`edf` is short for `{name: edf}`."""
     return {"name": value} if isinstance(value, str) else value

@@ -36,6 +36,7 @@ from slacktide.models.repository.fields import (
     number_to_cores,
     number_to_replicas,
     planner_of,
+    short_for,
 )
 from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
 
@@ -231,14 +232,6 @@ def _one_name(device: str) -> str:
     return kind if kind == "cpu" else f"{kind}:{int(number or 0)}"
 
 
-def _short_hint(value: Any) -> Any:
-    return {"of": value} if isinstance(value, str) else value
-
-
-def _short_samples(value: Any) -> Any:
-    return {"file": value} if isinstance(value, str) else value
-
-
 def _short_versions(value: Any) -> Any:
     if value == "all":
         return {"all": True}
@@ -303,7 +296,7 @@ class ModelSettings(Section):
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
-    samples: Annotated[SampleSettings, BeforeValidator(_short_samples)] = SampleSettings()
+    samples: Annotated[SampleSettings, short_for("file")] = SampleSettings()
     padding: Literal["exact"] | None = None
     """`exact`: padding does not change the answers, although no input is a mask."""
     lengths: Annotated[
@@ -314,7 +307,7 @@ class ModelSettings(Section):
     """Typical lengths along the padded axes, ascending: warm-up runs them, and profiling measures
     what they cost."""
     profiling: Profiling = Profiling()
-    work_hint: Annotated[WorkHint, BeforeValidator(_short_hint)] | None = None
+    work_hint: Annotated[WorkHint, short_for("of")] | None = None
     """What the run time grows with, read from each request: `rows`, `bytes` (short for
     `work_hint.of`), or the size of an axis. Without it the request's own statement counts (the
     parameter `work_hint`, or `slacktide-work-hint` as HTTP header or gRPC metadata)."""
