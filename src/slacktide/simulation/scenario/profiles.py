@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Request, Signature
 from slacktide.engine import BatchTimes
+from slacktide.models.repository.paths import read_bounded
+from slacktide.models.repository.profile_store import MAX_PROFILE_BYTES
 from slacktide.profiles import (
     BatchLatency,
     ClassedTimes,
@@ -33,8 +35,6 @@ from slacktide.profiles.run_classes import Key
 from slacktide.simulation.hardware import ByLength, ByProfile, Execution
 from slacktide.simulation.scenario.sections import PaddedLatency, StatedTable
 from slacktide.workloads import Lengths
-
-MAX_PROFILE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -209,13 +209,9 @@ def stated(section: StatedTable) -> TableProfile:
 @lru_cache(maxsize=32)
 def read_profile(path: Path) -> TableProfile:
     """The profile in a JSON file: a record, `slacktide profile --json`, or one stored beside a
-    model. Raises ProfileError; OSError if the file cannot be read."""
-    with open(path, "rb") as file:
-        data = file.read(MAX_PROFILE_BYTES + 1)
-    if len(data) > MAX_PROFILE_BYTES:
-        raise ProfileError(f"expected at most {MAX_PROFILE_BYTES} bytes")
+    model. Raises ProfileError; RepositoryError if the file cannot be read or is too large."""
     try:
-        document = orjson.loads(data)
+        document = orjson.loads(read_bounded(path, MAX_PROFILE_BYTES, where=""))
     except orjson.JSONDecodeError:
         raise ProfileError("is not JSON") from None
     if isinstance(document, dict) and isinstance(document.get("profile"), dict):

@@ -16,6 +16,8 @@ import orjson
 from pydantic import ValidationError
 
 from slacktide.domain.suggestions import shown, suggestion
+from slacktide.models.repository.errors import RepositoryError
+from slacktide.models.repository.paths import read_bounded
 from slacktide.models.repository.settings_file import (
     Path,
     ValidationProblem,
@@ -112,13 +114,9 @@ def read_scenario(
     with every problem.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ScenarioError([f"{path.name}: expected at most {MAX_BYTES} bytes"])
-        text = data.decode()
-    except OSError as error:
-        raise ScenarioError([f"cannot read {path}: {error.strerror}"]) from None
+        text = read_bounded(path, MAX_BYTES, where=str(path)).decode()
+    except RepositoryError as error:
+        raise ScenarioError([str(error)]) from None
     except UnicodeDecodeError:
         raise ScenarioError([f"{path.name}: expected UTF-8"]) from None
     return parse_scenario(text, path.name, path.parent, settings, imports=imports)
