@@ -144,6 +144,7 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     )
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "objects")
     command.ensure_finalized()
+    command.parallel = os.cpu_count()
     command.run()
     made = {Path(command.get_ext_filename(each.name)) for each in extensions}
     files = {name.as_posix(): folder / "lib" / name for name in sorted(made)}
@@ -187,6 +188,8 @@ def spelled_out(
         kept.append(f'setattr({node.name}, "__annotations__", {names!r})')
         if node.name in subclassed and "slots=True" in ast.unparse(decorator):
             kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
+        if "frozen=True" in ast.unparse(decorator):  # the guard is not for copies, either
+            kept += [f'delattr({node.name}, "__{a}attr__")' for a in ("set", "del")]
         bases = [ast.unparse(base) for base in node.bases]
         if not all(base in known for base in bases):
             continue  # its constructor sets fields that are stated elsewhere

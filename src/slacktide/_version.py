@@ -1,4 +1,4 @@
-"""The one place that states the version."""
+"""The one place that states the version, and the build."""
 
 from pathlib import Path
 
@@ -11,12 +11,7 @@ whose build writes it (hatch_build.py)."""
 
 BUILD = "compiled" if COMPILED else "interpreted"
 
-
-def check_build() -> None:
-    """Raises ImportError if a compiled module is missing: its group cannot do without it."""
-    folder = Path(__file__).parent
-    for name in COMPILED:
-        if not (folder.parent / name).is_file():
-            raise ImportError(
-                f"{name} is missing from this compiled build; install slacktide again"
-            )
+# Every command, worker and program imports this first. A group cannot do without a module of it.
+for _name in COMPILED:
+    if not Path(__file__).parents[1].joinpath(_name).is_file():
+        raise ImportError(f"{_name} is missing from this compiled build; install slacktide again")

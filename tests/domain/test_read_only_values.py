@@ -4,7 +4,6 @@ That the type checker guards it: assigned.py."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 
@@ -25,11 +24,10 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_it_is_equal_hashable_copied_and_replaced_by_its_fields(value):
+def test_it_is_equal_hashable_and_replaced_by_its_fields(value):
     again = dataclasses.replace(value)
     assert again == value
     assert hash(again) == hash(value)
-    assert copy.deepcopy(value) == value
     assert repr(value) == repr(again)
     assert repr(value).startswith(f"{type(value).__name__}(")
     assert not hasattr(value, "__dict__")
@@ -39,7 +37,7 @@ def test_its_constructor_takes_what_is_declared():
     parameters = inspect.signature(Request).parameters
     assert list(parameters) == [field.name for field in dataclasses.fields(Request)]
     assert Request(1, "m", 0.0, 1.0) == Request(id=1, model="m", arrival=0.0, deadline=1.0, rows=1)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'deadline'"):
+    with pytest.raises(TypeError, match=r"missing .*argument:? 'deadline'"):
         Request(1, "m", 0.0)  # type: ignore[call-arg]
 
 

@@ -55,12 +55,15 @@ def plan(*pools: PoolId) -> Plan:
     )
 
 
-class Hinted(ByProfile):
+class Hinted:
     """Takes a part longer for each unit of the largest hint."""
+
+    def __init__(self, drawn: ByProfile) -> None:
+        self._drawn = drawn
 
     def seconds(self, batch: Batch, cores: int) -> float:
         longest = max(member.work_hint or 0.0 for member in batch.members)
-        return super().seconds(batch, cores) * (1.0 + longest / 10.0)
+        return self._drawn.seconds(batch, cores) * (1.0 + longest / 10.0)
 
 
 class Recorded:
@@ -85,7 +88,7 @@ class Recorded:
         """Let `items` happen, with batch times drawn from a profile 20 % slower than is thought,
         and longer by the largest hint in the batch."""
         slower = LatencyTable.linear(0.0048, 0.0024, 8, spread=1.3)
-        truth = Hinted(CorrectedTimes(slower), np.random.default_rng(seed))
+        truth = Hinted(ByProfile(CorrectedTimes(slower), np.random.default_rng(seed)))
         simulation = Simulation(self.engine, plan(A, B), truth, watch=self._watch, start_s=0.01)
         simulation.run(items)
         self.recorder.close()

@@ -23,7 +23,7 @@ from slacktide.domain import (
     Route,
     RunBatch,
 )
-from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView
 from slacktide.profiles import PointTime
 from slacktide.scheduling import make_scheduler
 from slacktide.simulation import Execution, Item, Simulation
@@ -71,6 +71,9 @@ class World:
     lanes: int = 1
     execution: Execution | None = None
     start_s: float = 0.0
+    settings: EngineSettings | None = None
+    watched: bool = True
+    """Whether invariants are checked after every event, and events and commands kept."""
     log: list[tuple[float, tuple[Event, ...], tuple[Command, ...]]] = field(default_factory=list)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     subjects: dict[int, Request | Notice] = field(default_factory=dict)
@@ -83,9 +86,9 @@ class World:
             self.plan,
             self.execution or self.times,
             answered=self._answered,
-            watch=self._watch,
+            watch=self._watch if self.watched else None,
             start_s=self.start_s,
-            check=True,
+            check=self.watched,
         )
 
     def fresh_engine(self) -> Engine:
@@ -95,7 +98,7 @@ class World:
             )
             return PoolParts(scheduler, self.times)
 
-        return Engine(parts)
+        return Engine(parts, self.settings)
 
     def run(self, *items: Item) -> World:
         return self.run_all(items)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from slacktide.domain import (
@@ -13,6 +15,7 @@ from slacktide.domain import (
     ReplicaLost,
     Submitted,
 )
+from slacktide.engine import EngineSettings
 from slacktide.simulation import (
     ORDER_OF,
     EventOrder,
@@ -160,7 +163,7 @@ def test_a_batch_time_that_is_no_number_is_refused(make):
 
 
 def test_a_request_that_nothing_will_ever_answer_is_an_error(make):
-    world = make.world()
-    world.engine.next_wakeup = lambda: None  # a policy that waits for ever
+    hanging = make.LinearTimes(math.inf, 0.0)
+    world = make.world(execution=hanging, settings=EngineSettings(hang_floor=math.inf))
     with pytest.raises(SimulationError, match="1 requests have no outcome"):
-        world.run(make.request(1, 0.0), Failure(0.5, "lane0"))
+        world.run(make.request(1, 0.0))

@@ -69,9 +69,7 @@ def test_the_engine_says_the_same_if_its_events_are_fed_by_hand(make, policy):
 def test_fifo_one_by_one_waits_as_the_formula_says(make):
     # M/D/1: mean wait = ρ · service / (2 · (1 − ρ)) (Pollaczek and Khinchin).
     service, load, count = 1.0, 0.7, 30_000
-    world = make.world(max_batch=1, fixed=service, per_row=0.0)
-    world.simulation._check = False
-    world.simulation._watch = None
+    world = make.world(max_batch=1, fixed=service, per_row=0.0, watched=False)
     world.run_all(arrivals(make, count, rate=load / service, slo=1e9, seed=4))
     waits = [outcome.queue_s for outcome in world.outcomes.values()]
     assert len(waits) == count

@@ -7,13 +7,12 @@ import sys
 from pathlib import Path
 
 import slacktide
-from slacktide._version import BUILD, COMPILED, check_build
+from slacktide._version import BUILD, COMPILED
 from slacktide.domain import Plan, PlanChanged
 from slacktide.engine import Engine, engine
 from slacktide.simulation import __name__ as simulated
 
 kind = sys.argv[1]
-check_build()
 suffix = Path(engine.__file__).suffix
 compiled = kind == "compiled"
 assert bool(COMPILED) is compiled, COMPILED

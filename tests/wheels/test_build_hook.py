@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -11,9 +13,8 @@ from typing import get_type_hints
 
 import pytest
 
-from slacktide import _version
-
 HOOK = Path(__file__).parents[2] / "hatch_build.py"
+READ_SERVER = "from slacktide import Server"
 SOURCE = '''"""A module."""
 
 from __future__ import annotations
@@ -119,10 +120,26 @@ def test_sums_are_over_lists_and_lines_keep_their_numbers(hook: ModuleType) -> N
             assert written[number] == line
 
 
-def test_a_missing_compiled_module_is_an_error_that_names_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "start",
+    [("-m", "slacktide", "--version"), ("-c", "import slacktide.engine"), ("-c", READ_SERVER)],
+)
+def test_a_missing_compiled_module_is_an_error_at_every_start(
+    start: tuple[str, str], tmp_path: Path
 ) -> None:
-    _version.check_build()
-    monkeypatch.setattr(_version, "COMPILED", ("slacktide/engine/gone.so",))
-    with pytest.raises(ImportError, match=r"slacktide/engine/gone\.so is missing"):
-        _version.check_build()
+    package = tmp_path / "slacktide"
+    package.mkdir()
+    for part in HOOK.with_name("src").glob("slacktide/*"):
+        if part.name != "_version.py":
+            (package / part.name).symlink_to(part)
+    stated = (HOOK.parent / "src/slacktide/_version.py").read_text()
+    lost = stated.replace("...] = ()", '...] = ("slacktide/engine/gone.so",)')
+    assert lost != stated
+    (package / "_version.py").write_text(lost)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, *start], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    told = ended.stderr.splitlines()[-1]
+    assert told.startswith("ImportError: slacktide/engine/gone.so is missing from this compiled")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from slacktide._version import BUILD, __version__, check_build
+from slacktide._version import BUILD, __version__
 
 VERBS: Mapping[str, str] = {
     "serve": "Serve the models of a repository over HTTP and gRPC, on time.",
@@ -89,7 +89,6 @@ def _root(
     ] = False,
 ) -> None:
     """An inference server that answers on time."""
-    check_build()
 
 
 def main() -> None:

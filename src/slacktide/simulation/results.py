@@ -33,7 +33,7 @@ class Scorer:
     """Counts outcomes; `answered` is what a `Simulation` calls."""
 
     def __init__(
-        self, *, warmup_s: float = 0.0, duration_s: float, requests: TextIO | None = None
+        self, *, duration_s: float, warmup_s: float = 0.0, requests: TextIO | None = None
     ) -> None:
         """The scored window is [warmup_s, warmup_s + duration_s).
 
