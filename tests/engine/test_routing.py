@@ -12,14 +12,18 @@ def pool(name: str) -> PoolId:
     return PoolId("m", name)
 
 
+POOLS = {pool(name): pool(name) for name in ("plain", "two", "app", "two-app", "client")}
+"""Ids stand for pools here."""
+
 TABLE = RouteTable(
+    POOLS,
     (
         Route("m", pool("plain")),
         Route("m", pool("two"), version="2"),
         Route("m", pool("app"), application="app"),
         Route("m", pool("two-app"), version="2", application="app"),
         Route("m", pool("client"), client="client"),
-    )
+    ),
 )
 
 
@@ -50,6 +54,6 @@ def test_a_route_of_one_model_serves_no_other():
 
 
 def test_a_table_without_a_plain_route_serves_only_those_it_names():
-    table = RouteTable((Route("m", pool("app"), application="app"),))
+    table = RouteTable(POOLS, (Route("m", pool("app"), application="app"),))
     assert table.pool_for(Request(1, "m", 0.0, 1.0)) is None
     assert table.pool_for(Request(1, "m", 0.0, 1.0, application="app")) == pool("app")

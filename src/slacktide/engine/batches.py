@@ -276,7 +276,7 @@ class Batches:
         state, request, pool = self._state, entry.request, entry.pool
         assert isinstance(request, Request)
         if pool.removed or pool.down_reason is not None:
-            target = state.pool_for(request)
+            target = state.routes.pool_for(request)
             if target is None or target.removed or target.down_reason is not None:
                 state.end_running(entry, batch, Reason.UNAVAILABLE, detail)
                 return

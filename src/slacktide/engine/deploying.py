@@ -44,7 +44,7 @@ class Deploying:
         self._shape_lanes(plan.lanes)
         for deployment in plan.deployments:
             self._place(deployment)
-        state.routes = RouteTable(plan.routes)
+        state.routes = RouteTable(state.pools, plan.routes)
         self._follow_routes()
         self._remove_what_left(plan)
         state.to_review.extend(state.pools.values())  # a trial may have lost its place
@@ -95,7 +95,7 @@ class Deploying:
         """Waiting requests go where their route leads now; without a route they stay."""
         state = self._state
         for entry in tuple(state.waiting()):
-            target = state.pool_for(entry.request)
+            target = state.routes.pool_for(entry.request)
             if target is not None and target is not entry.pool and target.down_reason is None:
                 self._requests.move(entry, target)
 

@@ -38,7 +38,7 @@ class Requests:
 
     def announced(self, event: Announced) -> None:
         state, notice = self._state, event.notice
-        pool = state.pool_for(notice)
+        pool = state.routes.pool_for(notice)
         if pool is None or pool.down_reason is not None:
             self._unavailable(notice, pool)
             return
@@ -87,7 +87,7 @@ class Requests:
             entry.request = request
             entry.state = QUEUED
         else:
-            routed = state.pool_for(request)
+            routed = state.routes.pool_for(request)
             if routed is None or routed.down_reason is not None:
                 self._unavailable(request, routed)
                 return

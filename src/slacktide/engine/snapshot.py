@@ -198,7 +198,7 @@ class Snapshot:
 
     def pool_for(self, request: Request | Notice) -> PoolSnapshot | None:
         """Where a request is routed; None if its model is not served."""
-        pool = self._live().pool_for(request)
+        pool = self._live().routes.pool_for(request)
         return None if pool is None else self._pool(pool)
 
     def freeze(self) -> Snapshot:

@@ -7,7 +7,7 @@ state through its few verbs, so that an outcome is counted, answered and freed i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from slacktide.domain import (
     Answer,
@@ -32,9 +32,10 @@ from slacktide.engine.settings import EngineSettings
 class RouteTable:
     """Routes by (model, version), narrowed by client, then application."""
 
-    __slots__ = ("_by_application", "_by_client", "_plain")
+    __slots__ = ("_by_application", "_by_client", "_plain", "_pools")
 
-    def __init__(self, routes: tuple[Route, ...] = ()) -> None:
+    def __init__(self, pools: Mapping[PoolId, Pool], routes: tuple[Route, ...] = ()) -> None:
+        self._pools = pools
         self._plain: dict[tuple[str, str | None], PoolId] = {}
         self._by_application: dict[tuple[str, str | None, str], PoolId] = {}
         self._by_client: dict[tuple[str, str | None, str], PoolId] = {}
@@ -47,18 +48,17 @@ class RouteTable:
             else:
                 self._plain[key] = route.pool
 
-    def pool_for(self, request: Request | Notice) -> PoolId | None:
-        """The pool of the narrowest matching route; None if none matches."""
+    def pool_for(self, request: Request | Notice) -> Pool | None:
+        """The pool of the narrowest matching route; None if none matches or it is not there."""
         model, version = request.model, request.version
+        pool = None
         if self._by_client:
             pool = self._by_client.get((model, version, request.client))
-            if pool is not None:
-                return pool
-        if self._by_application:
+        if pool is None and self._by_application:
             pool = self._by_application.get((model, version, request.application))
-            if pool is not None:
-                return pool
-        return self._plain.get((model, version))
+        if pool is None:
+            pool = self._plain.get((model, version))
+        return None if pool is None else self._pools.get(pool)
 
 
 WAITING = (State.ANNOUNCED, State.QUEUED, State.UNMEASURED, State.QUARANTINED)
@@ -105,7 +105,7 @@ class EngineState:
         self.lanes: dict[str, Lane] = {}
         self.lane_changes = 0
         """Rises whenever one has come, gone or changed its confirmed cores."""
-        self.routes = RouteTable()
+        self.routes = RouteTable(self.pools)
         self.running: dict[int, Running] = {}
         """What runs, by batch id."""
         self.dirty: dict[str, Lane] = {}
@@ -119,10 +119,6 @@ class EngineState:
         """Batches to run: handed out before the other commands, so that no lane stands idle while
         answers are written."""
         self.commands: list[Command] = []
-
-    def pool_for(self, request: Request | Notice) -> Pool | None:
-        """The pool that its route leads to; None if there is none."""
-        return self.pools.get(self.routes.pool_for(request))  # type: ignore[arg-type]  # None: no route, no pool
 
     def mark(self, lane: Lane) -> None:
         """Dispatch `lane` once the events at hand are applied."""

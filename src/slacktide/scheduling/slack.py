@@ -154,8 +154,7 @@ class Slack(DeadlinePolicy):
             if isinstance(chooser, UniformChooser) and timed.uniform:
                 order = timed.order
                 table = chooser.table_of(order[0][2], cores)
-                tau = self._context(alone, now=now).tau
-                sizes = table.prefixes(min(limit, len(order)))
+                sizes, tau = table.prefixes(min(limit, len(order))), self._tau(alone)
                 size = clear_prefix(
                     order, sizes, now=now, kappa=self._kappa, tau=tau, alone=table.expected[1]
                 )
@@ -229,10 +228,10 @@ class Slack(DeadlinePolicy):
     def _context(
         self, alone: float, *, now: float, held: float = 0.0, more: int = 0
     ) -> DecisionContext:
-        """How a decision at `now` looks at things, with `more` requests than there are.
+        """How a decision at `now` looks at things, with `more` requests than there are."""
+        return DecisionContext(now, self._kappa, self._tau(alone, more), held)
 
-        τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds.
-        """
+    def _tau(self, alone: float, more: int = 0) -> float:
+        """τ = n × cost ÷ lanes + alone: the likely wait behind what is pending, in seconds."""
         cost = self._cost if self._cost is not None else alone
-        pending = len(self._timed.order) + more
-        return DecisionContext(now, self._kappa, pending * cost / self._view.lanes + alone, held)
+        return (len(self._timed.order) + more) * cost / self._view.lanes + alone

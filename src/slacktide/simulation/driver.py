@@ -263,15 +263,10 @@ class Simulation:
         for job in self.runtime.take_jobs():
             self._put(at + self._job_s, EventOrder.REPLICA, job.run())
         for command in commands:
-            if type(command) is Answer:
-                self._answer(command)
-            else:
+            if type(command) is not Answer:
                 self.hardware.carry_out(command, now=at)
-
-    def _answer(self, command: Answer) -> None:
-        request = self._open.pop(command.id, None)
-        if request is not None and self._answered is not None:
-            self._answered(request, command)
+            elif (request := self._open.pop(command.id, None)) is not None and self._answered:
+                self._answered(request, command)
 
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:
