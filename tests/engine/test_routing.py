@@ -5,15 +5,23 @@ from __future__ import annotations
 import pytest
 
 from slacktide.domain import PoolId, Request, Route
+from slacktide.engine import EngineSettings, PoolParts
+from slacktide.engine.pool import Pool
 from slacktide.engine.state import RouteTable
+
+
+class Nothing:
+    """In place of a scheduler and of its predictions: none is asked."""
 
 
 def pool(name: str) -> PoolId:
     return PoolId("m", name)
 
 
-POOLS = {pool(name): pool(name) for name in ("plain", "two", "app", "two-app", "client")}
-"""Ids stand for pools here."""
+POOLS = {
+    id: Pool(id, 1, lambda *_: PoolParts(Nothing(), Nothing()), EngineSettings())
+    for id in map(pool, ("plain", "two", "app", "two-app", "client"))
+}
 
 TABLE = RouteTable(
     POOLS,
@@ -46,7 +54,7 @@ TABLE = RouteTable(
 )
 def test_client_before_application_before_the_plain_route(expected, fields):
     found = TABLE.pool_for(Request(1, "m", 0.0, 1.0, **fields))
-    assert found == (None if expected is None else pool(expected))
+    assert found is (None if expected is None else POOLS[pool(expected)])
 
 
 def test_a_route_of_one_model_serves_no_other():
@@ -56,4 +64,9 @@ def test_a_route_of_one_model_serves_no_other():
 def test_a_table_without_a_plain_route_serves_only_those_it_names():
     table = RouteTable(POOLS, (Route("m", pool("app"), application="app"),))
     assert table.pool_for(Request(1, "m", 0.0, 1.0)) is None
-    assert table.pool_for(Request(1, "m", 0.0, 1.0, application="app")) == pool("app")
+    assert table.pool_for(Request(1, "m", 0.0, 1.0, application="app")) is POOLS[pool("app")]
+
+
+def test_a_route_to_a_pool_that_is_not_there_leads_nowhere():
+    table = RouteTable(POOLS, (Route("m", pool("gone")),))
+    assert table.pool_for(Request(1, "m", 0.0, 1.0)) is None
