@@ -104,11 +104,10 @@ class Gate:
         self, group: EndpointGroup, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()
     ) -> Verdict:
         """`headers` by lower-case name, those of `ASKED` at least."""
-        origin = headers.get(b"origin")
-        if origin is not None:
-            if origin.lower() not in rules.origins:
+        if b"origin" in headers:
+            if headers[b"origin"].lower() not in rules.origins:
                 return Verdict.FOREIGN_PAGE
-        elif b"cross-site" in headers.get(b"sec-fetch-site", b"").lower():
+        elif b"sec-fetch-site" in headers and b"cross-site" in headers[b"sec-fetch-site"].lower():
             return Verdict.FOREIGN_PAGE
         if group in OPEN_GROUPS:
             return _PASS

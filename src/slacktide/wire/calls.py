@@ -36,41 +36,22 @@ class InferCall:
     """Request parameters, with our own headers/metadata merged in under their parameter names."""
 
 
+@dataclass(slots=True, eq=False)
 class CallContext:
     """Where and when a call came in."""
 
-    __slots__ = (
-        "client",
-        "connection",
-        "first_byte",
-        "request_id",
-        "traceparent",
-        "transport",
-        "transport_budget_s",
-    )
-
-    def __init__(
-        self,
-        first_byte: float,
-        client: str,
-        transport: str,
-        transport_budget_s: float | None = None,
-        request_id: str = "",
-        traceparent: str | None = None,
-        connection: str = "",
-    ) -> None:
-        self.first_byte = first_byte
-        """Monotonic seconds at which its first byte arrived."""
-        self.client = client
-        """Peer address without port: what limits and bandwidth are counted by."""
-        self.transport = transport
-        """`http`, `grpc` or `grpc-stream`."""
-        self.transport_budget_s = transport_budget_s
-        """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
-        self.request_id = request_id
-        self.traceparent = traceparent
-        self.connection = connection
-        """Peer address with port; empty where it does not tell connections apart."""
+    first_byte: float
+    """Monotonic seconds at which its first byte arrived."""
+    client: str
+    """Peer address without port: what limits and bandwidth are counted by."""
+    transport: str
+    """`http`, `grpc` or `grpc-stream`."""
+    transport_budget_s: float | None = None
+    """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
+    request_id: str = ""
+    traceparent: str | None = None
+    connection: str = ""
+    """Peer address with port; empty where it does not tell connections apart."""
 
 
 @dataclass(slots=True)

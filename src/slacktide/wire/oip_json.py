@@ -141,6 +141,13 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
     The list is empty if no output is binary. An output whose strings are not UTF-8 goes as binary
     even where JSON was asked for: JSON cannot say it.
     """
+    found = reply.outputs or []
+    if len(found) == 1 and not (reply.id or reply.parameters):
+        only = found[0]
+        if answer.binary.get(only.name, answer.binary_default):
+            wire_name, size = only.datatype.wire_name, len(only.data)
+            said = _only(reply.model, reply.version, only.name, wire_name, only.shape, size)
+            return said, [only.data]
     buffers: list[bytes] = []
     outputs = [_describe(output, answer, buffers) for output in reply.in_order(answer.order)]
     own = b',"id":%b' % orjson.dumps(reply.id) if reply.id else b""
@@ -156,6 +163,15 @@ def format_reply(reply: InferReply, answer: AnswerFormat) -> tuple[bytes, list[b
 @lru_cache(maxsize=1024)
 def _opening(model: str, version: str) -> bytes:
     return orjson.dumps({"model_name": model, "model_version": version})[:-1]
+
+
+@lru_cache(maxsize=1024)
+def _only(
+    model: str, version: str, name: str, datatype: str, shape: tuple[int, ...], size: int
+) -> bytes:
+    """An answer that is one binary output and says no more: most are."""
+    output = _described(name, datatype, shape, size)
+    return b'%b,"outputs":[%b]}' % (_opening(model, version), output)
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from slacktide.domain import Outcome, Reason
 from slacktide.frontends.call_headers import STEERING, read_steering
@@ -29,21 +29,18 @@ from slacktide.wire.oip_json import AnswerFormat, format_reply, long_outputs, wr
 from slacktide.wire.parameters import parse_length
 
 _JSON_LENGTH = b"inference-header-content-length"
-_NO_PARAMETERS: Mapping[str, Parameter] = {}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class InferHead:
     """What the head of a request says of its call; shared by requests as the head is."""
 
-    __slots__ = ("budget_s", "encoding", "json_length", "model", "parameters", "version")
-
-    def __init__(self, model: str, version: str | None) -> None:
-        self.model = model
-        self.version = version
-        self.json_length: int | None = None
-        self.encoding = b""
-        self.parameters: Mapping[str, Parameter] = _NO_PARAMETERS
-        self.budget_s: float | None = None
+    model: str
+    version: str | None
+    json_length: int | None = None
+    encoding: bytes = b""
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+    budget_s: float | None = None
 
 
 class InferEndpoint:

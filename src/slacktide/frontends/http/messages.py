@@ -6,6 +6,7 @@ import asyncio
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -27,52 +28,35 @@ JSON = b"application/json"
 OCTETS = b"application/octet-stream"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestHead:
     """What the head of a request says. A remembered one is shared by all requests that begin with
     its bytes: it is not changed any more (`HttpContext.remember`)."""
 
-    __slots__ = (
-        "accepts",
-        "chunked",
-        "headers",
-        "infer",
-        "keep_alive",
-        "length",
-        "limit",
-        "method",
-        "old",
-        "params",
-        "raw",
-        "route",
-        "target",
-        "whole",
-    )
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.target = b""
-        self.headers: dict[bytes, bytes] = {}
-        """By lower-case name."""
-        self.length = 0
-        """Content-Length; 0 if there is none."""
-        self.chunked = False
-        self.keep_alive = False
-        self.old = False
-        """HTTP/1.0."""
-        self.whole = False
-        """All of it has been read, and may be taken."""
-        self.raw = b""
-        """Its bytes, where they are worth remembering."""
-        self.route: HttpRoute | None = None
-        """What it asks for; what follows is known with it."""
-        self.params: Mapping[str, str] = {}
-        """The decoded parts of the path."""
-        self.limit = 0
-        """Most bytes of body that the route takes."""
-        self.accepts = b""
-        """The coding in which a long answer may go."""
-        self.infer: InferHead | None = None
-        """What it says of an inference call."""
+    method: str = ""
+    target: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+    """By lower-case name."""
+    length: int = 0
+    """Content-Length; 0 if there is none."""
+    chunked: bool = False
+    keep_alive: bool = False
+    old: bool = False
+    """HTTP/1.0."""
+    whole: bool = False
+    """All of it has been read, and may be taken."""
+    raw: bytes = b""
+    """Its bytes, where they are worth remembering."""
+    route: HttpRoute | None = None
+    """What it asks for; what follows is known with it."""
+    params: Mapping[str, str] = field(default_factory=dict)
+    """The decoded parts of the path."""
+    limit: int = 0
+    """Most bytes of body that the route takes."""
+    accepts: bytes = b""
+    """The coding in which a long answer may go."""
+    infer: InferHead | None = None
+    """What it says of an inference call."""
 
 
 NO_HEAD = RequestHead()
@@ -84,23 +68,9 @@ class ClientRequest(CallContext):
     that it makes, if it is one for inference. Handlers read `head` and `body`."""
 
     __slots__ = (
-        "answer",
-        "awaits_continue",
-        "body",
-        "body_since",
-        "call",
-        "charged",
-        "filled",
-        "head",
-        "keep_alive",
-        "linger",
-        "opened",
-        "outcome",
-        "owner",
-        "receiver",
-        "response",
-        "unpacking",
-    )
+        "answer", "awaits_continue", "body", "body_since", "call", "charged", "filled", "head",
+        "keep_alive", "linger", "opened", "outcome", "owner", "receiver", "response", "unpacking",
+    )  # fmt: skip
 
     def __init__(self, first_byte: float, client: str, connection: str = "") -> None:
         super().__init__(first_byte, client, "http", connection=connection)
@@ -170,7 +140,9 @@ class HttpResponse:
         self.body = body
         self.content_type = content_type
         self.extra = extra
-        self.length = sum(map(len, body))
+        self.length = 0
+        for piece in body:
+            self.length += len(piece)
 
 
 def json_response(document: object, status: int = 200) -> HttpResponse:
