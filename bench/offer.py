@@ -16,10 +16,11 @@ from bench.clients import settle
 from bench.models import Body, Tensors, npz_files, oip_body, raw_body, requests
 from bench.servers import Serving
 from bench.yardstick import Arrivals as YardstickArrivals
-from slacktide.load.generate import carry_out, prepare
+from slacktide.load.encode import HttpRequest, common_headers, format_head
+from slacktide.load.generate import Prepared, carry_out, prepare
 from slacktide.load.request_log import ENDING_OF, ENDINGS, RequestLog, Result
-from slacktide.load.schedule import Purpose, Schedule, generator
-from slacktide.load.spec import FilePayload, LoadSpec, RawPayload, Stream, Target, Transport
+from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
+from slacktide.load.spec import FilePayload, LoadSpec, RandomPayload, Stream, Target, Transport
 from slacktide.workloads import Arrivals, Deadlines
 
 BODIES = 16
@@ -91,26 +92,17 @@ def offer(
     `upload` seconds later. Raises LoadError."""
     oip = serving.name == "slacktide"
     grpc = transport is Transport.GRPC
-    streams = []
-    for each in load:
-        inputs = each.inputs or requests(each.model, BODIES)
-        if oip:
-            files = npz_files(each.label, inputs)
-            payload: FilePayload | RawPayload = FilePayload(files)
-        else:
-            bodies = tuple(raw_body(tensors) for tensors in inputs)
-            payload = RawPayload(
-                serving.path_of(each.model), bodies, {"Content-Type": "application/octet-stream"}
-            )
-        streams.append(
-            Stream(
-                each.model,
-                each.arrivals,
-                each.deadlines,
-                application=each.application,
-                payload=payload,
-            )
+    inputs = [each.inputs or requests(each.model, BODIES) for each in load]
+    streams = [
+        Stream(
+            each.model,
+            each.arrivals,
+            each.deadlines,
+            application=each.application,
+            payload=FilePayload(npz_files(each.label, own)) if oip else RandomPayload(),
         )
+        for each, own in zip(load, inputs, strict=True)
+    ]
     spec = LoadSpec(
         target=Target(transport, "127.0.0.1", serving.grpc_port if grpc else serving.port),
         streams=tuple(streams),
@@ -121,7 +113,22 @@ def offer(
         patience=PATIENCE,
         upload=upload,
     )
-    return uvloop.run(_carry_out(spec))
+    if oip:
+        return uvloop.run(_carry_out(spec))
+    raw = [
+        _raw_request(spec.target, serving.path_of(each.model), raw_body(tensors))
+        for each, own in zip(load, inputs, strict=True)
+        for tensors in own
+    ]
+    schedule = make_schedule(spec, [len(own) for own in inputs])
+    return uvloop.run(_carry_out(spec, Prepared(spec, schedule, tuple(raw))))
+
+
+def _raw_request(target: Target, path: str, body: bytes) -> HttpRequest:
+    """A body for any HTTP server, as it is: it carries no deadline, and is judged all the same."""
+    sizes = {"Content-Type": "application/octet-stream", "Content-Length": str(len(body))}
+    head = format_head("POST", path, {**common_headers(target), **sizes})
+    return HttpRequest(head + body, b"", 1, len(head))
 
 
 def rest(serving: Serving, models: Sequence[str], alone: float) -> None:
@@ -143,16 +150,16 @@ def planned(load: Offered, *, length: float, seed: int, number: int = 0) -> Yard
     return YardstickArrivals(due, allowance)
 
 
-async def sent(spec: LoadSpec) -> tuple[Schedule, RequestLog]:
+async def sent(spec: LoadSpec, prepared: Prepared | None = None) -> tuple[Schedule, RequestLog]:
     """Send it all and wait for every answer: what was due when, and what became of it. Raises
     LoadError."""
-    prepared = await prepare(spec)
+    prepared = prepared or await prepare(spec)
     _, log = await carry_out(prepared)
     return prepared.schedule, log
 
 
-async def _carry_out(spec: LoadSpec) -> Run:
-    schedule, log = await sent(spec)
+async def _carry_out(spec: LoadSpec, prepared: Prepared | None = None) -> Run:
+    schedule, log = await sent(spec, prepared)
     endings, latency = log.endings(), log.latency()
     scored = schedule.due >= spec.warmup
     found = {}

@@ -23,7 +23,6 @@ from slacktide.load.spec import (
     FilePayload,
     LoadError,
     LoadSpecError,
-    RawPayload,
     Target,
     TargetError,
     Transport,
@@ -284,8 +283,6 @@ def test_what_cannot_start_says_why(kit: Kit, tmp_path: Any) -> None:
                 await run_whole(kit.spec(target, model="other"))
             with pytest.raises(LoadSpecError, match="needs an http:// target"):
                 await run_whole(kit.spec(target, payload=FilePayload((body,))))
-            with pytest.raises(LoadSpecError, match="need an http:// target"):
-                kit.spec(target, payload=RawPayload("/x", (b"",)))
         with pytest.raises(TargetError, match="UNAVAILABLE"):
             await run_whole(kit.spec(target))
 

@@ -15,9 +15,10 @@ import trustme
 import uvloop
 
 from slacktide.load.discover import model_names
+from slacktide.load.generate import carry_out, prepare
 from slacktide.load.generate import run_load as run_whole
 from slacktide.load.run import Progress, StartClock
-from slacktide.load.spec import LoadError, RawPayload, Stream, Target, TargetError, Transport
+from slacktide.load.spec import LoadError, Stream, Target, TargetError, Transport
 from slacktide.reports import Report
 from slacktide.workloads import Constant, Fixed, Mix, Poisson, Replay
 
@@ -278,8 +279,8 @@ def test_a_broken_connection_is_a_transport_error_and_the_run_goes_on(
 def test_a_server_that_goes_away_is_a_transport_error(kit: Kit) -> None:
     async def main() -> Report:
         async with kit.server() as server:
-            prepared = kit.spec(server.target, payload=RawPayload("/x", (b"a",)))
-        report, _ = await kit.run(prepared)
+            prepared = await prepare(kit.spec(server.target))
+        report, _ = await carry_out(prepared)
         return report
 
     report = asyncio.run(main())
@@ -404,20 +405,6 @@ def test_spinning_sends_the_same_requests(kit: Kit) -> None:
             return report
 
     assert asyncio.run(main()).total.reasons == {"on_time": 10}
-
-
-def test_raw_bodies_go_to_any_server_without_questions(kit: Kit) -> None:
-    async def main() -> Any:
-        async with kit.server() as server:
-            payload = RawPayload("/inference", (b"abc",), {"Content-Type": "x/y"}, rows=3)
-            report, _ = await kit.run(kit.spec(server.target, model="other", payload=payload))
-            return report, list(server.seen)
-
-    report, seen = asyncio.run(main())
-    assert {(one.path, one.body, one.headers["content-type"]) for one in seen} == {
-        ("/inference", b"abc", "x/y")
-    }
-    assert report.total.rows_on_time == 30
 
 
 def test_the_token_travels_and_stays_out_of_the_report(kit: Kit) -> None:

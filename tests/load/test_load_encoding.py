@@ -17,10 +17,9 @@ from slacktide.load.encode import (
     grpc_tensors,
     grpc_timeout,
     http_json,
-    http_raw,
     http_tensors,
 )
-from slacktide.load.spec import LoadSpecError, RawPayload, Stream, Target, Transport
+from slacktide.load.spec import LoadSpecError, Stream, Target, Transport
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import read_request
@@ -88,12 +87,6 @@ def test_an_application_that_no_header_can_carry_stays_in_the_body(application: 
     request = http_tensors(TARGET, replace(STREAM, application=application), TENSORS)
     plain = b"".join(request.parts(None)).partition(b"\r\n\r\n")[0]
     assert b"".join(request.notice(None)) == plain + b"\r\n\r\n"
-
-
-def test_raw_bodies_travel_behind_their_headers_as_they_are() -> None:
-    request = http_raw(TARGET, RawPayload("/x", (b"abc",)), b"abc")
-    assert b"".join(request.notice(5000)) + b"abc" == b"".join(request.parts(5000))
-    assert b"".join(request.body(5000)) == b"abc"
 
 
 @given(st.integers(1, 10**14))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import orjson
 
-from slacktide.load.spec import LoadSpecError, RawPayload, Stream, Target
+from slacktide.load.spec import LoadSpecError, Stream, Target
 from slacktide.load.tensors import Tensors
 from slacktide.wire.calls import InferCall, Parameter
 from slacktide.wire.parameters import (
@@ -143,12 +143,6 @@ def http_json(target: Target, stream: Stream, path: Path, *, batches: bool) -> H
     return _http(
         target, stream, {**own, **_parameters(stream)}, document, None, _rows(document, batches)
     )
-
-
-def http_raw(target: Target, payload: RawPayload, body: bytes) -> HttpRequest:
-    """A body for any HTTP server, as it is."""
-    head = _head(target, payload.path, len(body), payload.headers)
-    return HttpRequest(head + body, b"", payload.rows, len(head))
 
 
 def grpc_tensors(stream: Stream, tensors: Tensors) -> GrpcRequest:

@@ -16,7 +16,6 @@ from slacktide.load.encode import (
     HttpRequest,
     grpc_tensors,
     http_json,
-    http_raw,
     http_tensors,
 )
 from slacktide.load.http_sender import HttpSender
@@ -33,12 +32,10 @@ from slacktide.load.request_log import ENDINGS, LinkModel, RequestLog
 from slacktide.load.run import Observer, Pacer, RunEnd, Sender, StartClock
 from slacktide.load.schedule import Purpose, Schedule, generator, make_schedule
 from slacktide.load.spec import (
-    FilePayload,
     LoadError,
     LoadSpec,
     LoadSpecError,
     RandomPayload,
-    RawPayload,
     Stream,
     Target,
     Transport,
@@ -70,15 +67,10 @@ async def prepare(spec: LoadSpec) -> Prepared:
     requests: list[Request] = []
     counts = []
     for number, stream in enumerate(spec.streams):
-        if isinstance(stream.payload, RawPayload):
-            made: list[Request] = [
-                http_raw(spec.target, stream.payload, body) for body in stream.payload.bodies
-            ]
-        else:
-            key = (stream.model, stream.version)
-            if key not in served:
-                served[key] = await discover(spec.target, *key)
-            made = _encode(spec, stream, number, served[key])
+        key = (stream.model, stream.version)
+        if key not in served:
+            served[key] = await discover(spec.target, *key)
+        made = _encode(spec, stream, number, served[key])
         requests += made
         counts.append(len(made))
     schedule = make_schedule(spec, counts)
@@ -96,7 +88,7 @@ def _encode(spec: LoadSpec, stream: Stream, number: int, model: RemoteModel) -> 
         rng = generator(spec.seed, Purpose.CONTENTS, number)
         return [encode(tensors) for tensors in random_tensors(stream, model, payload, rng)]
     made: list[Request] = []
-    for path in payload.paths if isinstance(payload, FilePayload) else ():
+    for path in payload.paths:
         if path.suffix != ".json":
             made.append(encode(file_tensors(path, model)))
         elif http:

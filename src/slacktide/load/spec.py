@@ -111,24 +111,7 @@ class FilePayload:
             raise LoadSpecError("payload", "no files given")
 
 
-@dataclass(frozen=True, slots=True)
-class RawPayload:
-    """Bodies sent as they are to a path of any HTTP server: for comparisons with other programs.
-
-    No metadata is asked for and no deadline is sent; answers are judged by it all the same.
-    """
-
-    path: str
-    bodies: tuple[bytes, ...] = field(repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    rows: int = 1
-
-    def __post_init__(self) -> None:
-        if not self.bodies:
-            raise LoadSpecError("payload", "no bodies given")
-
-
-Payload = RandomPayload | FilePayload | RawPayload
+Payload = RandomPayload | FilePayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,13 +201,9 @@ class LoadSpec:
             raise LoadSpecError("seed", f"must not be negative, got {self.seed}")
         if self.connections is not None and self.connections < 1:
             raise LoadSpecError("connections", f"must be at least 1, got {self.connections}")
-        if self.target.transport is Transport.GRPC:
-            if self.upload > 0.0:
-                message = "a body that follows its headers needs an http:// target"
-                raise LoadSpecError("upload", message)
-            for stream in self.streams:
-                if isinstance(stream.payload, RawPayload):
-                    raise LoadSpecError("payload", "raw bodies need an http:// target")
+        if self.target.transport is Transport.GRPC and self.upload > 0.0:
+            message = "a body that follows its headers needs an http:// target"
+            raise LoadSpecError("upload", message)
 
     @property
     def length(self) -> float:
@@ -268,10 +247,6 @@ def _describe_stream(stream: Stream, length: float) -> dict[str, Any]:
 
 
 def _describe_payload(payload: Payload) -> str:
-    match payload:
-        case RandomPayload():
-            return f"random: integers below {payload.integers}, {payload.variety} of each shape"
-        case FilePayload():
-            return "files: " + ", ".join(path.name for path in payload.paths)
-        case RawPayload():
-            return f"raw: POST {payload.path}, {len(payload.bodies)} bodies"
+    if isinstance(payload, FilePayload):
+        return "files: " + ", ".join(path.name for path in payload.paths)
+    return f"random: integers below {payload.integers}, {payload.variety} of each shape"
