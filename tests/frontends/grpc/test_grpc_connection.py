@@ -650,6 +650,7 @@ def test_reflection_names_services_and_gives_their_files(fakes):
         ServerReflectionRequest(host="h", list_services=""),
         ServerReflectionRequest(file_containing_symbol=INFERENCE_SERVICE),
         ServerReflectionRequest(file_by_filename="slacktide/wire/proto/health.proto"),
+        ServerReflectionRequest(file_containing_symbol=f"{INFERENCE_SERVICE}.ModelInfer"),
         ServerReflectionRequest(file_containing_symbol="no.Such"),
         ServerReflectionRequest(all_extension_numbers_of_type="a.B"),
     )
@@ -662,7 +663,7 @@ def test_reflection_names_services_and_gives_their_files(fakes):
             return [Reflected.FromString(each) for each in cut(client.data[1])]
 
     for path in (REFLECTION, REFLECTION.replace(b"v1", b"v1alpha")):
-        services, file, health, missing, extensions = uvloop.run(scene(path))
+        services, file, health, method, missing, extensions = uvloop.run(scene(path))
         names = {each.name for each in services.list_services_response.service}
         assert names == {
             INFERENCE_SERVICE,
@@ -674,5 +675,6 @@ def test_reflection_names_services_and_gives_their_files(fakes):
         assert len(files) == 2  # with the model configuration that it imports
         assert b"GRPCInferenceService" in files[0]
         assert len(health.file_descriptor_response.file_descriptor_proto) == 1
+        assert method.file_descriptor_response == file.file_descriptor_response
         assert missing.error_response.error_code == 5
         assert extensions.error_response.error_code == 12

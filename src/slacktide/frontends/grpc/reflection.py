@@ -64,12 +64,21 @@ def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
         if asked == "file_by_filename":
             file = pool.FindFileByName(request.file_by_filename)
         elif asked == "file_containing_symbol":
-            file = pool.FindFileContainingSymbol(request.file_containing_symbol)
+            file = _file_of(request.file_containing_symbol)
         else:
             return _error(_UNIMPLEMENTED, "extensions are not used here")
     except KeyError:
         return _error(_NOT_FOUND, "no such file or symbol")
     return {"file_descriptor_response": {"file_descriptor_proto": _with_dependencies(file)}}
+
+
+def _file_of(symbol: str) -> FileDescriptor:
+    """Raises KeyError if there is no such symbol."""
+    pool = private_pool()
+    try:
+        return pool.FindFileContainingSymbol(symbol)
+    except KeyError:  # the pool looks for no methods
+        return pool.FindMethodByName(symbol).containing_service.file
 
 
 def _error(code: int, message: str) -> dict[str, Any]:
