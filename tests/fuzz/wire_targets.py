@@ -358,7 +358,7 @@ class _Echo(Http2Stream):
 
     def received_all(self) -> None:
         self.connection.begin(self, _BLOCK)
-        self.connection.send(self, [bytes(self.body)])
+        self.connection.send(self, [bytes(self.body)], len(self.body))
         self.connection.finish(self, _BLOCK)
 
 

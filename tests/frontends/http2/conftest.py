@@ -76,7 +76,7 @@ class Bench:
     def answer(self, stream: Http2Stream, body: Sequence[bytes]) -> None:
         """The whole of it."""
         self.connection.begin(stream, ANSWER)
-        self.connection.send(stream, body)
+        self.connection.send(stream, body, sum(map(len, body)))
         self.connection.finish(stream, TRAILERS)
 
     def heard(self) -> list[tuple[int, int, int, bytes]]:

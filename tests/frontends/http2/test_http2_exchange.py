@@ -155,7 +155,7 @@ def test_an_answer_in_parts_comes_in_order(http2, messages, cuts):
     def answer(stream):
         bench.connection.begin(stream, http2.ANSWER)
         for number, size in enumerate(messages):
-            bench.connection.send(stream, [bytes([number]) * size])
+            bench.connection.send(stream, [bytes([number]) * size], size)
         bench.connection.finish(stream, http2.TRAILERS)
 
     exchange(bench, client, cuts, answer)

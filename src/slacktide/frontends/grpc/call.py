@@ -145,7 +145,7 @@ class GrpcCall(MessageIntake):
         if not self._begun:
             self._begun = True
             connection.begin(self, _ANSWER_HEAD)
-        connection.send(self, [PREFIX.pack(0, size), *pieces])
+        connection.send(self, [PREFIX.pack(0, size), *pieces], PREFIX.size + size)
         self._put_out += size
 
     def _end(self, trailers: bytes, status: str) -> None:

@@ -158,20 +158,21 @@ class MessageIntake(Http2Stream, ABC):
             if self._place is None:
                 if self.many and (self.connection.work <= 0 or self.is_full()):
                     break
-                begun = len(self._prefix)
-                self._prefix += data[at : at + PREFIX.size - begun]
-                at += len(self._prefix) - begun
-                self.since = self.since or self.protocol.now
-                if len(self._prefix) < PREFIX.size:
+                prefix = self._prefix + data[at : at + PREFIX.size - len(self._prefix)]
+                at += len(prefix) - len(self._prefix)
+                if len(prefix) < PREFIX.size:
+                    self._prefix = prefix
+                    self.since = self.since or self.protocol.now
                     break
-                flag, length = PREFIX.unpack(self._prefix)
                 self._prefix = b""
+                flag, length = PREFIX.unpack(prefix)
                 self._expect(flag, length)
                 if not flag and length <= DIRECT_BYTES and length <= end - at:
                     at += length
                     self._take(data[at - length : at])
                     continue
-                self._place, self._length, self.filled = NOWHERE, length, 0
+                self._length, self.filled = length, 0
+                self.since = self.since or self.protocol.now
                 self._place = self._find_place(length, data[at:])
             place, filled = self._place, self.filled
             count = min(end - at, self._length - filled)
@@ -267,11 +268,13 @@ class MessageIntake(Http2Stream, ABC):
 
     def let_all_go(self) -> None:
         """Take no more, and give back all that messages hold."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        self._release(self._arriving + len(self._rest))
+        if self._tasks:
+            for task in tuple(self._tasks):
+                task.cancel()
         self._place = self.since = None
-        self._arriving, self._rest = 0, b""
+        if self._arriving or self._rest:
+            self._release(self._arriving + len(self._rest))
+            self._arriving, self._rest = 0, b""
 
     def _release(self, size: int) -> None:
         """Give back so many bytes of the common buffer."""

@@ -85,13 +85,17 @@ class Http2Connection(SendingHalf):
         frames, progress = self.frames, False
         frames.feed(data)
         try:
-            while self.work > 0 and not self.closed and frames.next():
+            while self.work > 0 and frames.next():
                 self.work -= 1
                 progress = True
-                if frames.kind == f.DATA:
+                kind = frames.kind
+                if kind == f.DATA:
                     self._take_data(frames)
+                elif kind == f.HEADERS:
+                    ends = bool(frames.flags & f.END_STREAM)
+                    self._take_head(frames.id, bytes(frames.payload), ends)
                 else:
-                    self._take_frame(frames.kind, frames.flags, frames.id, frames.payload)
+                    self._take_frame(kind, frames.flags, frames.id, frames.payload)
         except Http2Error as error:
             self.end(error.code, error.message)
         frames.hold()
@@ -171,9 +175,6 @@ class Http2Connection(SendingHalf):
     # ---------------------------------------------------------------- other frames in
 
     def _take_frame(self, kind: int, flags: int, id: int, payload: memoryview) -> None:
-        if kind == f.HEADERS:
-            self._take_head(id, bytes(payload), bool(flags & f.END_STREAM))
-            return
         self._bear(1.0)
         if kind == f.WINDOW_UPDATE:
             self._take_window(id, payload)
@@ -285,7 +286,7 @@ class Http2Connection(SendingHalf):
 
     def _bear(self, cost: float) -> None:
         """A frame that brings no request further."""
-        self.patience -= cost
+        self.patience = min(PATIENCE, self.patience) - cost
         if self.patience < 0:
             passed, self._refilled = self._now - self._refilled, self._now
             self.patience = min(PATIENCE, passed * PATIENCE_PER_S) - cost

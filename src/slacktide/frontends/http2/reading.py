@@ -16,6 +16,7 @@ Buffer: TypeAlias = "bytes | bytearray | memoryview"
 MOST_BLOCK = 2 * f.FRAME_BYTES
 MOST_CONTINUATIONS = 32
 _NOTHING = memoryview(b"")
+_unpack = f.FRAME_HEAD.unpack_from
 
 
 class Http2Reader:
@@ -60,7 +61,7 @@ class Http2Reader:
 
     def hold(self) -> None:
         """Keep what `next` has not taken."""
-        self.held = bytes(self._view[self._at :])
+        self.held = bytes(self._view[self._at :]) if self._at < len(self._view) else b""
         self.payload = self._view = _NOTHING
 
     def next(self) -> bool:
@@ -78,7 +79,7 @@ class Http2Reader:
             self.begins = False
             return at < end and self._take_piece(at)
         while end - at >= f.HEAD_BYTES:
-            word, flags, id = f.FRAME_HEAD.unpack_from(view, at)
+            word, flags, id = _unpack(view, at)
             kind, length, id = word & 0xFF, word >> 8, id & 0x7FFFFFFF
             at += f.HEAD_BYTES
             if length > f.FRAME_BYTES:
@@ -97,7 +98,6 @@ class Http2Reader:
             self.length = self.size = length
             self.begins = self.ends = True
             if kind == f.DATA:
-                self._padding = 0
                 if flags & f.PADDED:
                     expect(length and view[at] < length, "more padding than frame")
                     self._padding = view[at]
@@ -105,34 +105,32 @@ class Http2Reader:
                     at += 1
                 self._left = self.size
                 return self._take_piece(at)
-            payload = view[at : at + length]
-            at += length
-            self._at, self._first = at, False
-            if kind == f.HEADERS:
-                payload = _unpadded(payload, flags)
-            elif kind != f.CONTINUATION:
-                self.payload = payload
-                return True
-            if self._take_block(payload):
-                return True
+            self._at, self._first = at + length, False
+            self.payload = view[at : at + length]
+            if kind == f.HEADERS and flags & (f.PADDED | f.HAS_PRIORITY):
+                self.payload = _unpadded(self.payload, flags)
+            if kind == f.CONTINUATION or (kind == f.HEADERS and not flags & f.END_HEADERS):
+                at += length
+                if not self._take_block(self.payload):
+                    continue
+            return True
         return False
 
     def _take_piece(self, at: int) -> bool:
-        piece = self._view[at : at + self._left]
+        piece = self.payload = self._view[at : at + self._left]
         at += len(piece)
         self._left -= len(piece)
-        skipped = min(self._padding, len(self._view) - at)
-        self._padding -= skipped
-        self.payload, self.ends, self._at = piece, not (self._left or self._padding), at + skipped
+        if self._padding:
+            skipped = min(self._padding, len(self._view) - at)
+            self._padding -= skipped
+            at += skipped
+        self.ends, self._at = not (self._left or self._padding), at
         return True
 
     def _take_block(self, payload: memoryview) -> bool:
         """A piece of a header block. True: it is whole."""
         block, last = self._block, self.flags & f.END_HEADERS
         if block is None:
-            if last:
-                self.payload = payload
-                return True
             block = self._block = bytearray()
             self._block_id, self._block_flags, self._continuations = self.id, self.flags, 0
         block += payload

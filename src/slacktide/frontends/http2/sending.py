@@ -113,16 +113,17 @@ class SendingHalf:
         """The header block of an answer, which goes on with `send` and ends with `finish`."""
         self._put_block(stream, head, f.END_HEADERS)
 
-    def send(self, stream: Http2Stream, body: Sequence[Buffer]) -> None:
-        """Data of an answer that has begun: what does not fit is sent by `pump`."""
-        size = sum(map(len, body))
-        self._credit_patience(PATIENCE_PER_PART)
+    def send(self, stream: Http2Stream, body: Sequence[Buffer], size: int) -> None:
+        """Data of an answer that has begun, `size` bytes: what does not fit is sent by `pump`."""
+        self.patience += PATIENCE_PER_PART
         if not size:
             return
         if (
-            stream.unsent
+            size > self._max_frame
+            or size > self.send_window
+            or size > stream.send_window
             or self.clogged
-            or size > min(self._max_frame, self.send_window, stream.send_window)
+            or stream.unsent
         ):
             if not stream.unsent:
                 stream.unsent = deque()
@@ -133,7 +134,7 @@ class SendingHalf:
 
     def finish(self, stream: Http2Stream, trailers: bytes) -> None:
         """The end of an answer; all of it, if it has not begun."""
-        self._credit_patience(PATIENCE_PER_PART)
+        self.patience += PATIENCE_PER_PART
         stream.finished = True
         stream.trailers = trailers
         if not stream.unsent:
@@ -191,7 +192,7 @@ class SendingHalf:
         self._put_data(stream, size, pieces)
         if stream.stuck_since is not None:
             stream.stuck_since += size / LEAST_RATE
-        self._credit_patience(PATIENCE_PER_FRAME)
+        self.patience += PATIENCE_PER_FRAME
         if not unsent:
             stream.stuck_since = None
             if stream.finished:
@@ -220,9 +221,6 @@ class SendingHalf:
         self.out.append(f.reset(stream.id, code))
         self._leave(stream.id)
         self._drop(stream)
-
-    def _credit_patience(self, more: float) -> None:
-        self.patience = min(PATIENCE, self.patience + more)
 
     def _drop(self, stream: Http2Stream) -> None:
         """Nothing goes in or out of it any more."""
