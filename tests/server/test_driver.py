@@ -679,12 +679,15 @@ class Brake:
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
-        self.shares_core = True
+        self.shares_core = self.may_pause = True
         self.pauses: list[Sequence[int]] = []
         self.resumed = 0
 
     def arrived(self, count: int, *, now: float) -> None:
         """Nothing is averaged."""
+
+    def started(self, expected: float) -> None:
+        """It always may."""
 
     def pause_for(self, **facts: Any) -> float:
         self.asked.append(facts)

@@ -23,7 +23,10 @@ def busy(rate, *, cores=1):
 def ask(pair, *, end=0.010, batch=0.010, lane_cores=1):
     coalescing, now = pair
     coalescing.lanes_have(lane_cores)
-    return coalescing.pause_for(now=now, soonest_end=now + end, shortest_batch=batch)
+    coalescing.started(batch)
+    pause = coalescing.pause_for(now=now, soonest_end=now + end, shortest_batch=batch)
+    assert pause == 0.0 or coalescing.may_pause
+    return pause
 
 
 def test_requests_that_come_close_together_are_worth_a_pause():
@@ -41,7 +44,9 @@ def test_a_loop_with_a_core_to_itself_never_pauses():
 def test_pauses_are_short_beside_the_batch_and_end_with_it():
     assert ask(busy(10_000), batch=0.004) == pytest.approx(0.001)
     assert ask(busy(10_000), end=0.0005) == pytest.approx(0.0005)
-    assert ask(busy(10_000), batch=0.0004) == 0.0
+    short = busy(10_000)
+    assert ask(short, batch=0.0004) == 0.0
+    assert not short[0].may_pause, "and it need not be asked"
     assert ask(busy(10_000), end=-1.0) == 0.0
 
 

@@ -19,14 +19,11 @@ def due(
     options: CallOptions,
     settings: ModelSettings,
     default_slo: float | None,
-    p99_alone: float,
-) -> tuple[float, bool]:
-    """The absolute deadline and False, or the moment by which a best-effort request is ordered and
-    True: deadline = first byte + SLO − network time already spent.
+) -> float | None:
+    """deadline = first byte + SLO − network time already spent. None: the request is best effort.
 
     The SLO is the smallest of what the client sent (parameter, transport, headers); without any,
-    `default_slo`; never above the model's `max_slo`. With neither the request is best effort,
-    ordered as if due at first byte + max(1 s, 10 × p99 alone). All in seconds.
+    `default_slo`; never above the model's `max_slo`. All in seconds.
     """
     slo, budget = options.timeout_s, context.transport_budget_s
     if budget is not None and (slo is None or budget < slo):
@@ -35,9 +32,12 @@ def due(
         slo = default_slo
     if settings.max_slo is not None and (slo is None or slo > settings.max_slo):
         slo = settings.max_slo
-    if slo is None:
-        return context.first_byte + max(1.0, 10.0 * p99_alone), True
-    return context.first_byte + slo - options.network_s, False
+    return None if slo is None else context.first_byte + slo - options.network_s
+
+
+def best_effort_due(context: CallContext, p99_alone: float) -> float:
+    """A best-effort request is ordered as if due at first byte + max(1 s, 10 × p99 alone)."""
+    return context.first_byte + max(1.0, 10.0 * p99_alone)
 
 
 def request_of(
@@ -49,16 +49,16 @@ def request_of(
 ) -> Request:
     """A call whose tensors are here."""
     settings = version.definition.settings
-    at, best_effort = due(context, options, settings, settings.slo, version.p99_alone)
+    deadline = due(context, options, settings, settings.slo)
     return Request(
         id,
         version.name,
         context.first_byte,
-        at,
+        best_effort_due(context, version.p99_alone) if deadline is None else deadline,
         rows=checked.rows,
         penalty=version.penalty if options.penalty is None else options.penalty,
         signature=checked.signature,
-        best_effort=best_effort,
+        best_effort=deadline is None,
         version=version.pin,
         application=options.application,
         client=context.client,
@@ -80,25 +80,21 @@ def notice_of(
     The body may name a timeout longer than the model's `slo`, so that one is left out of its
     deadline: nothing that could still be met is refused by it.
     """
-    settings, p99_alone = version.definition.settings, version.p99_alone
-    at, best_effort = due(context, options, settings, None, p99_alone)
-    likely_due = None
-    if best_effort:
-        likely, unstated = due(context, options, settings, settings.slo, p99_alone)
-        likely_due = None if unstated else likely
+    settings = version.definition.settings
+    deadline = due(context, options, settings, None)
     return Notice(
         id,
         version.name,
         context.first_byte,
-        at,
+        best_effort_due(context, version.p99_alone) if deadline is None else deadline,
         payload_bytes=length,
         complete_at=context.first_byte + transfer_s,
         penalty=version.penalty if options.penalty is None else options.penalty,
-        best_effort=best_effort,
+        best_effort=deadline is None,
         version=version.pin,
         application=options.application,
         client=context.client,
-        likely_due=likely_due,
+        likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
     )
 
 

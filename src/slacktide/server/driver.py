@@ -181,14 +181,14 @@ class Driver:
         if self._events:
             events, self._events = self._events, []
             self._deliver(events)
-            if not self._pause_due:
+            if self.coalescing.may_pause and not self._pause_due:
                 self._pause_due = True
                 self._loop.call_soon(self._pause)
 
     def _pause(self) -> None:
         """While every lane is busy, leave a shared core to the models for a moment."""
         self._pause_due = False
-        if not self.coalescing.shares_core or self.engine.has_idle_lane:
+        if self.engine.has_idle_lane:
             return
         running = self.engine.snapshot().batches()
         if not running:
@@ -262,6 +262,7 @@ class Driver:
                 self._requests.free(command.ids)
             case RunBatch():
                 batch = command.batch
+                self.coalescing.started(command.expected)
                 self.replicas.run(batch, self._requests.payloads(batch))
             case AbortBatch():
                 self.replicas.abort(command.batch)

@@ -38,6 +38,8 @@ class ReadCoalescing:
         self._cores = cores
         self.shares_core = False
         """Whether lanes have all of them."""
+        self._expected = 0.0
+        """Seconds of the batch that was started last."""
         self._gap = 1.0
         self._last = 0.0
         self._paused_at: float | None = None
@@ -45,6 +47,15 @@ class ReadCoalescing:
     def lanes_have(self, cores: int) -> None:
         """All lanes together have so many cores from now on."""
         self.shares_core = cores >= self._cores
+
+    def started(self, expected: float) -> None:
+        """A batch of so many seconds has been handed over."""
+        self._expected = expected
+
+    @property
+    def may_pause(self) -> bool:
+        """False if `pause_for` would say no. While every lane is busy the newest batch runs."""
+        return self.shares_core and self._expected >= SHORTEST / PART
 
     def arrived(self, count: int, *, now: float) -> None:
         """`count` ≥ 1 requests have come since the last call."""
