@@ -7,7 +7,7 @@ STAMP := $(VENV)/.stamp
 USERS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.users)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean wheels test-compiled
+.PHONY: help setup demo serve test test-network test-lowest fuzz mutants chaos check format bench clean wheels test-wheel test-compiled
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -76,11 +76,19 @@ wheels: setup ## build the compiled wheel for this Python and the pure one; inst
 	  $(WHEELS)/env-$$kind/bin/python -m pip install --quiet --constraint constraints.txt $(WHEELS)/$$kind/*.whl && \
 	  (cd $(WHEELS) && env-$$kind/bin/python -P $(CURDIR)/tests/wheels/smoke.py $$kind) || exit 1; \
 	done
+	$(WHEELS)/env-compiled/bin/python tests/wheels/choice.py $(WHEELS)/*/*.whl
+
+UNPATCHED := -m "not network and not replaces_parts"
+INSTALLED := $(addprefix tests/,domain engine planning profiles recording runtime scheduling simulation wheels \
+  workloads end_to_end/test_stock_clients.py frontends/grpc frontends/http/test_http_inference.py)
+test-wheel: wheels ## run the tests of the pure rooms and of stock clients against the compiled wheel
+	$(WHEELS)/env-compiled/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo $(WHEELS)/compiled/*.whl)[dev]"
+	$(WHEELS)/env-compiled/bin/python -m pytest $(UNPATCHED) $(INSTALLED)
 
 COMPILED := .cache/compiled
-test-compiled: setup ## compile, then run the tests of the rooms compiled; some: make test-compiled TESTS=tests/engine
+test-compiled: setup ## compile, then run all tests against that; some: make test-compiled TESTS=tests/engine
 	$(BIN)/python hatch_build.py $(COMPILED)
-	PYTHONPATH=$(COMPILED)/package $(BIN)/python -m pytest -m "not network and not replaces_parts" $(or $(TESTS),tests/domain tests/engine tests/executors tests/frontends tests/models tests/profiles tests/recording tests/scheduling tests/server tests/wheels tests/wire)
+	PYTHONPATH=$(CURDIR)/$(COMPILED)/package $(BIN)/python -m pytest $(UNPATCHED) $(TESTS)
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) .cache bench/.peers .pytest_cache .mypy_cache .ruff_cache .hypothesis

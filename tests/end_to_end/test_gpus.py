@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.matmul("tight", settings="providers: [cuda]\n")
     zoo.matmul("huge", settings="device: cuda:1\n")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(STAND_INS))
+        patch.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
         with serve(zoo) as house:
             yield house
 

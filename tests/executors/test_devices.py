@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -215,7 +216,7 @@ def test_whether_the_device_still_answers_is_tried_where_the_text_does_not_tell(
 
 @pytest.fixture
 def workers_with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(STAND_INS))
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
 
 
 class OnGpu:

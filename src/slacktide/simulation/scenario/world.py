@@ -11,6 +11,7 @@ from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner
+from slacktide.runtime import Watch
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.hardware import ByModel, Execution
@@ -60,7 +61,12 @@ class World:
         return KAPPAS if free else KAPPAS[:1]
 
     def simulation(
-        self, seed: int, *, answered: Answered | None = None, kappa: float = KAPPAS[0]
+        self,
+        seed: int,
+        *,
+        answered: Answered | None = None,
+        watch: Watch | None = None,
+        kappa: float = KAPPAS[0],
     ) -> Simulation:
         """A fresh run; replicas are up when the first request may come."""
         return Simulation(
@@ -68,6 +74,7 @@ class World:
             self.plan,
             self.execution(seed),
             answered=answered,
+            watch=watch,
             begin=-self.start_s,
             start_s=self.start_s,
             resize_s=self.resize_s,
