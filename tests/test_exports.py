@@ -32,8 +32,8 @@ EXPORTS = {
         StartReplica StopReplica Submitted TellCircuit TimerFired
     """,
     "slacktide.engine": """
-        BatchTimes Engine EngineSettings Idle InvariantError LaneSnapshot Learner PoolFactory
-        PoolParts PoolSnapshot PoolView Proposal Scheduler Snapshot SoloCounts SoloProfiling
+        BatchTimes Engine EngineSettings Idle LaneSnapshot
+        PoolParts PoolView Proposal Snapshot SoloCounts SoloProfiling
         WaitUntil
         check_invariants
     """,
@@ -57,9 +57,9 @@ EXPORTS = {
         Recorder Recording RecordingError Watcher export_times load_times replay
     """,
     "slacktide.reports": """
-        Comparison Curve Ending Provenance Report
-        ReportError StreamReport StreamScore TextTable Window
-        comparison_page curves html_document html_list html_table page percentiles
+        Comparison Curve Report
+        ReportError StreamReport TextTable
+        comparison_page curves html_document html_list html_table page
         profile_page render render_comparison render_sweep rich_table summary sweep_page
     """,
     "slacktide.runtime": """

@@ -29,9 +29,10 @@ from slacktide.cli.demo.traffic import (
     waits,
 )
 from slacktide.cli.main import app
+from slacktide.load.report import Provenance, StreamScore, Window
 from slacktide.load.request_log import ENDINGS
 from slacktide.load.spec import Target, Transport
-from slacktide.reports import Comparison, Provenance, Report, StreamScore, Window
+from slacktide.reports import Comparison, Report
 
 Run = Any
 

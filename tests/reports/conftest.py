@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slacktide.domain import OutcomeKind
-from slacktide.reports import (
+from slacktide.load.report import (
     Ending,
     Provenance,
     Report,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slacktide.domain import OutcomeKind
-from slacktide.reports import Ending, StreamReport, StreamScore, Window, percentiles
+from slacktide.load.report import Ending, StreamReport, StreamScore, Window, percentiles
 
 Build = Callable[..., Any]
 

@@ -119,7 +119,6 @@ class PodAllocator:
     # CpuAllocator
 
     def grant(self, pid: int, cores: tuple[int, ...], confirm: Confirm) -> None:
-        """See CpuAllocator."""
         self._pending.pop(pid, None)
         self._unmet.pop(pid, None)
         if self._fits(pid, len(cores)) or len(cores) <= len(self._cores.get(pid, ())):
@@ -131,7 +130,6 @@ class PodAllocator:
         self._pursue()
 
     def forget(self, pid: int) -> None:
-        """See CpuAllocator."""
         for each in (self._cores, self._pending, self._unmet):
             each.pop(pid, None)
         self._pursue()

@@ -224,7 +224,6 @@ class ObservedPools(RecordedPools):
         self._tell = tell
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        """See `RecordedPools.parts`."""
         made = super().parts(pool, max_batch, view)
         return replace(
             made, scheduler=ObservedScheduler(made.scheduler, pool, made.times, self._tell)

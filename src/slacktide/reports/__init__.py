@@ -1,17 +1,12 @@
 """The one report format, for people: tables at a terminal, one self-contained page, comparisons.
 
-The document itself and its scoring are made in `slacktide.load.report` and handed on here, so that
-users find all of it under one name. Pages need the extra `[report]`.
+The document itself and its scoring are made in `slacktide.load.report`. Pages need the extra
+`[report]`.
 """
 
-from slacktide.load.report import Ending as Ending
-from slacktide.load.report import Provenance as Provenance
 from slacktide.load.report import Report as Report
 from slacktide.load.report import ReportError as ReportError
 from slacktide.load.report import StreamReport as StreamReport
-from slacktide.load.report import StreamScore as StreamScore
-from slacktide.load.report import Window as Window
-from slacktide.load.report import percentiles as percentiles
 from slacktide.reports.comparison import Comparison as Comparison
 from slacktide.reports.html import comparison_page as comparison_page
 from slacktide.reports.html import html_document as html_document

@@ -101,7 +101,6 @@ class TrainedTimes:
         }
 
     def seconds(self, batch: Batch, cores: int) -> float:
-        """See `Execution.seconds`."""
         forecast = self._forecast(batch, cores)
         for kind in _kinds(batch):
             ratios = self._ratios.get(kind)

@@ -113,7 +113,6 @@ class Joint(ScalingPolicy):
         )
 
     def is_urgent(self, view: ModelView, *, now: float) -> bool:
-        """See `ScalingPolicy`."""
         return self._vertical.is_urgent(
             self._as_it_runs(self._of_those_kept(view, now=now)), now=now
         )

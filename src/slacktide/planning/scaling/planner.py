@@ -178,7 +178,6 @@ class ScalingPlanner(Planner):
         """The model whose policy is being asked something."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        """See `Planner`."""
         scaled = [name for name, each in stated.items() if isinstance(each, ScaledModel)]
         return frozenset((name, field) for name in scaled for field in OWNED)
 
@@ -200,7 +199,6 @@ class ScalingPlanner(Planner):
         self._rebased = True
 
     def observe(self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float) -> None:
-        """See `Planner`."""
         if self._after is not None:
             self._catch_up()
         self._fresh = {}
@@ -255,7 +253,6 @@ class ScalingPlanner(Planner):
         self._after = None
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
-        """See `Planner`."""
         if self._after is not None:
             self._catch_up()
         at = self._settle_at
@@ -265,7 +262,6 @@ class ScalingPlanner(Planner):
         return at
 
     def is_urgent(self, snapshot: Snapshot, *, now: float) -> bool:
-        """See `Planner`."""
         self._due.clear()
         for group in self._sizes.groups:
             for name in group.models:
@@ -281,7 +277,6 @@ class ScalingPlanner(Planner):
         return bool(self._due) or self._settle_at <= now
 
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
-        """See `Planner`."""
         for model, name, view in self._due:
             self._at_work = name
             model.decide(view, now=now)
