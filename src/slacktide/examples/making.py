@@ -69,16 +69,13 @@ def _refuse_foreign(root: Path) -> None:
     for entry in sorted(root.iterdir()) if root.exists() else ():
         if entry.name == _README and _is_ours(entry):
             continue
-        if entry.name.startswith(_UNFINISHED) or (entry.name in MODELS and _has_mark(entry)):
+        marked = not entry.is_symlink() and (entry / _MARK).is_file()
+        if entry.name.startswith(_UNFINISHED) or (entry.name in MODELS and marked):
             continue
         raise ExamplesError(
             f"{root} holds {entry.name!r}, which is no example model of ours; "
             "choose an empty or a new directory"
         )
-
-
-def _has_mark(folder: Path) -> bool:
-    return folder.is_dir() and not folder.is_symlink() and (folder / _MARK).is_file()
 
 
 def _is_ours(readme: Path) -> bool:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import orjson
 
-from slacktide.domain.tensors import Datatype, TensorSpec
+from slacktide.domain.tensors import TensorSpec
 from slacktide.load.http_connection import error_text, fetch
 from slacktide.load.spec import Target, TargetError, Transport, require_grpc
 from slacktide.load.tensors import RemoteModel
@@ -116,15 +116,12 @@ def _served(
     model: str, inputs: list[tuple[str, str, list[int]]], max_batch: int | None
 ) -> RemoteModel:
     """`max_batch` None (not said): a model batches if the first axis of every input is free."""
-    specs = tuple(TensorSpec(name, _datatype(model, kind), tuple(s)) for name, kind, s in inputs)
+    for _, kind, _ in inputs:
+        if kind not in BY_NAME:
+            raise TargetError(f"model {model!r}: unknown datatype {kind!r} in its metadata")
+    specs = tuple(TensorSpec(name, BY_NAME[kind], tuple(shape)) for name, kind, shape in inputs)
     free = bool(specs) and all(spec.shape[:1] == (-1,) for spec in specs)
     return RemoteModel(model, specs, free if max_batch is None else max_batch > 0)
-
-
-def _datatype(model: str, name: str) -> Datatype:
-    if name not in BY_NAME:
-        raise TargetError(f"model {model!r}: unknown datatype {name!r} in its metadata")
-    return BY_NAME[name]
 
 
 async def _get(target: Target, path: str, what: str) -> Any:

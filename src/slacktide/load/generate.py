@@ -142,7 +142,8 @@ async def carry_out(
 ) -> tuple[Report, RequestLog]:
     """Run what was prepared. The log holds every single request."""
     spec = prepared.spec
-    provenance = await asyncio.to_thread(gather, _packages(spec))
+    wire = "httptools" if spec.target.transport is Transport.HTTP else "grpcio"
+    provenance = await asyncio.to_thread(gather, ("numpy", "uvloop", wire))
     link_model = LinkModel.of(spec, [request.nbytes for request in prepared.requests])
     log = RequestLog(prepared.schedule, send_deadlines=spec.send_deadlines, link=link_model)
     clock = StartClock()
@@ -192,11 +193,6 @@ def _sender(prepared: Prepared, target: Target, log: RequestLog, clock: StartClo
 
     grpc = [one for one in prepared.requests if isinstance(one, GrpcRequest)]
     return GrpcSender(target, grpc, log, clock, spec.connections, over_link=over_link)
-
-
-def _packages(spec: LoadSpec) -> tuple[str, ...]:
-    wire = "httptools" if spec.target.transport is Transport.HTTP else "grpcio"
-    return ("numpy", "uvloop", wire)
 
 
 def make_report(

@@ -209,7 +209,9 @@ class RequestLog:
         if result is Result.ANSWERED:
             self.on_time += now <= self.due[index] + self.allowance[index]
         elif detail:
-            self._note_error(f"{result.value}: {detail[:_MAX_DETAIL]}")
+            text = f"{result.value}: {detail[:_MAX_DETAIL]}"
+            known = text in self._errors or len(self._errors) < _MAX_ERRORS
+            self._errors[text if known else "others"] += 1
         return True
 
     def overdue(self, patience: float, *, now: float) -> list[int]:
@@ -257,9 +259,3 @@ class RequestLog:
             else:
                 found[index] = ENDING_OF[result]
         return found
-
-    def _note_error(self, text: str) -> None:
-        if text in self._errors or len(self._errors) < _MAX_ERRORS:
-            self._errors[text] += 1
-        else:
-            self._errors["others"] += 1

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -50,7 +50,10 @@ def random_tensors(
 
     Raises LoadSpecError naming `shape` or `rows`.
     """
-    _check_names(stream.shapes, model)
+    names = [spec.name for spec in model.inputs]
+    for name in stream.shapes:
+        if name not in names:
+            raise LoadSpecError("shape", f"{model.name!r} has no input {name!r} (one of {names})")
     if not model.batches and stream.rows != (1,):
         raise LoadSpecError("rows", f"model {model.name!r} has no batch axis")
     combinations = list(product(stream.rows, _shape_choices(stream, model)))
@@ -88,13 +91,6 @@ def file_tensors(path: Path, model: RemoteModel) -> Tensors:
     if arrays:
         raise LoadSpecError("payload", f"{path.name}: unknown inputs {sorted(arrays)}")
     return Tensors(rows or 1, tuple(inputs))
-
-
-def _check_names(shapes: Mapping[str, object], model: RemoteModel) -> None:
-    names = [spec.name for spec in model.inputs]
-    for name in shapes:
-        if name not in names:
-            raise LoadSpecError("shape", f"{model.name!r} has no input {name!r} (one of {names})")
 
 
 def _shape_choices(stream: Stream, model: RemoteModel) -> Iterator[Sequence[Shape]]:

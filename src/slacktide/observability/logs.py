@@ -86,8 +86,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name, value in _extras(record).items():
-            entry.setdefault(name, _plain(value))
+        for name, value in vars(record).items():
+            if name not in _STANDARD:  # what the caller passed as `extra`
+                entry.setdefault(name, _plain(value))
         if record.exc_info and record.exc_info[0] is not None:
             entry["error"] = record.exc_info[0].__qualname__
             entry["error_message"] = str(record.exc_info[1])
@@ -124,11 +125,6 @@ _COLOURS = {logging.DEBUG: "2", logging.WARNING: "33", logging.ERROR: "31", logg
 _LONGEST = 8192
 """Characters of a text line; longer ones are cut."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-
-
-def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    """What the caller passed as `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 def _plain(value: object) -> object:

@@ -73,6 +73,7 @@ def comparison_page(comparison: Comparison, notes: Sequence[str] = (), headline:
 
 
 def _body(report: Report) -> str:
+    asked = orjson.dumps(dict(report.configuration), option=orjson.OPT_INDENT_2).decode()
     return "\n".join(
         (
             f"<p>{escape(summary(report))}</p>",
@@ -85,7 +86,7 @@ def _body(report: Report) -> str:
             *_section(TextTable("Reasons", ("stream", "reason", "requests"), _reasons(report))),
             html_list("errors", (f"{count} × {text}" for text, count in report.errors.items())),
             "<details><summary>Configuration</summary>",
-            f"<pre>{escape(_pretty(report))}</pre></details>",
+            f"<pre>{escape(asked)}</pre></details>",
         )
     )
 
@@ -155,7 +156,3 @@ def html_list(kind: str, items: Iterable[str]) -> str:
     """A list of texts in the style of `kind`: notes, warnings or errors; nothing if it is empty."""
     drawn = "".join(f"<li>{escape(item)}</li>" for item in items)
     return f'<ul class="{kind}">{drawn}</ul>' if drawn else ""
-
-
-def _pretty(report: Report) -> str:
-    return orjson.dumps(dict(report.configuration), option=orjson.OPT_INDENT_2).decode()

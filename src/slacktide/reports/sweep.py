@@ -37,7 +37,9 @@ _CORES = next(figure for figure in FIGURES if figure.name == "mean_cores")
 
 def render_sweep(sweep: Sweep) -> Table:
     """A line for each cell: goodput with its standard error, that of each stream, and the rest."""
-    table = Table(title=Text(_title(sweep)), title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
+    cut = ", interrupted" if sweep.interrupted else ""
+    title = Text(f"{sweep.title}: mean ± standard error over {_seeds(sweep)}{cut}")
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0))
     streams = _streams(sweep)
     for key in _short(sweep.keys, "."):
         table.add_column(Text(key), overflow="fold")
@@ -165,11 +167,6 @@ def _shown(name: str, value: Mean | None) -> str:
     if value.se is not None and name != "submitted":
         text += f" ± {value.se * factor:.{digits}f}"
     return text
-
-
-def _title(sweep: Sweep) -> str:
-    cut = ", interrupted" if sweep.interrupted else ""
-    return f"{sweep.title}: mean ± standard error over {_seeds(sweep)}{cut}"
 
 
 def _seeds(sweep: Sweep) -> str:

@@ -44,6 +44,8 @@ def notes(result: DemoResult) -> list[str]:
     models = traffic.measured
     shared = set(result.server_cores) & set(result.client_cores)
     client = "the same, which costs goodput" if shared else _cores(result.client_cores)
+    late = [entry.report.lateness for entry in result.comparison]
+    latest = max((one.p99 for one in late if one is not None), default=0.0)
     found = [
         f"Server, with its models, on {_cores(result.server_cores)}; client on {client}.",
         *map(_peak, models),
@@ -61,7 +63,7 @@ def notes(result: DemoResult) -> list[str]:
         f"({', '.join(map(_limit, result.limits))}), here "
         f"{_settings(result.chosen)}. slack: the default, with default options.",
         f"slack over gRPC, {LOADS[0]:g} ×, {traffic.seconds / 2:g} s: {_grpc(result.grpc)}.",
-        f"The client sent at most {_worst_lateness(result) * 1e3:.1f} ms late (p99 of the worst "
+        f"The client sent at most {latest * 1e3:.1f} ms late (p99 of the worst "
         "run), which counts against the policy.",
         "Short runs on one machine: a few points are noise. `make bench` measures thoroughly.",
     ]
@@ -81,11 +83,6 @@ def _grpc(report: Report | None) -> str:
     if report is None:
         return "not run (it needs the extra grpc-client)"
     return f"{percent(report.goodput)} of {report.total.submitted} on time"
-
-
-def _worst_lateness(result: DemoResult) -> float:
-    late = [entry.report.lateness for entry in result.comparison]
-    return max((one.p99 for one in late if one is not None), default=0.0)
 
 
 def show(result: DemoResult, out: Console) -> None:

@@ -71,7 +71,7 @@ def write(families: Iterable[Family]) -> bytes:
     """The text of these families, each with its help and type before its samples."""
     lines = []
     for family in families:
-        lines.append(f"# HELP {family.name} {_escaped_help(family.help)}\n")
+        lines.append(f"# HELP {family.name} {family.help}\n")
         lines.append(f"# TYPE {family.name} {family.kind}\n")
         for labels, value, suffix in family.samples:
             pairs = ",".join([f'{key}="{escaped(text)}"' for key, text in labels.items()])
@@ -90,10 +90,6 @@ def plain(value: float) -> str:
 def escaped(text: str) -> str:
     """A label's value between its quotes."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _escaped_help(text: str) -> str:
-    return text.replace("\\", r"\\").replace("\n", r"\n")
 
 
 # Name without `slacktide_`, kind, help.

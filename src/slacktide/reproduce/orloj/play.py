@@ -96,9 +96,8 @@ def _played(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Finish:
 
     most = requests.latency.sizes[-1]
     plan = Plan((_LANE,), (Deployment(_POOL, _LANE.name, most),), (Route(_MODEL, _POOL),))
-    simulation = Simulation(
-        _engine(cell, requests, kappa), plan, _hardware(cell, requests), answered=answered
-    )
+    hardware = _Slower(ByLength(requests.latency), cell.overhead_ms / 1e3)
+    simulation = Simulation(_engine(cell, requests, kappa), plan, hardware, answered=answered)
     simulation.run(_items(cell, requests))
     return Finish(dict(submitted), dict(on_time))
 
@@ -132,11 +131,6 @@ def _engine(cell: OrlojCell, requests: OrlojRequests, kappa: float) -> Engine:
         return PoolParts(scheduler, times)
 
     return Engine(parts)
-
-
-def _hardware(cell: OrlojCell, requests: OrlojRequests) -> Execution:
-    exact = ByLength(requests.latency)
-    return _Slower(exact, cell.overhead_ms / 1e3) if cell.overhead_ms else exact
 
 
 def _items(cell: OrlojCell, requests: OrlojRequests) -> Iterator[Item]:
