@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -98,7 +98,7 @@ class Gate:
 
     def on(self, rules: PortRules) -> Authorize:
         """The gate of a port with these rules."""
-        return partial(self.judge, rules=rules)
+        return lambda group, headers: self.judge(group, headers, rules)
 
     def judge(
         self, group: EndpointGroup, headers: Mapping[bytes, bytes], rules: PortRules = PortRules()

@@ -21,7 +21,7 @@ MAX_KEPT = 512
 into every call cost one entry each, and gain nothing."""
 
 _Place = tuple[str, Datatype, tuple[int, ...], int, int]
-"""Name, type, shape, and where the bytes begin and end behind the JSON."""
+"""Name, type, shape, and where in the body the bytes begin and end."""
 _NO_PARAMETERS: Mapping[str, Parameter] = {}
 
 
@@ -30,14 +30,14 @@ class _Meaning:
 
     __slots__ = ("answer", "id", "outputs", "parameters", "places", "size")
 
-    def __init__(self, call: InferCall, answer: AnswerFormat, size: int) -> None:
+    def __init__(self, call: InferCall, answer: AnswerFormat, json_length: int, size: int) -> None:
         self.id = call.id
         self.outputs = call.outputs
         self.parameters = call.parameters
         self.answer = answer
         self.size = size
         self.places: list[_Place] = []
-        start = 0
+        start = json_length
         for tensor in call.inputs:
             end = start + len(tensor.data)
             self.places.append((tensor.name, tensor.datatype, tensor.shape, start, end))
@@ -67,10 +67,10 @@ class InferReader:
             call, answer = parse_infer(model, version, body, json_length, header_parameters)
             self._remember(text, call, answer, len(body))
             return call, answer
-        tail = memoryview(body)[json_length:]
+        view = memoryview(body)
         inputs = []
         for name, datatype, shape, start, end in meaning.places:
-            inputs.append(InputTensor(name, datatype, shape, tail[start:end]))
+            inputs.append(InputTensor(name, datatype, shape, view[start:end]))
         call = InferCall(model, version, meaning.id, inputs, meaning.outputs, meaning.parameters)
         return call, meaning.answer
 
@@ -83,4 +83,4 @@ class InferReader:
             return
         if len(self._meanings) >= MAX_KEPT:
             self._meanings.clear()
-        self._meanings[text] = _Meaning(call, answer, size)
+        self._meanings[text] = _Meaning(call, answer, len(text), size)
