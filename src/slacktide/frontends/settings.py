@@ -93,6 +93,8 @@ class GrpcSettings(FrontEndSettings):
     """Calls at a time on one connection; a client's further calls wait on its side, and those that
     cross with the limit are refused as not begun."""
     max_connections: int = 1024
+    max_calls: int = 65_536
+    """Calls at a time over all connections: one takes a KiB; beyond that: RESOURCE_EXHAUSTED."""
     max_metadata_bytes: int = 16 * KIB
     """Longer: RESOURCE_EXHAUSTED; far longer: the connection ends."""
     stream_in_flight: int = 256

@@ -617,7 +617,51 @@ def test_messages_beyond_the_limit_wait_and_are_bounded(fakes):
     assert (taken, held) == (2, 0)
 
 
+def test_calls_over_all_connections_are_limited(fakes):
+    async def scene():
+        data = fakes.FakeDataPlane(holds=True)
+        async with raw(fakes, data, {"max_calls": 2}) as client:
+            for id in (1, 3, 5):
+                client.ask(id, STREAM)
+            refused = await client.status(5)
+            client.give(1, b"")
+            await client.status(1)
+            client.ask(7)
+            client.give(7, framed(message()))
+            await data.until(lambda: data.held)
+            data.release("7")
+            return refused, await client.status(7), client.server._context.calls
+
+    refused, after, left = play(scene)
+    assert refused == (8, "there are too many calls at a time")
+    assert after[0] == 0
+    assert left == 1
+
+
 # ---- the end
+
+
+@pytest.mark.parametrize("how", ["close", "error"])
+def test_the_calls_of_a_client_that_is_gone_are_cancelled_in_turns(fakes, how):
+    async def scene():
+        data = fakes.FakeDataPlane(holds=True)
+        async with raw(fakes, data) as client:
+            for number in range(100):
+                client.ask(2 * number + 1)
+                client.give(2 * number + 1, framed(message(id=str(number))))
+            await data.until(lambda: len(data.held) == 100)
+            if how == "close":
+                client.writer.transport.abort()
+            else:
+                client.send(f.frame(f.PING, 0, 0, b"x"))
+            await data.until(lambda: data.cancelled)
+            first = len(data.cancelled)
+            await data.until(lambda: not data.held)
+            return first, len(data.cancelled), client.server._context.calls
+
+    first, last, left = play(scene)
+    assert first < 100
+    assert (last, left) == (100, 0)
 
 
 def test_a_drain_answers_what_is_here_and_closes(fakes):

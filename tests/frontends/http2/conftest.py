@@ -68,6 +68,7 @@ class Bench:
         self.connection.receive(data, self.now)
         while self.connection.more:
             self.connection.receive(b"", self.now)
+        self.connection.drop(len(self.connection.lost))
 
     def ask(self, id: int, block: bytes = HEAD, *, ends: bool = True) -> None:
         flags = f.END_HEADERS | (f.END_STREAM if ends else 0)

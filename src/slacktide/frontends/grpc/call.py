@@ -72,6 +72,7 @@ class GrpcCall(MessageIntake):
 
     def opened(self) -> None:
         said, state = self.said, self.state
+        state.calls += 1
         try:
             if said.http_status != 200:
                 self._begun = True  # a client that does not speak gRPC: HTTP's status is all
@@ -85,6 +86,9 @@ class GrpcCall(MessageIntake):
                 if verdict is not Verdict.PASS:
                     name = "UNAUTHENTICATED" if verdict.status == 401 else "PERMISSION_DENIED"
                     raise Refusal(WireStatus(verdict.status, name), verdict.value)
+            if state.calls > state.settings.max_calls:
+                message = "there are too many calls at a time"
+                raise Refusal(status_of(Reason.CLIENT_LIMIT), message, Reason.CLIENT_LIMIT)
             if said.error is not None:
                 self.fail(said.error)  # not raised: it would keep the frames of every call
                 return
@@ -110,8 +114,9 @@ class GrpcCall(MessageIntake):
 
     def answer(self, pieces: Sequence[Buffer]) -> None:
         """The one answer of a unary call, in pieces."""
-        self._put(pieces)
-        self._end(_OK_TRAILERS, "OK")
+        if not self.finished:
+            self._put(pieces)
+            self._end(_OK_TRAILERS, "OK")
 
     def write(self, pieces: Sequence[Buffer]) -> None:
         """One of many answers, in pieces."""
@@ -194,6 +199,7 @@ class GrpcCall(MessageIntake):
         self._logged = True
         self.let_all_go()
         state = self.state
+        state.calls -= 1
         if state.access_log is not None:
             seconds = state.clock() - self.first_byte
             client, name, (model, id) = self.protocol.client, self.said.name, self.about()

@@ -23,6 +23,8 @@ from slacktide.wire.grpc_codec import GrpcCodec
 
 _JOIN_BYTES = 64 * 1024
 """Output up to this length is joined into one write; longer output goes as a vector."""
+_DROP_AT_ONCE = 32
+"""Calls that are cancelled in a turn."""
 
 
 class GrpcState(SharedState):
@@ -41,6 +43,8 @@ class GrpcState(SharedState):
         super().__init__(settings, authorize, access_log, clock, unpacker)
         self.data, self.control, self.settings = data, control, settings
         self.codec = GrpcCodec()
+        self.calls = 0
+        """Calls that have no status yet, over all connections."""
         self.drained = asyncio.Event()
         """The server takes no more requests."""
         self.methods: Mapping[bytes, GrpcMethod] = {}
@@ -115,7 +119,14 @@ class GrpcConnection(FrontEndConnection):
 
     def lost(self) -> None:
         self.http2.lose()
+        self._drop_calls()
         self._transport.close()
+
+    def _drop_calls(self) -> None:
+        """Cancel the calls of a connection that has ended: there may be many, so in turns."""
+        self.http2.drop(_DROP_AT_ONCE)
+        if self.http2.lost:
+            self.state.turns.wait(self.client, self._drop_calls)
 
     def pause_writing(self) -> None:
         self.http2.clogged = True
@@ -180,6 +191,7 @@ class GrpcConnection(FrontEndConnection):
                 else:
                     transport.writelines(out)
         if http2.closing and not http2.streams and self._close_by is None:
+            self._drop_calls()
             # Requests that crossed with GOAWAY may be unread.
             self.close(linger=True)
 

@@ -19,6 +19,7 @@ from slacktide.frontends.http2.heads import Head, HeadReader
 from slacktide.frontends.http2.reading import Buffer, Http2Reader
 from slacktide.frontends.http2.sending import (
     MOST_FRAME,
+    NOTHING,
     PATIENCE,
     PATIENCE_PER_S,
     STREAM_WINDOW,
@@ -65,6 +66,8 @@ class Http2Connection(SendingHalf):
         self._credit = f.WINDOW
         self.closed = False
         """Nothing more is taken."""
+        self.lost: list[Http2Stream] = []
+        """Streams that `drop` is to tell of it."""
         values = (
             (f.MAX_STREAMS, max_streams),
             (f.INITIAL_WINDOW, STREAM_WINDOW),
@@ -314,12 +317,20 @@ class Http2Connection(SendingHalf):
         self.lose()
 
     def lose(self) -> None:
-        """The client is gone."""
+        """The client is gone. `drop` tells its streams."""
         self.closed = self.closing = True
         self.more = False
-        streams, self.streams = self.streams, {}
-        for stream in streams.values():
-            self._drop(stream)
+        self.blocked.clear()
+        for stream in self.streams.values():
+            stream.finished = True
+            stream.unsent = NOTHING
+        self.lost += self.streams.values()
+        self.streams = {}
+
+    def drop(self, most: int) -> None:
+        """Tell so many of the streams of a client that is gone."""
+        for _ in range(min(most, len(self.lost))):
+            self.lost.pop().aborted()
 
 
 def _expect_length(payload: memoryview, length: int) -> None:

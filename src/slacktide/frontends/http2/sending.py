@@ -32,7 +32,7 @@ PATIENCE_PER_PART, PATIENCE_PER_FRAME = 4.0, 2.5
 LEAST_RATE = 16 * 1024
 """Bytes/s at which a client must take what its windows hold back (as bodies must come)."""
 _MOST_LEFT = 2048
-_NOTHING: deque[memoryview] = deque(maxlen=0)
+NOTHING: deque[memoryview] = deque(maxlen=0)
 
 
 class Http2Stream:
@@ -60,7 +60,7 @@ class Http2Stream:
         """The client has sent all."""
         self.finished = False
         """We have; whether or not it has gone out."""
-        self.unsent: deque[memoryview] = _NOTHING
+        self.unsent: deque[memoryview] = NOTHING
         """Data that waits for a window."""
         self.trailers = b""
         """What follows, once it is finished."""
@@ -226,7 +226,7 @@ class SendingHalf:
         """Nothing goes in or out of it any more."""
         if stream.unsent:
             self.blocked.remove(stream)
-            stream.unsent = _NOTHING
+            stream.unsent = NOTHING
         stream.finished = True
         stream.aborted()
 
