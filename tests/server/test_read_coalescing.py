@@ -34,7 +34,9 @@ def test_requests_that_come_close_together_are_worth_a_pause():
 
 
 def test_requests_that_come_rarely_are_not():
-    assert ask(busy(100)) == 0.0
+    rare = busy(100)
+    assert ask(rare) == 0.0
+    assert not rare[0].may_pause, "and it need not be asked"
 
 
 def test_a_loop_with_a_core_to_itself_never_pauses():

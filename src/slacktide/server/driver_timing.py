@@ -55,7 +55,8 @@ class ReadCoalescing:
     @property
     def may_pause(self) -> bool:
         """False if `pause_for` would say no. While every lane is busy the newest batch runs."""
-        return self.shares_core and self._expected >= SHORTEST / PART
+        longest = min(LONGEST, PART * self._expected)
+        return self.shares_core and longest >= max(SHORTEST, self._gap)
 
     def arrived(self, count: int, *, now: float) -> None:
         """`count` ≥ 1 requests have come since the last call."""
