@@ -8,13 +8,12 @@ as in real video. Everything is NumPy on a small canvas: about a millisecond a f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples._canvas import DRAW, Canvas, Colour
+from slacktide.examples._canvas import DRAW, Canvas
 
 SIZE: Final = 96
 """Height and width of a frame, pixels."""
@@ -28,63 +27,35 @@ _LEFT, _RIGHT = 20.0, 76.0
 Frame = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What a frame shows. Lengths in pixels, levels from 0 to 1."""
-
-    kind: int
-    """Index into KINDS of what is in front."""
-    street: int
-    """Seed of the houses, the trees and the traffic far away."""
-    x: float
-    ground: float
-    """Where the wheels of the road user stand."""
-    scale: float
-    heading: int
-    """1 to the right, −1 to the left."""
-    paint: Colour
-    daylight: float
-    fog: float
-    post: float | None
-    """Where a post stands before the camera, if one does."""
-
-
 def frames(count: int, rng: np.random.Generator) -> tuple[Frame, NDArray[np.int64]]:
     """Unrelated frames (count, 3, SIZE, SIZE), RGB, kinds in equal parts, and labels (count,)."""
     labels = rng.permutation(np.arange(count, dtype=np.int64) % len(KINDS))
     out = np.empty((count, 3, SIZE, SIZE), np.uint8)
     for i, kind in enumerate(labels):
-        out[i] = render(_scene(int(kind), rng), rng)
+        out[i] = _frame(int(kind), rng)
     return out, labels
 
 
-def _scene(kind: int, rng: np.random.Generator) -> Scene:
-    night = rng.random() < 0.4
-    return Scene(
-        kind=kind,
-        street=int(rng.integers(2**31)),
-        x=float(rng.uniform(_LEFT, _RIGHT)),
-        ground=float(rng.uniform(66, 86)),
-        scale=float(rng.uniform(0.75, 1.2)),
-        heading=1 if rng.random() < 0.5 else -1,
-        paint=tuple(float(c) for c in rng.uniform(0.08, 0.95, 3)),
-        daylight=float(rng.uniform(0.12, 0.3) if night else rng.uniform(0.6, 1.0)),
-        fog=float(rng.uniform(0, 0.5) if rng.random() < 0.25 else 0.0),
-        post=float(rng.uniform(4, SIZE - 4)) if rng.random() < 0.3 else None,
-    )
+def _frame(kind: int, rng: np.random.Generator) -> Frame:
+    """The frame (3, SIZE, SIZE), RGB, with a road user of this kind in front, or nothing.
 
-
-def render(scene: Scene, rng: np.random.Generator) -> Frame:
-    """The frame (3, SIZE, SIZE), RGB. `rng` gives the camera's noise only."""
-    canvas = Canvas(SIZE)
-    _street(canvas, np.random.default_rng(scene.street), night=scene.daylight < 0.5)
-    if scene.kind:
-        place = canvas.at(scene.x, scene.ground, scene.scale, scene.heading)
-        DRAW[KINDS[scene.kind]](place, scene.paint)
-    if scene.post is not None:
-        canvas.rectangle(scene.post - 1.5, 0, scene.post + 1.5, SIZE, (0.3, 0.3, 0.32))
-    canvas.expose(scene.daylight, scene.fog)
-    return canvas.pixels(rng, noise=0.02 + 0.03 * (1 - scene.daylight))
+    Lengths are in pixels, levels from 0 to 1; a heading of 1 is to the right.
+    """
+    canvas, night = Canvas(SIZE), rng.random() < 0.4
+    street = np.random.default_rng(int(rng.integers(2**31)))
+    x, ground, scale = rng.uniform(_LEFT, _RIGHT), rng.uniform(66, 86), rng.uniform(0.75, 1.2)
+    place = canvas.at(float(x), float(ground), float(scale), 1 if rng.random() < 0.5 else -1)
+    paint = tuple(float(c) for c in rng.uniform(0.08, 0.95, 3))
+    daylight = float(rng.uniform(0.12, 0.3) if night else rng.uniform(0.6, 1.0))
+    fog = float(rng.uniform(0, 0.5) if rng.random() < 0.25 else 0.0)
+    post = float(rng.uniform(4, SIZE - 4)) if rng.random() < 0.3 else None
+    _street(canvas, street, night=night)
+    if kind:
+        DRAW[KINDS[kind]](place, paint)
+    if post is not None:
+        canvas.rectangle(post - 1.5, 0, post + 1.5, SIZE, (0.3, 0.3, 0.32))
+    canvas.expose(daylight, fog)
+    return canvas.pixels(rng, noise=0.02 + 0.03 * (1 - daylight))
 
 
 def _street(canvas: Canvas, rng: np.random.Generator, *, night: bool) -> None:
