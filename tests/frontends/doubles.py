@@ -21,8 +21,15 @@ from slacktide.wire.calls import (
 )
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.parameters import parse_parameters
+from slacktide.wire.proto.messages import ModelInferResponse
 
 Reply = Callable[[InferReply], None]
+
+
+def decode_response(raw: Buffer) -> tuple[ModelInferResponse, list[bytes]]:
+    """A serialized ModelInferResponse, and its raw outputs."""
+    response = ModelInferResponse.FromString(bytes(raw))
+    return response, list(response.raw_output_contents)
 
 
 def echo(call: InferCall) -> InferReply:

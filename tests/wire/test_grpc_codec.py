@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.frontends.doubles import decode_response
 
 from slacktide.domain import Outcome, Reason
 from slacktide.domain.tensors import Datatype
@@ -14,7 +15,6 @@ from slacktide.wire.calls import InferCall, InferReply, InputTensor, OutputValue
 from slacktide.wire.errors import WireError
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.grpc_messages import (
-    decode_response,
     encode_call,
     encode_reply,
     read_request,

@@ -1,7 +1,7 @@
 """gRPC messages ↔ protocol-neutral calls and answers.
 
     server   read_request  → RequestMessage → .call(…)   encode_reply, …
-    client   encode_call                                 decode_response
+    client   encode_call
 
 Reading is in two steps so that a server can still say which model a bad request was meant for.
 Tensors are never copied on the way in: they are views into the message. On the way out a message
@@ -191,19 +191,6 @@ def encode_call(call: InferCall) -> bytes:
         request.outputs.add(name=name)
     tensors = [tensor.data for tensor in call.inputs]
     return b"".join(put_bulk(request.SerializeToString(), RAW_INPUT_CONTENTS, tensors))
-
-
-def decode_response(message: Buffer) -> tuple[ModelInferResponse, list[memoryview]]:
-    """(head, raw outputs) of a serialized ModelInferResponse, for clients. Raises WireError."""
-    head, raw, _ = take_bulk(message, RAW_OUTPUT_CONTENTS)
-    try:
-        response = ModelInferResponse.FromString(head)
-    except DecodeError:
-        raise WireError(Reason.BAD_INPUT, "message: not a ModelInferResponse") from None
-    if len(raw) != len(response.outputs):
-        expected = f"one entry for each of {len(response.outputs)} outputs"
-        raise BadField("raw_output_contents", expected, len(raw))
-    return response, raw
 
 
 def read_parameters(

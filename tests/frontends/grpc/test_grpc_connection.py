@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 from hpack import Decoder
+from tests.frontends.doubles import decode_response
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
@@ -18,7 +19,7 @@ from slacktide.frontends.http2 import ErrorCode
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
-from slacktide.wire.grpc_messages import decode_response, encode_call
+from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import (
     INFERENCE_SERVICE,
     ModelStreamInferResponse,

@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 import uvloop
+from tests.frontends.doubles import decode_response
 
 from slacktide.domain import Outcome, OutcomeKind, Reason
 from slacktide.domain.tensors import Datatype
@@ -20,7 +21,7 @@ from slacktide.frontends.unpacking import DIRECT_BYTES
 from slacktide.wire import grpc_codec
 from slacktide.wire.bulk_fields import MAX_FIELDS
 from slacktide.wire.calls import InferCall, InferReply, InputTensor, OutputValue
-from slacktide.wire.grpc_messages import decode_response, encode_call
+from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.parameters import BYTES_HEADER, MODEL_KEY
 from slacktide.wire.proto.messages import InferParameter, ModelInferRequest
 from slacktide.wire.status import STATUS, status_of
