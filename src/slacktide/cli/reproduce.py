@@ -160,7 +160,10 @@ def _reproduce(
         experiments = paper.chosen(experiment or ())
         if data is not None:
             scope = paper.with_data(scope, data, experiments)
-        results = Results(state or _default_state(name), fingerprint(paper.code), fresh=fresh)
+        if state is None:  # the user's cache folder (XDG Base Directory Specification)
+            cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            state = cache / "slacktide" / f"reproduce-{name}.jsonl"
+        results = Results(state, fingerprint(paper.code), fresh=fresh)
         with progress_bar() as move:
             result = run(
                 paper, experiments, scope, results, provenance=gather(), jobs=jobs, moved=move
@@ -171,13 +174,6 @@ def _reproduce(
     missed = sum(not goal.met for goal in result.goals)
     if check and missed:
         fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
-
-
-def _default_state(paper: str) -> Path:
-    """In the user's cache folder (XDG Base Directory Specification)."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(cache) if cache else Path.home() / ".cache"
-    return folder / "slacktide" / f"reproduce-{paper}.jsonl"
 
 
 def _deliver(

@@ -179,11 +179,6 @@ def grpc_timeout() -> Callable[[int], bytes]:
     return suffix
 
 
-def infer_path(stream: Stream) -> str:
-    version = f"/versions/{quote(stream.version, safe='')}" if stream.version else ""
-    return f"/v2/models/{quote(stream.model, safe='')}{version}/infer"
-
-
 def common_headers(target: Target) -> dict[str, str]:
     """Headers of every request to `target`."""
     headers = {"Host": target.authority}
@@ -226,7 +221,9 @@ def _http(
             "Inference-Header-Content-Length": str(length),
         }
     tail = after + (binary or b"")
-    head = _head(target, infer_path(stream), len(before) + _WIDTH + len(tail), headers)
+    version = f"/versions/{quote(stream.version, safe='')}" if stream.version else ""
+    path = f"/v2/models/{quote(stream.model, safe='')}{version}/infer"
+    head = _head(target, path, len(before) + _WIDTH + len(tail), headers)
     application = _for_headers(stream.application)
     return HttpRequest(head + before, tail, rows, len(head), application)
 

@@ -128,7 +128,9 @@ class Vpa(ScalingPolicy):
         busy = up[0].free_at > now
         if self._begin is None and busy:  # idling before the first work is no history
             self._begin, self._sample_due = now, now + self._options.sample
-        self._looks.append(_usage(view, cores) if busy else 0.0)
+        # Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds.
+        alone, taken = (view.times.of(view.batch, count).expected for count in (1, cores))
+        self._looks.append(alone / taken if busy else 0.0)
         if now < self._sample_due:
             return keep
         self._histogram.add(sum(self._looks) / len(self._looks), cores, now=now)
@@ -150,8 +152,3 @@ class Vpa(ScalingPolicy):
             at(TARGET) * MARGIN,
             at(UPPER) * MARGIN * (1.0 + 1.0 / history),
         )
-
-
-def _usage(view: ModelView, cores: int) -> float:
-    """Cores that a batch keeps busy, as long as it runs: CPU seconds ÷ seconds."""
-    return view.times.of(view.batch, 1).expected / view.times.of(view.batch, cores).expected

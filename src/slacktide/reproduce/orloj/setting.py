@@ -112,7 +112,7 @@ def draw_requests(
     drawn = source.draw(requests, stream(seed, "lengths"))
     long = float(np.quantile(drawn.lengths, P99)) / REFERENCE
     units = setting.fixed + 1.0
-    alone = case_alone_ms(case) / 1e3
+    alone = (TASKS[case].mean_ms if case in TASKS else ALONE_MS) / 1e3
     if p99_ms is not None:
         alone = p99_ms / 1e3 * units / (setting.fixed + long)
     about = requests * alone / setting.load
@@ -130,11 +130,6 @@ def draw_requests(
         shares=dict(zip(names, weights, strict=True)),
         training=_seen_before(source, stream(seed, "training")),
     )
-
-
-def case_alone_ms(case: str) -> float:
-    """Time alone of the reference length in `case`: Table 1 for real tasks, else that of BART."""
-    return TASKS[case].mean_ms if case in TASKS else ALONE_MS
 
 
 def _first(process: Arrivals, count: int, about: float, seed: int) -> NDArray[np.float64]:

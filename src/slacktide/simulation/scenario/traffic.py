@@ -7,7 +7,7 @@ say the same. Over a link, the server hears of a request at its first byte and h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import repeat
@@ -267,11 +267,3 @@ class _Sender:
         body = (repeat(self._payload), believed, penalty)
         notices = map(Notice, ids, model, begins, deadline, *body, *whose)
         return map(SimulatedUpload, notices, made, complete)
-
-
-def by_model(streams: Sequence[Traffic]) -> Mapping[str, tuple[Traffic, ...]]:
-    """The applications of each model, in their order."""
-    models: dict[str, list[Traffic]] = {}
-    for one in streams:
-        models.setdefault(one.model, []).append(one)
-    return {name: tuple(some) for name, some in models.items()}

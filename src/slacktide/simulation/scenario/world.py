@@ -19,7 +19,7 @@ from slacktide.simulation.items import Item, stream
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.simulation.scenario.reading import ScenarioError
-from slacktide.simulation.scenario.traffic import Traffic, by_model, requests, training
+from slacktide.simulation.scenario.traffic import Traffic, requests, training
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ class World:
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
         """A fresh engine, with the pools of the plan."""
-        owned = by_model(self.streams)
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
             model = self.models[pool.model]
             known = Training({}, {})
             if isinstance(model.profile, PaddedProfile):
-                known = training(owned.get(pool.model, ()), duration=self.length, seed=seed)
+                own = [one for one in self.streams if one.model == pool.model]
+                known = training(own, duration=self.length, seed=seed)
             times = model.profile.times(known, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
                 return model.scheduler.parts(
