@@ -3,21 +3,24 @@
     requests/s   32 outstanding, driven by h2load from another core. Ours and MLServer speak the
                  Open Inference Protocol (ours with binary tensors; MLServer reads only JSON over
                  HTTP), mosec and the plain server raw bodies, which is less to parse.
+    JSON         the same with JSON, beside MLServer.
     CPU          of the server for one of these requests with the model in its process, as binary
                  and as JSON: a figure without a peer, which `bench compare` sees.
-    gRPC         the same over gRPC, beside an empty grpc.aio handler: what the stack itself costs.
+    gRPC         the same over gRPC, beside an empty grpc.aio handler: what the stack itself costs;
+                 with 32 connections, and with one of 32 streams.
     hop          one request at a time with 150 KB to a model that does nothing: p50 through a
                  worker process less p50 inside the server's own.
     p50          one request at a time to the MLP, beside the plain server without batching.
 
 All servers are up at once and idle but one; contenders take turns within each round, and ratios are
-formed within a round before the median is taken.
+formed within a round before the median is taken. `--beside FOLDER` serves another commit or build
+of ours in turn with this one, in the same rounds.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,29 +48,33 @@ class Contender:
     model: str
     body: Body
     grpc: bool = False
+    streams: int = 1
+    """On each connection."""
 
 
 def run(options: Options) -> Result:
     """Five rounds (three short ones when quick)."""
     rounds, seconds, count = (3, 1.0, 200) if options.quick else (5, 5.0, 2_000)
     result = Result("overhead")
-    repository = _repository()
     mlp = models.requests("mlp", 1)[0]
     hop = models.oip_body({"values": np.zeros((1, models.HOP_FLOATS), np.float32)})
     with contextlib.ExitStack() as stack:
-        ours = stack.enter_context(servers.slacktide(repository))
+        ours = {
+            folder or "ours": stack.enter_context(servers.slacktide(repository, source=folder))
+            for folder, repository in _repositories(options.beside).items()
+        }
         beside = _peers(stack, options, result)
-        http, grpc = _contenders(ours, beside, mlp)
-        if options.wants("http"):
-            _throughput(http, rounds, seconds, result, "HTTP", _HTTP_GOALS)
+        for row, contenders in _contenders(ours, beside, mlp).items():
+            if options.wants(row.lower()):
+                _throughput(contenders, rounds, seconds, result, row)
+        mine = ours["ours"]
+        if options.wants("cpu"):
             bodies = {"binary": models.oip_body(mlp), "JSON": models.json_body(mlp)}
-            _cpu(ours, bodies, rounds, 10 * count, result)
-        if options.wants("grpc"):
-            _throughput(grpc, rounds, seconds, result, "gRPC", _GRPC_GOALS)
+            _cpu(mine, bodies, rounds, 10 * count, result)
         if options.wants("hop"):
             pairs = {
-                "worker process": lambda: _p50_ms(ours, "hop", hop, count),
-                "in process": lambda: _p50_ms(ours, "hop_in_process", hop, count),
+                "worker process": lambda: _p50_ms(mine, "hop", hop, count),
+                "in process": lambda: _p50_ms(mine, "hop_in_process", hop, count),
             }
             _difference(
                 pairs, rounds, result, "hop of 150 KB to a worker, added p50", "µs", 1e3, 150.0
@@ -75,7 +82,7 @@ def run(options: Options) -> Result:
         if options.wants("p50") and "plain" in beside:
             oip, raw = models.oip_body(mlp), _raw(mlp)
             pairs = {
-                "ours": lambda: _p50_ms(ours, "mlp", oip, count),
+                "ours": lambda: _p50_ms(mine, "mlp", oip, count),
                 "plain": lambda: _p50_ms(beside["plain"], "mlp", raw, count),
             }
             _difference(
@@ -84,32 +91,31 @@ def run(options: Options) -> Result:
     return result
 
 
-_HTTP_GOALS: Mapping[tuple[str, str], Goal | None] = {
-    ("ours", "mlserver"): at_least(5.0),
-    ("ours", "mosec"): at_least(0.5),
-    ("ours", "plain"): None,
-    ("ours, in process", "mosec"): None,
-}
-_GRPC_GOALS: Mapping[tuple[str, str], Goal | None] = {
-    ("ours", "empty aio handler"): at_least(1.0),
-    ("ours", "mlserver"): None,
+_GOALS: Mapping[tuple[str, str], Mapping[str, Goal | None]] = {
+    ("ours", "mlserver"): {"HTTP": at_least(5.0), "JSON": None, "gRPC": None},
+    ("ours", "mosec"): {"HTTP": at_least(0.5)},
+    ("ours", "plain"): {"HTTP": None},
+    ("ours, in process", "mosec"): {"HTTP": None},
+    ("ours", "empty aio handler"): {"gRPC": at_least(1.0), "gRPC, one connection": at_least(1.0)},
 }
 
 
-def _repository() -> Path:
-    """The MLP and a model that does nothing, each in a worker and in the server's process."""
+def _repositories(beside: Sequence[str]) -> dict[str, Path]:
+    """The MLP and a model that does nothing, each in a worker and in the server's process. Each
+    server has a folder of its own: what it has learnt of its models lies there."""
     mlp = example("mlp").onnx()
     settings = f"max_batch: {MAX_BATCH}\n"
     inside = settings + "executor: in_process\n"
-    return models.variant_repository(
-        "overhead",
-        {
-            "mlp": (mlp, settings),
-            "mlp_in_process": (mlp, inside),
-            "hop": (models.hop_model(), "max_batch: 4\n"),
-            "hop_in_process": (models.hop_model(), "max_batch: 4\nexecutor: in_process\n"),
-        },
-    )
+    held = {
+        "mlp": (mlp, settings),
+        "mlp_in_process": (mlp, inside),
+        "hop": (models.hop_model(), "max_batch: 4\n"),
+        "hop_in_process": (models.hop_model(), "max_batch: 4\nexecutor: in_process\n"),
+    }
+    return {
+        folder: models.variant_repository(f"overhead{number or ''}", held)
+        for number, folder in enumerate(("", *beside))
+    }
 
 
 def _peers(stack: contextlib.ExitStack, options: Options, result: Result) -> dict[str, Serving]:
@@ -134,31 +140,39 @@ def _peers(stack: contextlib.ExitStack, options: Options, result: Result) -> dic
 
 
 def _contenders(
-    ours: Serving, beside: Mapping[str, Serving], mlp: models.Tensors
-) -> tuple[list[Contender], list[Contender]]:
-    """Over HTTP and over gRPC."""
+    ours: Mapping[str, Serving], beside: Mapping[str, Serving], mlp: models.Tensors
+) -> dict[str, list[Contender]]:
+    """By row."""
     oip, raw, text = models.oip_body(mlp), _raw(mlp), models.json_body(mlp)
     message = grpc_body(models.grpc_message("mlp", mlp))
-    http = [
-        Contender("ours", ours, "mlp", oip),
-        Contender("ours, in process", ours, "mlp_in_process", oip),
-    ]
-    http += [
-        Contender(name, beside[name], "mlp", body)
-        for name, body in (("mosec", raw), ("plain", raw), ("mlserver", text))
-        if name in beside
-    ]
     inside = grpc_body(models.grpc_message("mlp_in_process", mlp))
-    grpc = [
-        Contender("ours", ours, "mlp", message, grpc=True),
-        Contender("ours, in process", ours, "mlp_in_process", inside, grpc=True),
-    ]
-    grpc += [
-        Contender(name, beside[name], "mlp", message, grpc=True)
-        for name in ("empty aio handler", "mlserver")
-        if name in beside
-    ]
-    return http, grpc
+    mine = ours["ours"]
+    rows = {
+        "HTTP": [
+            *(Contender(name, serving, "mlp", oip) for name, serving in ours.items()),
+            Contender("ours, in process", mine, "mlp_in_process", oip),
+        ],
+        "JSON": [Contender(name, serving, "mlp", text) for name, serving in ours.items()],
+    }
+    for name, row, body in (
+        ("mosec", "HTTP", raw),
+        ("plain", "HTTP", raw),
+        ("mlserver", "HTTP", text),
+        ("mlserver", "JSON", text),
+    ):
+        if name in beside:
+            rows[row].append(Contender(name, beside[name], "mlp", body))
+    for row, streams in (("gRPC", 1), ("gRPC, one connection", 32)):
+        servings = dict(ours)
+        servings |= {
+            name: beside[name] for name in ("empty aio handler", "mlserver") if name in beside
+        }
+        rows[row] = [
+            Contender(name, serving, "mlp", message, True, streams)
+            for name, serving in servings.items()
+        ]
+    rows["gRPC"].insert(1, Contender("ours, in process", mine, "mlp_in_process", inside, grpc=True))
+    return rows
 
 
 def _throughput(
@@ -166,13 +180,19 @@ def _throughput(
     rounds: int,
     seconds: float,
     result: Result,
-    protocol: str,
-    goals: Mapping[tuple[str, str], Goal | None],
+    row: str,
 ) -> None:
     found: dict[str, list[Rate]] = {each.name: [] for each in contenders}
     for _ in range(rounds):
         for each in contenders:
-            rate = h2load(each.serving, each.model, each.body, seconds=seconds, grpc=each.grpc)
+            rate = h2load(
+                each.serving,
+                each.model,
+                each.body,
+                seconds=seconds,
+                streams=each.streams,
+                grpc=each.grpc,
+            )
             found[each.name].append(rate)
     rates = {name: [rate.per_second for rate in got] for name, got in found.items()}
     rows = []
@@ -182,13 +202,21 @@ def _throughput(
         rows.append((name, *map(format_number, figures), str(failed)))
     columns = ("server", "median", "least", "most", "without a 2xx")
     result.tables.append(
-        Table(f"tiny MLP over {protocol}, 32 outstanding: requests/s", columns, tuple(rows))
+        Table(f"tiny MLP over {row}, 32 outstanding: requests/s", columns, tuple(rows))
     )
-    result.details[protocol] = rates
-    for (one, other), goal in goals.items():
+    result.details[row] = rates
+    first, *others = (name for name in rates if name != "ours, in process")
+    pairs = {
+        (name, other): goals.get(row) for (name, other), goals in _GOALS.items() if row in goals
+    }
+    for other in others:
+        pairs.setdefault((first, other), None)
+        if "/" in other and "mosec" in rates:
+            pairs[other, "mosec"] = None
+    for (one, other), goal in pairs.items():
         if one in rates and other in rates:
             ratios = [a / b for a, b in zip(rates[one], rates[other], strict=True)]
-            name = f"{protocol}: {one} ÷ {other}"
+            name = f"{row}: {one} ÷ {other}"
             result.figures.append(Figure(name, median(ratios), "×", goal, samples=tuple(ratios)))
 
 
