@@ -146,7 +146,9 @@ class GrpcConnection(FrontEndConnection):
             self.http2.receive(data, self._now)
         finally:
             self._feeding = False
-        self.flush()
+        http2 = self.http2
+        if http2.out or http2.blocked or http2.closing:
+            self.flush()
         self.update_reading()
 
     def hold(self, data: memoryview) -> None:
