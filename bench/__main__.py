@@ -19,6 +19,7 @@ from rich.console import Console
 from bench import compare
 from bench.machine import Theft, cores, cpu_model, load_average
 from bench.measurement import Benchmark, Options, Result, write_json
+from slacktide._version import BUILD
 
 BENCHMARKS = {
     "engine_cost": "engine and scheduler alone: µs per request at batch 8",
@@ -99,7 +100,7 @@ def _run(names: list[str], options: Options, json_path: Path | None) -> int:
     where = cores()
     console.print(
         f"{cpu_model()}; servers on core {where.server}, clients on core {where.client}; "
-        f"load average {load_average():.2f}"
+        f"load average {load_average():.2f}; {BUILD} build"
     )
     if where.shared:
         console.print("only one core: servers and clients take each other's time", style="yellow")

@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from slacktide._version import BUILD
+
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "bench"
 """Repositories, bodies and other files that can be made again."""
@@ -106,6 +108,7 @@ def provenance() -> dict[str, Any]:
         },
         "versions": {"python": platform.python_version(), **_versions()},
         "commit": _commit(),
+        "build": BUILD,
     }
 
 
