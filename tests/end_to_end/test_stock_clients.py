@@ -1,12 +1,16 @@
-"""Triton's own Python clients, unmodified: HTTP, gRPC, and both under asyncio."""
+"""Triton's own Python clients, unmodified: HTTP, gRPC, and both under asyncio. And h2load."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import queue
+import shutil
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +21,7 @@ import tritonclient.http
 import tritonclient.http.aio
 from tritonclient.utils import InferenceServerException
 
+from slacktide._version import BUILD
 from slacktide.server.call import ServerCall
 from slacktide.wire.calls import CallContext
 
@@ -47,6 +52,7 @@ def test_health_and_metadata(stock: Any) -> None:
     as_json = {} if module is tritonclient.http else {"as_json": True}
     about = client.get_server_metadata(**as_json)
     assert about["name"] == "slacktide"
+    assert about["version"].endswith("+compiled") is (BUILD == "compiled")
     assert "binary_tensor_data" in about["extensions"]
     assert not any("shared_memory" in name for name in about["extensions"])
     model = client.get_model_metadata("pair", **as_json)
@@ -258,3 +264,27 @@ def test_a_finished_call_leaves_nothing_to_the_garbage_collector(stock: Any) -> 
         assert left() == []
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(shutil.which("h2load") is None, reason="needs h2load (nghttp2-client)")
+@pytest.mark.parametrize(("protocol", "streams"), [("http", 1), ("grpc", 1), ("grpc", 8)])
+def test_h2load(house: Any, protocol: str, streams: int, tmp_path: Path) -> None:
+    if protocol == "http":
+        given = {"name": "x", "shape": ROWS.shape, "datatype": "FP32", "data": ROWS.tolist()}
+        body = json.dumps({"inputs": [given]}).encode()
+        words = ["--h1", f"http://{house.http}/v2/models/matmul/infer"]
+    else:
+        request = tritonclient.grpc.service_pb2.ModelInferRequest(
+            model_name="matmul",
+            inputs=[tensor(tritonclient.grpc, "x", ROWS, "FP32")._get_tensor()],
+            raw_input_contents=[ROWS.tobytes()],
+        )
+        message = request.SerializeToString()
+        body = b"\0" + len(message).to_bytes(4, "big") + message
+        url = f"http://{house.grpc}/inference.GRPCInferenceService/ModelInfer"
+        words = ["-H", "content-type: application/grpc", "-H", "te: trailers", url]
+    (tmp_path / "body").write_bytes(body)
+    shape = ("-n", "200", "-c", "4", "-m", str(streams), "-t", "1", "-d", tmp_path / "body")
+    told = subprocess.run(["h2load", *shape, *words], capture_output=True, text=True, check=True)
+    assert "200 succeeded, 0 failed, 0 errored, 0 timeout" in told.stdout, told.stdout
+    assert "status codes: 200 2xx, 0 3xx, 0 4xx, 0 5xx" in told.stdout
