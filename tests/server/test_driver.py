@@ -52,6 +52,7 @@ from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
+from slacktide.server.driver_timing import ReadCoalescing
 from slacktide.server.pending import PendingRequest
 from slacktide.wire.errors import ControlError
 
@@ -138,6 +139,7 @@ class Stage:
         self.times = CorrectedTimes(LatencyTable.flat(0.01, max_batch=4))
         self.solo: SoloProfiling | None = None
         self.driver = Driver(Engine(self._parts), self)
+        self.driver.coalescing = ReadCoalescing(cores=1000)  # whatever this machine has
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
         if pool.model == "bad":
@@ -255,7 +257,7 @@ def test_requests_of_one_turn_share_a_batch():
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_answers_go_before_the_next_batch_only_where_a_worker_would_take_the_core(shared: bool):
+def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core(shared: bool):
     async def play(stage: Stage) -> None:
         order: list[str] = []
         stage.driver.coalescing.lanes_have(1000 if shared else 0)
@@ -267,9 +269,24 @@ def test_answers_go_before_the_next_batch_only_where_a_worker_would_take_the_cor
         stage.puppet.run = lambda batch, members: (order.append("batch"), run(batch, members))[1]
         stage.calls[first].answered = lambda outcome: order.append("answer")
         stage.puppet.finish(b"aaaa")
+        assert order == (["answer"] if shared else ["batch", "answer"])
+        await turn()
         assert order == (["answer", "batch"] if shared else ["batch", "answer"])
         stage.puppet.finish(b"bbbb")
         assert stage.reason(second) is Reason.ON_TIME
+
+    staged(play)
+
+
+def test_a_replica_that_is_lost_before_it_is_given_its_batch_is_not_given_it():
+    async def play(stage: Stage) -> None:
+        stage.driver.coalescing.lanes_have(1000)
+        stage.submit()
+        stage.driver.flush()
+        lost = stage.puppet
+        lost.lose("gone")
+        await turn()
+        assert not any(asked[0] == "run" for asked in lost.asked)
 
     staged(play)
 

@@ -214,13 +214,7 @@ class Driver:
         now = max(self.clock(), self.engine.now)
         if self._timer.take_due(now=now):
             events = [*events, TimerFired()]  # one turn for both
-        commands = self.runtime.handle(events, now=now)
-        if self.coalescing.shares_core:  # a worker that is given a batch takes the core at once
-            for command in commands:
-                if isinstance(command, Answer):
-                    self._requests.answer(command)
-            commands = [each for each in commands if not isinstance(each, Answer)]
-        for command in commands:
+        for command in self.runtime.handle(events, now=now):
             self._carry_out(command)
         for job in self.runtime.take_jobs():
             self._loop.run_in_executor(None, job.run).add_done_callback(self._computed)
@@ -261,9 +255,14 @@ class Driver:
             case FreeSlots():
                 self._requests.free(command.ids)
             case RunBatch():
-                batch = command.batch
+                batch, payloads = command.batch, self._requests.payloads(command.batch)
                 self.coalescing.started(command.expected)
-                self.replicas.run(batch, self._requests.payloads(batch))
+                if self.coalescing.shares_core:
+                    # A worker that is given a batch takes the core at once, and the transports
+                    # write what they were given at the end of this turn: answers go first.
+                    self._loop.call_soon(self.replicas.run, batch, payloads)
+                else:
+                    self.replicas.run(batch, payloads)
             case AbortBatch():
                 self.replicas.abort(command.batch)
             case StartReplica():

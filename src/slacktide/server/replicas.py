@@ -140,8 +140,10 @@ class ReplicaSupervisor:
             self._launcher.stopped(replica)
 
     def run(self, batch: Batch, payloads: list[Payload]) -> None:
-        self._batches[batch.id] = batch
-        self._handles[batch.replica.id].run(batch.id, payloads)
+        handle = self._handles.get(batch.replica.id)
+        if handle is not None:  # else it was lost since
+            self._batches[batch.id] = batch
+            handle.run(batch.id, payloads)
 
     def abort(self, batch: Batch) -> None:
         handle = self._handles.get(batch.replica.id)
