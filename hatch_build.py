@@ -3,13 +3,15 @@ CPython and one platform. It is off by default; `make wheels` turns it on:
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 python -m build --wheel
 
-The sources stay as they are. A copy is compiled, in which three things are spelled out that mypyc
+The sources stay as they are. A copy is compiled, in which four things are spelled out that mypyc
 leaves to the interpreter or does otherwise:
 
 - What `@dataclass` makes of a list of fields, its constructor, is written as a method, since
   mypyc calls a generated one through the interpreter: 690 ns instead of 80. `@read_only` is
   written as the dataclass that it is.
 - `sum` is given lists instead of generators, so that it adds as the interpreter does.
+- Numbers under names in capitals are declared constant, in the files named: all others are looked
+  up each time. A test cannot replace them there.
 - Annotations of fields, of which mypyc keeps only plain classes, are kept as text, as
   `from __future__ import annotations` has them: options and recordings are read by them.
 

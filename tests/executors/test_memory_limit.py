@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from slacktide.domain import BatchFinished, ReplicaLost
 from slacktide.executors import cgroups as module
 from slacktide.executors.cgroups import limit_memory, release_memory
+from slacktide.executors.output_file import OutputWriter
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.protocol import FrameKind, FrameReader, decode_text, encode_batch
 from slacktide.executors.worker import BatchRunner
@@ -136,7 +137,7 @@ def test_a_failed_allocation_ends_a_confined_worker_alone(
     kit: Any, arena: Any, confined: bool, kind: FrameKind
 ) -> None:
     session: Any = Failing()
-    runner = BatchRunner(session, memoryview(b""), session, confined=confined)
+    runner = BatchRunner(session, memoryview(b""), OutputWriter(-1), confined=confined)
     ((_, body),) = FrameReader().feed(encode_batch(3, [kit.put(arena, np.array([1]))]))
     ((answer, text),) = FrameReader().feed(runner.execute(body))
     assert answer is kind

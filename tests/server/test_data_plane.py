@@ -24,6 +24,7 @@ from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.server import data_plane
 from slacktide.server.call import ServerCall
 from slacktide.server.data_plane import ClientLimits, ServerDataPlane
+from slacktide.server.driver import Driver
 from slacktide.wire.calls import CallContext, InferCall, InferReply, InputTensor, Parameter
 
 NOTHING: Any = None
@@ -32,10 +33,11 @@ INTERFACE = ModelInterface((SPEC,), (SPEC,), 8)
 ROW = np.arange(4, dtype="<f4").tobytes()
 
 
-class NotingDriver:
+class NotingDriver(Driver):
     """Keeps what it is told. `end` answers a request and frees its slots."""
 
     def __init__(self) -> None:
+        self.clock = lambda: self.now
         self.ids = 0
         self.now = 1.0
         self.told: list[Any] = []
@@ -44,9 +46,6 @@ class NotingDriver:
         self.named: dict[int, Any] = {}
         """Requests whose payload is still named."""
         self.kept: list[Callable[[], None]] = []
-
-    def clock(self) -> float:
-        return self.now
 
     def new_id(self) -> int:
         self.ids += 1

@@ -205,6 +205,7 @@ def typed(values: int, **changes) -> ModelInferRequest:
     return request
 
 
+@pytest.mark.replaces_parts
 @pytest.mark.parametrize("announced", [False, True])
 def test_long_typed_contents_are_read_beside_the_loop(fakes, monkeypatch, announced):
     read = []

@@ -294,6 +294,7 @@ def long_json(values: int) -> bytes:
     return orjson.dumps({"inputs": [tensor]})
 
 
+@pytest.mark.replaces_parts
 @pytest.mark.parametrize("packed", [False, True])
 def test_long_json_is_never_read_on_the_loop(serve, post, monkeypatch, packed):
     read = []
