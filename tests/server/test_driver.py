@@ -703,9 +703,6 @@ class Brake:
     def arrived(self, count: int, *, now: float) -> None:
         """Nothing is averaged."""
 
-    def started(self, expected: float) -> None:
-        """It always may."""
-
     def pause_for(self, **facts: Any) -> float:
         self.asked.append(facts)
         return 0.001

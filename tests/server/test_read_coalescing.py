@@ -23,7 +23,7 @@ def busy(rate, *, cores=1):
 def ask(pair, *, end=0.010, batch=0.010, lane_cores=1):
     coalescing, now = pair
     coalescing.lanes_have(lane_cores)
-    coalescing.started(batch)
+    coalescing.expected = batch
     pause = coalescing.pause_for(now=now, soonest_end=now + end, shortest_batch=batch)
     assert pause == 0.0 or coalescing.may_pause
     return pause

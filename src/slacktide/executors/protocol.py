@@ -184,11 +184,8 @@ def _check_counts(members: int, tensors: int, words: int) -> None:
 
 def encode_finished(message: FinishedMessage) -> bytes:
     timing = message.timing
-    words = [message.batch]
-    words += (
-        round(seconds * 1e9)
-        for seconds in (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
-    )
+    parts = (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
+    words = [message.batch, *[round(seconds * 1e9) for seconds in parts]]
     words += (message.file_bytes, message.members, len(message.outputs))
     for runs in message.outputs:
         for run in runs:

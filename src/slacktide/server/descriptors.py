@@ -15,10 +15,7 @@ from slacktide.wire.parameters import CallOptions
 
 
 def due(
-    context: CallContext,
-    options: CallOptions,
-    settings: ModelSettings,
-    default_slo: float | None,
+    context: CallContext, options: CallOptions, settings: ModelSettings, default_slo: float | None
 ) -> float | None:
     """deadline = first byte + SLO − network time already spent. None: the request is best effort.
 
@@ -125,8 +122,4 @@ def refer_payload(slot: Slot, body: memoryview, checked: CheckedInputs) -> Paylo
 
 def _address(data: Buffer) -> int:
     """Where `data` lies in memory."""
-    if len(data) == 0:
-        return 0
-    interface = np.frombuffer(data, np.uint8).__array_interface__
-    address: int = interface["data"][0]
-    return address
+    return np.frombuffer(data, np.uint8).ctypes.data if len(data) else 0

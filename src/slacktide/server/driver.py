@@ -256,7 +256,7 @@ class Driver:
                 self._requests.free(command.ids)
             case RunBatch():
                 batch, payloads = command.batch, self._requests.payloads(command.batch)
-                self.coalescing.started(command.expected)
+                self.coalescing.expected = command.expected
                 if self.coalescing.shares_core:
                     # A worker that is given a batch takes the core at once, and the transports
                     # write what they were given at the end of this turn: answers go first.

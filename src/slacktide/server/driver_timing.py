@@ -38,7 +38,7 @@ class ReadCoalescing:
         self._cores = cores
         self.shares_core = False
         """Whether lanes have all of them."""
-        self._expected = 0.0
+        self.expected = 0.0
         """Seconds of the batch that was started last."""
         self._gap = 1.0
         self._last = 0.0
@@ -48,14 +48,10 @@ class ReadCoalescing:
         """All lanes together have so many cores from now on."""
         self.shares_core = cores >= self._cores
 
-    def started(self, expected: float) -> None:
-        """A batch of so many seconds has been handed over."""
-        self._expected = expected
-
     @property
     def may_pause(self) -> bool:
         """False if `pause_for` would say no. While every lane is busy the newest batch runs."""
-        longest = min(LONGEST, PART * self._expected)
+        longest = min(LONGEST, PART * self.expected)
         return self.shares_core and longest >= max(SHORTEST, self._gap)
 
     def arrived(self, count: int, *, now: float) -> None:
