@@ -50,7 +50,6 @@ from slacktide.executors.ports import (
 from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, Stated
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.scheduling import make_scheduler
-from slacktide.server import driver as driver_module
 from slacktide.server import replicas as replicas_module
 from slacktide.server.driver import Driver
 from slacktide.server.driver_timing import ReadCoalescing
@@ -257,16 +256,11 @@ def test_requests_of_one_turn_share_a_batch():
     staged(play)
 
 
-@pytest.mark.parametrize(("lanes", "long_s"), [(1000, 0.001), (1000, 1.0), (0, 0.001)])
-def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core_for_long(
-    lanes: int, long_s: float, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(driver_module, "LONG_BATCH_S", long_s)
-    shared = lanes == 1000 and long_s < 0.01
-
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core(shared: bool):
     async def play(stage: Stage) -> None:
         order: list[str] = []
-        stage.driver.coalescing.lanes_have(lanes)
+        stage.driver.coalescing.lanes_have(1000 if shared else 0)
         first = stage.submit()
         await turn()
         second = stage.submit()

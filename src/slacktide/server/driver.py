@@ -51,9 +51,6 @@ log = logging.getLogger("slacktide.driver")
 EXPIRY_PATIENCE = 0.004
 """Seconds by which the refusal of a hopeless request may be delayed while every lane is busy."""
 
-LONG_BATCH_S = 0.001
-"""A shorter batch holds answers up for less than it costs to let them go first."""
-
 
 class Driver:
     """One engine on one event loop."""
@@ -260,7 +257,7 @@ class Driver:
             case RunBatch():
                 batch, payloads = command.batch, self._requests.payloads(command.batch)
                 self.coalescing.expected = command.expected
-                if self.coalescing.shares_core and command.expected >= LONG_BATCH_S:
+                if self.coalescing.shares_core:
                     # A worker that is given a batch takes the core at once, and the transports
                     # write what they were given at the end of this turn: answers go first.
                     self._loop.call_soon(self.replicas.run, batch, payloads)
