@@ -265,6 +265,18 @@ def test_only_an_input_that_has_just_crashed_the_model_is_refused():
     on_loop(test)
 
 
+def test_a_result_that_came_as_its_request_was_withdrawn_is_not_sent():
+    def test() -> None:
+        bench = Bench()
+        computed = (((1, 4), ROW),)
+        bench.driver.end(bench.submit().id, Reason.CRASHED_BEFORE, computed)
+        (reply,) = bench.replies
+        assert (reply.outcome.reason, reply.outputs) == (Reason.CRASHED_BEFORE, None)
+        assert not bench.noted.seen[0].has_result
+
+    on_loop(test)
+
+
 @pytest.mark.parametrize(
     ("model", "version", "message"),
     [

@@ -50,6 +50,7 @@ _HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LI
 """Refusals after which it is worth trying again once a request is done."""
 
 
+_SERVED, _LATE = OutcomeKind.SERVED, OutcomeKind.LATE
 _OPEN, _ANNOUNCED, _RECEIVING, _DROPPED, _SUBMITTED, _REFUSED, _ANSWERED, _CANCELLED = CallState
 _ANNOUNCE, _ACCEPT, _SUBMIT, _REFUSE, _ANSWER, _CANCEL = CallStep
 
@@ -197,6 +198,9 @@ class ServerCall(PendingRequest):
         assert version is not None
         version.counters.answered(outcome, self._rows, self.timing)
         self._step(_ANSWER)
+        kind = outcome.kind
+        if kind is not _SERVED and kind is not _LATE:
+            self.outputs = None  # it was withdrawn in the turn in which its result came
         if outcome.reason is Reason.CRASHED and self.payload is not None:
             self._block_inputs(version)
         elif version.blocklist.inputs and self.outputs is not None:
@@ -340,7 +344,7 @@ class ServerCall(PendingRequest):
         reply = InferReply(outcome, version.name, version.version, self._call_id, None)
         if options.report_timing:
             reply.parameters = timing_parameters(outcome, version.pool.variant)
-        if outputs is None or (options.discard_late and outcome.kind is OutcomeKind.LATE):
+        if outputs is None or (options.discard_late and outcome.kind is _LATE):
             self._plane.overload.count(outcome.reason)
             reply.message = message_for(outcome, version.name)
             if outcome.reason in _HAS_A_WAIT:
