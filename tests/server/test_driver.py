@@ -759,6 +759,33 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
     staged(play)
 
 
+@pytest.mark.replaces_parts
+def test_a_worker_has_its_batch_before_the_loop_pauses():
+    async def play(stage: Stage) -> None:
+        class Watching(Brake):
+            def pause(self, seconds: float, reports: Sequence[int], *, now: float) -> None:
+                super().pause(seconds, reports, now=now)
+                given.append(len(stage.puppet.asked))
+
+        given: list[int] = []
+        brake = Watching()
+        stage.driver.coalescing = brake  # type: ignore[assignment]
+        stage.driver.replicas.descriptor = lambda id: 7
+        stage.submit()
+        await turn()
+        await turn()
+        await turn()
+        given.clear()
+        stage.submit()
+        stage.driver.flush()  # a pause is due
+        stage.puppet.finish(b"aaaa")  # and in the same turn the next batch is decided
+        await turn()
+        assert given == [len(stage.puppet.asked)] == [2]
+        stage.puppet.finish(b"bbbb")
+
+    staged(play)
+
+
 def test_answers_given_before_an_event_that_fails_are_delivered(caplog):
     async def play(stage: Stage) -> None:
         first = stage.submit()
