@@ -484,7 +484,9 @@ def test_datatypes_are_handed_on(serve, post):
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("kind", ["json", "binary", "long answer", "unpacked", "bad", "refused"])
+@pytest.mark.parametrize(
+    "kind", ["json", "binary", "long answer", "unpacked", "bad", "refused", "left"]
+)
 def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
     serve, post, binary, refuse_with, kind
 ):
@@ -496,6 +498,7 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
         "bad": post(b"{"),
         "long answer": post(orjson.dumps({"inputs": [long]})),
         "unpacked": post(gzip.compress(json_body()), "Content-Encoding: gzip"),
+        "left": post(long_json(60_000)),
     }.get(kind, post(json_body()))
 
     async def body():
@@ -503,10 +506,16 @@ def test_a_finished_request_leaves_nothing_to_the_garbage_collector(
             if kind == "refused":
                 here.data.answer = refuse_with(Reason.QUEUE_FULL)
             client = await here.connect()
+            seen, budget = here.data, here.context.unpacker._budget
             for _ in range(3):
                 client.send(raw)
-                await client.answer()
-            seen = here.data
+                if kind == "left":  # its client, while its body is unpacked
+                    await here.until(lambda: budget.bytes_in_use)
+                    client.close()
+                    await here.until(lambda: not budget.bytes_in_use)
+                    client = await here.connect()
+                else:
+                    await client.answer()
             for kept in (seen.calls, seen.announced, seen.refused_from):
                 kept.clear()
             left = [one for one in of_requests() if id(one) not in others]

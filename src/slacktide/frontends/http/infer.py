@@ -208,8 +208,9 @@ class InferEndpoint:
     def abandon(self, request: ClientRequest, reason: Reason) -> None:
         """The client has gone: the answer is not wanted any more."""
         request.outcome = Outcome(reason, request.first_byte)
-        if request.unpacking is not None:
-            request.unpacking.cancel()
+        unpacking, request.unpacking = request.unpacking, None
+        if unpacking is not None:  # a task refers back to its request, and keeps how it ended
+            unpacking.cancel()
         call, request.call = request.call, None
         if call is not None:
             call.cancel(reason)
