@@ -303,10 +303,10 @@ class _GrpcClient(_Client):
             if end > len(data):
                 break
             payload, at = data[at + f.HEAD_BYTES : end], end
-            if kind == f.HEADERS and flags & f.END_STREAM:
-                self._waiting -= 1
-            elif kind in (f.RST_STREAM, f.GOAWAY):
-                raise RuntimeError("the server has ended a stream")
+            if kind == f.RST_STREAM or (kind == f.HEADERS and flags & f.END_STREAM):
+                self._waiting -= 1  # a stream that is reset is one too many for an overrun server
+            elif kind == f.GOAWAY:
+                raise RuntimeError("the server has ended the connection")
             elif kind == f.WINDOW_UPDATE and id == 0:
                 self._window += int.from_bytes(payload, "big")
             elif kind in (f.SETTINGS, f.PING) and not flags & f.ACK:

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from slacktide.domain import (
     AbortBatch,
     Answer,
-    Batch,
     Cancelled,
     Command,
     Event,
@@ -39,7 +38,6 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
-from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
@@ -52,6 +50,9 @@ log = logging.getLogger("slacktide.driver")
 
 EXPIRY_PATIENCE = 0.004
 """Seconds by which the refusal of a hopeless request may be delayed while every lane is busy."""
+
+LONG_BATCH_S = 0.001
+"""A shorter batch holds answers up for less than it costs to let them go first."""
 
 
 class Driver:
@@ -96,8 +97,6 @@ class Driver:
         self.broken = asyncio.Event()
         """Set when a plan could be neither put in force nor taken back: no state to serve from."""
         self._pause_due = False
-        self._decided: list[tuple[Batch, list[Payload]]] = []
-        """Batches that their workers are still to be given."""
         self.coalescing = ReadCoalescing(cores=len(os.sched_getaffinity(0)))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
@@ -192,7 +191,6 @@ class Driver:
     def _pause(self) -> None:
         """While every lane is busy, leave a shared core to the models for a moment."""
         self._pause_due = False
-        self._hand_over()  # else a worker would sit idle through the pause
         if self.engine.has_idle_lane:
             return
         running = self.engine.snapshot().batches()
@@ -262,11 +260,10 @@ class Driver:
             case RunBatch():
                 batch, payloads = command.batch, self._requests.payloads(command.batch)
                 self.coalescing.expected = command.expected
-                if self.coalescing.shares_core:
+                if self.coalescing.shares_core and command.expected >= LONG_BATCH_S:
                     # A worker that is given a batch takes the core at once, and the transports
                     # write what they were given at the end of this turn: answers go first.
-                    self._decided.append((batch, payloads))
-                    self._loop.call_soon(self._hand_over)
+                    self._loop.call_soon(self.replicas.run, batch, payloads)
                 else:
                     self.replicas.run(batch, payloads)
             case AbortBatch():
@@ -279,11 +276,6 @@ class Driver:
                 self.replicas.resize(command)
             case TellCircuit():
                 self._launcher.circuit(command)
-
-    def _hand_over(self) -> None:
-        decided, self._decided = self._decided, []
-        for batch, payloads in decided:
-            self.replicas.run(batch, payloads)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
