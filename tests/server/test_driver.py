@@ -257,6 +257,7 @@ def test_requests_of_one_turn_share_a_batch():
     staged(play)
 
 
+@pytest.mark.replaces_parts
 @pytest.mark.parametrize(("lanes", "long_s"), [(1000, 0.001), (1000, 1.0), (0, 0.001)])
 def test_a_batch_waits_for_the_answers_only_where_its_worker_would_take_the_core_for_long(
     lanes: int, long_s: float, monkeypatch: pytest.MonkeyPatch
@@ -761,6 +762,33 @@ def test_the_loop_pauses_only_while_every_lane_is_busy_and_can_end_the_pause(
         assert brake.resumed == len(brake.pauses)
         for puppet in stage.puppets:
             puppet.finish(b"aaaa")
+
+    staged(play)
+
+
+@pytest.mark.replaces_parts
+def test_a_worker_has_its_batch_before_the_loop_pauses():
+    async def play(stage: Stage) -> None:
+        class Watching(Brake):
+            def pause(self, seconds: float, reports: Sequence[int], *, now: float) -> None:
+                super().pause(seconds, reports, now=now)
+                given.append(len(stage.puppet.asked))
+
+        given: list[int] = []
+        brake = Watching()
+        stage.driver.coalescing = brake  # type: ignore[assignment]
+        stage.driver.replicas.descriptor = lambda id: 7
+        stage.submit()
+        await turn()
+        await turn()
+        await turn()
+        given.clear()
+        stage.submit()
+        stage.driver.flush()  # a pause is due
+        stage.puppet.finish(b"aaaa")  # and in the same turn the next batch is decided
+        await turn()
+        assert given == [len(stage.puppet.asked)] == [2]
+        stage.puppet.finish(b"bbbb")
 
     staged(play)
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from slacktide.domain import (
     AbortBatch,
     Answer,
+    Batch,
     Cancelled,
     Command,
     Event,
@@ -38,6 +39,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
+from slacktide.executors.ports import Payload
 from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
@@ -97,6 +99,8 @@ class Driver:
         self.broken = asyncio.Event()
         """Set when a plan could be neither put in force nor taken back: no state to serve from."""
         self._pause_due = False
+        self._decided: list[tuple[Batch, list[Payload]]] = []
+        """Batches that their workers are still to be given."""
         self.coalescing = ReadCoalescing(cores=len(os.sched_getaffinity(0)))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────
@@ -191,6 +195,7 @@ class Driver:
     def _pause(self) -> None:
         """While every lane is busy, leave a shared core to the models for a moment."""
         self._pause_due = False
+        self._hand_over()  # else a worker would sit idle through the pause
         if self.engine.has_idle_lane:
             return
         running = self.engine.snapshot().batches()
@@ -263,7 +268,8 @@ class Driver:
                 if self.coalescing.shares_core and command.expected >= LONG_BATCH_S:
                     # A worker that is given a batch takes the core at once, and the transports
                     # write what they were given at the end of this turn: answers go first.
-                    self._loop.call_soon(self.replicas.run, batch, payloads)
+                    self._decided.append((batch, payloads))
+                    self._loop.call_soon(self._hand_over)
                 else:
                     self.replicas.run(batch, payloads)
             case AbortBatch():
@@ -276,6 +282,11 @@ class Driver:
                 self.replicas.resize(command)
             case TellCircuit():
                 self._launcher.circuit(command)
+
+    def _hand_over(self) -> None:
+        decided, self._decided = self._decided, []
+        for batch, payloads in decided:
+            self.replicas.run(batch, payloads)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────
 
