@@ -21,11 +21,13 @@ leaves to the interpreter or does otherwise:
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +64,8 @@ class CompiledWheel(BuildHookInterface):  # type: ignore[misc, valid-type]  # ha
 def compiled(root: Path, folder: Path, config: Mapping[str, Any]) -> dict[str, Path]:
     """Compiles what `config` names, in `folder`. Returns files by their place in the wheel."""
     groups = {name: list(_modules(root / SOURCES, config, name)) for name in config["groups"]}
-    _copy(
-        root / SOURCES,
-        folder / "tree",
-        {each for group in groups.values() for each in group},
-        config,
-    )
+    chosen = {each for group in groups.values() for each in group}
+    _copy(root / SOURCES, folder / "tree", chosen, config)
     here = Path.cwd()
     os.chdir(folder / "tree")
     try:
@@ -78,37 +76,29 @@ def compiled(root: Path, folder: Path, config: Mapping[str, Any]) -> dict[str, P
 
 def _modules(sources: Path, config: Mapping[str, Any], group: str) -> Iterator[str]:
     """The files of a group, as `slacktide/domain/request.py`."""
-    left_out = set(config.get("interpreted", ()))
+    left_out = tuple(config.get("interpreted", ()))
     for entry in config["groups"][group]:
-        found = (
-            [sources / entry] if entry.endswith(".py") else sorted((sources / entry).rglob("*.py"))
-        )
+        place = sources / entry
+        found = [place] if place.suffix else sorted(place.rglob("*.py"))
         if not found:
             raise FileNotFoundError(f"pyproject.toml names {entry!r}, which has no modules")
         for path in found:
             name = path.relative_to(sources).as_posix()
-            if (
-                path.suffix == ".py"
-                and path.name != "__init__.py"
-                and not any(name == o or name.startswith(o + "/") for o in left_out)
-            ):
+            if path.name != "__init__.py" and not name.startswith(left_out):
                 yield name
 
 
 def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]) -> None:
     """The sources, those that are compiled spelled out. Unchanged files keep their times."""
-    subclassed = set(config.get("subclassed", ()))
+    subclassed = [each.rpartition(".") for each in config.get("subclassed", ())]
     for path in sorted({*sources.rglob("*.py"), *sources.rglob("*.pyi")}):
         name = path.relative_to(sources).as_posix()
         text = "" if name == "slacktide/__init__.py" else path.read_text()
         if name in chosen:
             module = name.removesuffix(".py").replace("/", ".")
-            open_to = {
-                each.rpartition(".")[2] for each in subclassed if each.rpartition(".")[0] == module
-            }
             text = spelled_out(
                 text,
-                open_to,
+                [pattern for within, _, pattern in subclassed if within == module],
                 copied=any(map(name.startswith, config.get("copied", ()))),
                 constants=any(map(name.startswith, config.get("constants", ()))),
             )
@@ -177,7 +167,8 @@ def spelled_out(
         if not isinstance(node, ast.ClassDef):
             continue
         decorator = _dataclass(node)
-        if (copied or node.name in subclassed) and not _plain(node):
+        opened = any(fnmatch(node.name, each) for each in subclassed)
+        if (copied or opened) and not _plain(node):
             # The line before is empty, as the formatter has it. It also has copies not call the
             # constructor. (`serializable` is for that, but with it mypyc 2.4.1 never runs the
             # constructor for interpreted code.)
@@ -188,8 +179,10 @@ def spelled_out(
         fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
         names = {each.target.id: ast.unparse(each.annotation) for each in fields}
         kept.append(f'setattr({node.name}, "__annotations__", {names!r})')
-        if node.name in subclassed and "slots=True" in ast.unparse(decorator):
-            kept.append(f'setattr({node.name}, "__slots__", {tuple(names)!r})')
+        if opened and "slots=True" in ast.unparse(decorator):
+            # False, or mypyc refuses compiled classes that extend it; read by `@dataclass`.
+            false = 'type("Slots", (tuple,), {"__bool__": staticmethod(bool)})'
+            kept.append(f'setattr({node.name}, "__slots__", {false}({tuple(names)!r}))')
         if "frozen=True" in ast.unparse(decorator):  # the guard is not for copies, either
             kept += [f'delattr({node.name}, "__{a}attr__")' for a in ("set", "del")]
         bases = [ast.unparse(base) for base in node.bases]
@@ -215,20 +208,15 @@ def spelled_out(
 
 def _final(node: ast.Assign) -> str:
     """An assignment of numbers to names in capitals, told to be constant; "" for all others."""
-    named = [t.elts if isinstance(t, ast.Tuple) else [t] for t in node.targets]
-    names = [[each.id for each in elts if isinstance(each, ast.Name)] for elts in named]
-    plain = (ast.Expression, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator)
-    told = ast.Expression(node.value)
-    of_range = ast.unparse(node.value).startswith("range(")
-    if not all(name.isupper() for each in names for name in each) or not (
-        of_range
-        or all(isinstance(each, (*plain, ast.unaryop, ast.expr_context)) for each in ast.walk(told))
-    ):
-        return ""
-    value = eval(compile(told, "", "eval"))  # noqa: S307  # numbers of our own sources
-    values = [list(value) if isinstance(t, ast.Tuple) else [value] for t in node.targets]
-    pairs = [pair for a, b in zip(names, values, strict=True) for pair in zip(a, b, strict=True)]
-    if not all(type(each) in (int, float) for _, each in pairs):
+    pairs: list[tuple[str, Any]] = []
+    text = compile(ast.Expression(node.value), "", "eval")
+    with contextlib.suppress(Exception):  # it is made of something else
+        value = eval(text, {"__builtins__": {"range": range}})  # noqa: S307  # our own sources
+        for target in node.targets:
+            several = isinstance(target, ast.Tuple)
+            names = [ast.unparse(each) for each in (target.elts if several else [target])]
+            pairs += zip(names, value if several else [value], strict=True)
+    if not all(name.isupper() and type(each) in (int, float) for name, each in pairs):
         return ""
     return "; ".join(f"{name}: Final = {each!r}" for name, each in pairs)
 
@@ -280,16 +268,10 @@ def _constructor(node: ast.ClassDef, fields: list[ast.AnnAssign]) -> str | None:
         name, kind, value = each.target.id, ast.unparse(each.annotation), each.value
         if kind.startswith("ClassVar"):
             return None
-        stated = {}
-        if (
-            isinstance(value, ast.Call)
-            and isinstance(value.func, ast.Name)
-            and value.func.id == "field"
-        ):
+        stated, default = {}, None if value is None else ast.unparse(value)
+        if default and default.startswith("field("):
             stated = {word.arg: ast.unparse(word.value) for word in value.keywords}
             default = stated.get("default")
-        else:
-            default = None if value is None else ast.unparse(value)
         if stated.get("init") == "False":
             if default or "default_factory" in stated:
                 body.append(f"self.{name} = {default or stated['default_factory'] + '()'}")
