@@ -229,7 +229,7 @@ def _with_lists(text: str) -> str:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "sum":
             given = node.args[0]
-            if len(node.args) == 1 and isinstance(given, ast.GeneratorExp):
+            if isinstance(given, ast.GeneratorExp):
                 places.append((given.lineno - 1, given.col_offset, b"(["))
                 places.append((given.end_lineno - 1, given.end_col_offset - 1, b"])"))
     for line, column, new in sorted(places, reverse=True):

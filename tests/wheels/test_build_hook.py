@@ -60,6 +60,10 @@ class Numbered(Named):
 
 def total(parts: list[float]) -> float:
     return sum("é" and part for part in parts)
+
+
+def total_from(parts: list[float]) -> float:
+    return sum((part for part in parts), 0.0) + sum((part for part in parts), start=0.0)
 '''
 
 
@@ -114,7 +118,12 @@ def test_annotations_are_kept(made: ModuleType) -> None:
 
 def test_sums_are_over_lists_and_lines_keep_their_numbers(hook: ModuleType) -> None:
     written = hook.spelled_out(SOURCE).splitlines()
-    assert written[SOURCE.count("\n") - 1] == '    return sum(["é" and part for part in parts])'
+    sums = [line.removeprefix("    return ") for line in written if "sum(" in line]
+    given = "[part for part in parts]"
+    assert sums == [
+        'sum(["é" and part for part in parts])',
+        f"sum(({given}), 0.0) + sum(({given}), start=0.0)",
+    ]
     for number, line in enumerate(SOURCE.splitlines()):
         if line.startswith(("class", "    def", "def")):
             assert written[number] == line
