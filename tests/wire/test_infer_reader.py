@@ -70,6 +70,15 @@ def test_a_remembered_text_with_another_length_is_still_refused(change):
         reader.read("m", None, wrong, length)
 
 
+def test_a_length_beyond_the_body_is_refused_behind_a_remembered_text_too():
+    reader = InferReader()
+    message, length = body(0)
+    assert len(message) == length
+    reader.read("m", None, message, length)
+    with pytest.raises(WireError, match="Inference-Header-Content-Length"):
+        reader.read("m", None, message, length + 1)
+
+
 def test_strings_are_checked_every_time():
     reader = InferReader()
     tensor = {

@@ -59,7 +59,11 @@ class InferReader:
         header_parameters: Mapping[str, Parameter] = _NO_PARAMETERS,
     ) -> tuple[InferCall, AnswerFormat]:
         """As `parse_infer`."""
-        if json_length is None or not 0 < json_length <= MAX_TEXT or header_parameters:
+        if (
+            json_length is None
+            or header_parameters
+            or not 0 < json_length <= min(MAX_TEXT, len(body))
+        ):
             return parse_infer(model, version, body, json_length, header_parameters)
         text = bytes(body[:json_length])
         meaning = self._meanings.get(text)
