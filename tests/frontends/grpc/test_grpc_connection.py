@@ -332,6 +332,38 @@ def test_long_messages_of_a_stream_come_into_their_places_too(fakes):
     assert [call.context.transport for call in data.calls] == ["grpc-stream"] * 3
 
 
+def test_a_message_of_a_stream_that_is_inflated_does_not_take_the_place_of_the_next(fakes):
+    """Stock clients compress each message by itself, if it gets smaller so."""
+    plain = framed(message(600_000, "plain"))
+
+    async def scene():
+        data = fakes.FakeDataPlane()
+        async with raw(fakes, data) as client:
+            client.ask(1, STREAM, (b"grpc-encoding", b"gzip"))
+            client.give(1, framed(gzip.compress(message(400_000, "gzip")), 1), ends=False)
+            client.give(1, plain[:100_000], ends=False)
+            await data.until(lambda: data.calls)
+            client.give(1, plain[100_000:])
+            assert (await client.status(1))[0] == 0
+            return data, streamed(client, 1)
+
+    data, answers = play(scene)
+    assert sorted(answers) == [("gzip", ""), ("plain", "")]
+    (announced,) = data.announced
+    assert announced.infer.id == "plain"
+
+
+def test_a_stream_waits_for_a_message_that_is_inflated_after_its_end(fakes):
+    async def scene():
+        async with raw(fakes) as client:
+            client.ask(1, STREAM, (b"grpc-encoding", b"gzip"))
+            client.give(1, framed(gzip.compress(message(400_000)), 1))
+            assert (await client.status(1))[0] == 0
+            return streamed(client, 1)
+
+    assert play(scene) == [("7", "")]
+
+
 def test_a_long_message_of_a_stream_that_is_refused_is_passed_over(fakes):
     async def scene():
         refusal = fakes.refusing(Reason.BEHIND_WORK, "busy")(InferCall("m", None, "", []))

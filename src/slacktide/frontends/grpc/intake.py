@@ -91,6 +91,11 @@ class MessageIntake(Http2Stream, ABC):
         """Whether no message is to be begun now."""
         return False
 
+    def taker(self) -> Callable[[Buffer], None]:
+        """What takes a message that is here, but is still to be inflated: others may come before
+        it has been."""
+        return self.message
+
     def settle(self) -> None:
         """No message waits: end, if the client has ended and all is answered."""
 
@@ -228,7 +233,7 @@ class MessageIntake(Http2Stream, ABC):
         except WireError as error:
             raise _inflated(error) from None
         rest = self.state.unpacker.inflate(inflation, self.protocol.client)
-        self.later(rest, self.message, lambda error: self.fail(_inflated(error)))
+        self.later(rest, self.taker(), lambda error: self.fail(_inflated(error)))
 
     # ---------------------------------------------------------------- what takes longer
 

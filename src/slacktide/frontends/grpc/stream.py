@@ -13,6 +13,7 @@ stream ends, whatever is unanswered is cancelled.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slacktide.domain import Reason
@@ -59,21 +60,30 @@ class StreamInfer(InferenceRpc):
     def place_for(self, length: int, begun: memoryview) -> memoryview | None:
         if self._draining:
             return NOWHERE
-        return self._begin().place_for(length, begun) if length > DIRECT_BYTES else None
+        if length <= DIRECT_BYTES:
+            return None
+        request = self._coming = self._begin()
+        return request.place_for(length, begun)
 
     def message(self, message: Buffer) -> None:
-        if self._coming is None and self._draining:
-            return
-        request = self._coming or self._begin()
-        self._coming = None
-        request.take(message)
+        request, self._coming = self._coming, None
+        if request is not None:
+            request.take(message)
+        else:
+            self.taker()(message)
+
+    def taker(self) -> Callable[[Buffer], None]:
+        return self._pass_over if self._draining else self._begin().take
+
+    def _pass_over(self, message: Buffer) -> None:
+        """It came when no more requests were taken."""
 
     def _begin(self) -> InferRequest:
         """A request whose clock starts now."""
         now, budget = self.state.clock(), self.said.budget_s
         if budget is not None:
             budget = max(0.0, budget - (now - self.first_byte))
-        request = self._coming = InferRequest(self, "grpc-stream", now, budget)
+        request = InferRequest(self, "grpc-stream", now, budget)
         self._unanswered[request] = None
         return request
 
