@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import inf
 
 import pytest
 
-from slacktide.domain.options import OptionError, plain
+from slacktide.domain import Reason, Request
+from slacktide.domain.options import OptionError, option, plain
+from slacktide.domain.units import SECONDS
 from slacktide.scheduling import (
     POLICIES,
     Clipper,
@@ -98,3 +101,23 @@ def test_max_batch_must_hold_a_row(lab) -> None:
     times = lab.LogNormalTimes(lab.residual)
     with pytest.raises(OptionError, match="max_batch"):
         make_scheduler("edf", {}, max_batch=0, times=times, view=lab.LaneView())
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_policy_and_its_options_can_be_extended(lab, name: str) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Options(POLICIES[name].options):
+        spare: float = option(0.001, "Time to spare.", unit=SECONDS)
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        seen.append(request.id)
+        return KINDS[name].add(self, request, now=now)
+
+    seen: list[int] = []
+    options = Options(max_queue=1, spare=2.0)
+    assert plain(options)["spare"] == 2.0
+    own = type("Own", (KINDS[name],), {"add": add})
+    times = lab.LogNormalTimes(lab.residual)
+    scheduler = own(options, max_batch=8, times=times, view=lab.LaneView())
+    told = [scheduler.add(Request(id, "m", 0.0, 9.0), now=0.0) for id in (1, 2)]
+    assert (told, seen) == ([None, Reason.QUEUE_FULL], [1, 2])
