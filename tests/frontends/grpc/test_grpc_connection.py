@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import struct
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from tests.frontends.doubles import decode_response
 
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
+from slacktide.frontends.grpc.inference import InferRequest
 from slacktide.frontends.http2 import ErrorCode
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
@@ -394,6 +396,34 @@ def test_a_stream_whose_message_is_cut_is_refused_and_takes_its_request_back(fak
     status, steps = play(scene)
     assert status[0] == 3
     assert steps == ["announce", "cancel client_cancelled"]
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM])
+def test_a_client_that_leaves_in_its_message_leaves_nothing_to_the_garbage_collector(fakes, path):
+    """A request that only a cycle holds keeps its slot, and so the memory of a retired version."""
+
+    def requests() -> int:
+        return sum(isinstance(each, InferRequest) for each in gc.get_objects())
+
+    async def scene():
+        data = fakes.FakeDataPlane()
+        before = requests()
+        async with raw(fakes, data) as client:
+            client.ask(1, path)
+            client.give(1, framed(message(300_000))[:20_000], ends=False)
+            await data.until(lambda: data.announced)
+            assert requests() == before + 1
+            client.send(f.reset(1, ErrorCode.CANCEL))
+            await data.until(lambda: data.cancelled)
+            await asyncio.sleep(0)
+            return requests() - before
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert play(scene) == 0
+    finally:
+        gc.enable()
 
 
 def test_messages_that_are_not_announced_count_as_buffered(fakes):

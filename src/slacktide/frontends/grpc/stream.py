@@ -151,6 +151,6 @@ class StreamInfer(InferenceRpc):
         self.go_on()
 
     def cancelled(self, reason: Reason) -> None:
-        requests, self._unanswered = self._unanswered, {}
+        requests, self._unanswered, self._coming = self._unanswered, {}, None
         for request in requests:
             request.cancel(Reason.CLIENT_CANCELLED)
