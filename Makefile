@@ -67,7 +67,6 @@ bench: setup ## measure the figures of bench/README.md; some: make bench BENCH="
 
 WHEELS := .cache/wheels
 wheels: setup ## build the compiled wheel for this Python and the pure one; install and try each
-	$(BIN)/python -m pip install --quiet build
 	rm -rf $(WHEELS) && mkdir -p $(WHEELS)
 	$(BIN)/python -m build --wheel --outdir $(WHEELS)/pure .
 	HATCH_BUILD_HOOK_ENABLE_CUSTOM=true $(BIN)/python -m build --wheel --outdir $(WHEELS)/compiled .
