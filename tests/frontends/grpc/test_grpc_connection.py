@@ -17,6 +17,7 @@ from tests.frontends.doubles import decode_response
 from slacktide.domain import Reason
 from slacktide.domain.tensors import Datatype
 from slacktide.frontends.grpc.inference import InferRequest
+from slacktide.frontends.grpc.protocol import GrpcConnection
 from slacktide.frontends.http2 import ErrorCode
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import GrpcSettings
@@ -402,12 +403,12 @@ def test_a_stream_whose_message_is_cut_is_refused_and_takes_its_request_back(fak
 def test_a_client_that_leaves_in_its_message_leaves_nothing_to_the_garbage_collector(fakes, path):
     """A request that only a cycle holds keeps its slot, and so the memory of a retired version."""
 
-    def requests() -> int:
-        return sum(isinstance(each, InferRequest) for each in gc.get_objects())
+    def requests(kind: type = InferRequest) -> int:
+        return sum(isinstance(each, kind) for each in gc.get_objects())
 
     async def scene():
         data = fakes.FakeDataPlane()
-        before = requests()
+        before, connections = requests(), requests(GrpcConnection)
         async with raw(fakes, data) as client:
             client.ask(1, path)
             client.give(1, framed(message(300_000))[:20_000], ends=False)
@@ -416,12 +417,16 @@ def test_a_client_that_leaves_in_its_message_leaves_nothing_to_the_garbage_colle
             client.send(f.reset(1, ErrorCode.CANCEL))
             await data.until(lambda: data.cancelled)
             await asyncio.sleep(0)
-            return requests() - before
+            left = requests() - before
+            client.writer.close()
+            await asyncio.wait_for(client.server._context.emptied.wait(), 10)
+            await asyncio.sleep(0)
+            return left, requests(GrpcConnection) - connections
 
     gc.collect()
     gc.disable()
     try:
-        assert play(scene) == 0
+        assert play(scene) == (0, 0)
     finally:
         gc.enable()
 

@@ -319,6 +319,8 @@ class Http2Connection(SendingHalf):
     def lose(self) -> None:
         """The client is gone. `drop` tells its streams."""
         self.closed = self.closing = True
+        # What they were refers back to this connection, or to its owner.
+        self._open_stream, self._data_stream = _open_none, None
         self.more = False
         self.blocked.clear()
         for stream in self.streams.values():
@@ -331,6 +333,10 @@ class Http2Connection(SendingHalf):
         """Tell so many of the streams of a client that is gone."""
         for _ in range(min(most, len(self.lost))):
             self.lost.pop().aborted()
+
+
+def _open_none(id: int, head: Head) -> Http2Stream:
+    raise Http2Error(ErrorCode.REFUSED_STREAM, "the connection is closed")
 
 
 def _expect_length(payload: memoryview, length: int) -> None:
