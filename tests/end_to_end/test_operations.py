@@ -210,6 +210,7 @@ def test_a_model_that_the_engine_cannot_take_fails_and_the_others_serve(
             assert house.get(path).status == 503, "nobody would start it anew"
 
 
+@pytest.mark.replaces_parts
 def test_a_server_that_can_put_no_plan_in_force_ends(zoo: Any) -> None:
     zoo.matmul()
     text = """
