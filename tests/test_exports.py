@@ -89,6 +89,9 @@ EXPORTS = {
         PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits
         ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
     """,
+    "slacktide.planning.variants": """
+        UNMAPPED Annealing Assignment AssignmentScore Client Fleet Variant published search
+    """,
     "slacktide.simulation": """
         ORDER_OF AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder
         Execution ExternalEvent Failure Item Prediction Scorer SimulatedUpload

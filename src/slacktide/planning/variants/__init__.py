@@ -1,0 +1,11 @@
+"""Which variant of a model each replica runs, and which clients it serves (Jellyfish). Pure."""
+
+from slacktide.planning.variants.fleet import UNMAPPED as UNMAPPED
+from slacktide.planning.variants.fleet import Assignment as Assignment
+from slacktide.planning.variants.fleet import AssignmentScore as AssignmentScore
+from slacktide.planning.variants.fleet import Client as Client
+from slacktide.planning.variants.fleet import Fleet as Fleet
+from slacktide.planning.variants.fleet import Variant as Variant
+from slacktide.planning.variants.search import search as search
+from slacktide.planning.variants.selection import Annealing as Annealing
+from slacktide.planning.variants.selection import published as published

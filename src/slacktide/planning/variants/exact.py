@@ -1,0 +1,231 @@
+"""P1 as a mixed-integer program, by HiGHS: what planners are measured against. Needs scipy.
+
+`optimum` names every replica and is the program as printed, with an order among the replicas, which
+are alike. `bound` counts them instead: how many run variant j in batches of b. There a client may
+be split between replicas of a variant, so it bounds the optimum from above, and it takes a second
+where the program takes minutes. A set of clients can be split among configurations if, for every
+batch m, those that take no more than m rows fit into the replicas that run no more (their limits
+are nested, so these conditions suffice).
+
+Clients come first: `bound` and the second step of `optimum` ask for the most accuracy while clients
+of a given weight are mapped.
+
+Source: Jellyfish, §4.1, equations 2 to 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.planning.variants.fleet import UNMAPPED, Assignment, AssignmentScore, Fleet
+from slacktide.planning.variants.moves import ordered
+
+_ROUNDING = 1e-6
+
+
+class SolverMissingError(RuntimeError):
+    """scipy is not installed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Optimum:
+    """What the solver has found within its time."""
+
+    assignment: Assignment
+    score: AssignmentScore
+    proven: bool
+    """Whether nothing is better."""
+
+
+def bound(
+    fleet: Fleet, *, mapped: float = 0.0, whole: bool = True, seconds: float = 10.0
+) -> float | None:
+    """No assignment that maps clients of weight `mapped` has more accuracy (as in `score`).
+
+    Without `whole`, replicas may be split, too, which makes it a linear program. None if nothing is
+    known after `seconds`. Raises SolverMissingError."""
+    runs = _configurations(fleet)
+    program = _Program()
+    counts = program.add(len(runs), most=fleet.replicas, whole=whole)
+    program.require(((at, 1.0) for at in counts), most=fleet.replicas)
+    taken = _fractions(fleet, program, runs)
+    for variant in range(len(fleet.variants)):
+        own = [at for at, (kind, _, _) in enumerate(runs) if kind == variant]
+        asking = [client for client, kind in taken if kind == variant]
+        for limit in sorted({int(fleet.limits[client, variant]) for client in asking}):
+            loads = [
+                (taken[client, variant], float(fleet.rates[client]))
+                for client in asking
+                if fleet.limits[client, variant] <= limit
+            ]
+            rooms = [(counts[at], -float(runs[at][2])) for at in own if runs[at][1] <= limit]
+            program.require([*loads, *rooms], most=0.0)
+    if mapped:
+        program.require(
+            ((at, fleet.weight[client]) for (client, _), at in taken.items()),
+            least=mapped - _ROUNDING,
+        )
+    for (client, variant), at in taken.items():
+        program.worth[at] = fleet.value[client] * fleet.accuracy[variant]
+    return program.solved(seconds).most
+
+
+def optimum(fleet: Fleet, *, seconds: float = 60.0) -> Optimum | None:
+    """The best assignment with one queue for each replica; None if none is found in `seconds`.
+    Raises SolverMissingError."""
+    runs = _configurations(fleet)
+    program = _Program()
+    chosen = [program.add(len(runs)) for _ in range(fleet.replicas)]
+    parts = [_fractions(fleet, program, runs, whole=True) for _ in range(fleet.replicas)]
+    for client in range(len(fleet.clients)):
+        terms = [(at, 1.0) for part in parts for (c, _), at in part.items() if c == client]
+        program.require(terms, most=1.0)
+    for replica, (own, part) in enumerate(zip(chosen, parts, strict=True)):
+        program.require(((at, 1.0) for at in own), most=1.0)
+        if replica:
+            before = [(at, number + 1.0) for number, at in enumerate(chosen[replica - 1])]
+            program.require([*before, *((at, -n - 1.0) for n, at in enumerate(own))], least=0.0)
+        for variant in range(len(fleet.variants)):
+            loads = [
+                (at, float(fleet.rates[client]))
+                for (client, kind), at in part.items()
+                if kind == variant
+            ]
+            rooms = [
+                (at, -float(columns))
+                for at, (kind, _, columns) in zip(own, runs, strict=True)
+                if kind == variant
+            ]
+            program.require([*loads, *rooms], most=0.0)
+        for (client, variant), at in part.items():
+            fitting = [
+                (place, -1.0)
+                for place, (kind, batch, _) in zip(own, runs, strict=True)
+                if kind == variant and batch <= fleet.limits[client, variant]
+            ]
+            program.require([(at, 1.0), *fitting], most=0.0)
+    placed = [(at, client, variant) for part in parts for (client, variant), at in part.items()]
+    for at, client, _ in placed:
+        program.worth[at] = fleet.weight[client]
+    first = program.solved(seconds)
+    if first.values is None:
+        return None
+    mapped = sum(fleet.weight[client] for at, client, _ in placed if first.values[at] > 0.5)
+    program.require(((at, fleet.weight[c]) for at, c, _ in placed), least=mapped - _ROUNDING)
+    for at, client, variant in placed:
+        program.worth[at] = fleet.value[client] * fleet.accuracy[variant]
+    second = program.solved(seconds)
+    values = first.values if second.values is None else second.values
+    variants = [
+        next((runs[number][0] for number, at in enumerate(own) if values[at] > 0.5), 0)
+        for own in chosen
+    ]
+    clients = [UNMAPPED] * len(fleet.clients)
+    for replica, part in enumerate(parts):
+        for (client, _), at in part.items():
+            if values[at] > 0.5:
+                clients[client] = replica
+    found = ordered(variants, clients)
+    return Optimum(found, fleet.score(found), first.proven and second.proven)
+
+
+def _configurations(fleet: Fleet) -> list[tuple[int, int, int]]:
+    """(variant, batch, columns): every batch in which more can be served than in a smaller one."""
+    one = fleet.columns
+    return [
+        (variant, batch, int(one[variant, batch]))
+        for variant in range(len(fleet.variants))
+        for batch in range(1, fleet.batches + 1)
+        if one[variant, batch] > one[variant, batch - 1]
+    ]
+
+
+def _fractions(
+    fleet: Fleet, program: _Program, runs: list[tuple[int, int, int]], *, whole: bool = False
+) -> dict[tuple[int, int], int]:
+    """A variable for each (client, variant) that can be served; of one client 1 in all, at most."""
+    found: dict[tuple[int, int], int] = {}
+    for client, rate in enumerate(fleet.rates):
+        fitting = {
+            variant
+            for variant, batch, columns in runs
+            if batch <= fleet.limits[client, variant] and columns >= rate
+        }
+        own = program.add(len(fitting), whole=whole)
+        found |= {(client, variant): at for variant, at in zip(sorted(fitting), own, strict=True)}
+        program.require(((at, 1.0) for at in own), most=1.0)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    values: NDArray[np.float64] | None
+    most: float | None
+    """No solution is worth more."""
+    proven: bool
+
+
+class _Program:
+    """Variables from 0 to a bound, rows that bound sums of them, and what each is worth."""
+
+    def __init__(self) -> None:
+        self.worth: list[float] = []
+        self._most: list[float] = []
+        self._whole: list[bool] = []
+        self._places: list[tuple[int, int]] = []
+        self._factors: list[float] = []
+        self._rows: list[tuple[float, float]] = []
+
+    def add(self, count: int, *, most: float = 1.0, whole: bool = True) -> range:
+        """New variables."""
+        first = len(self.worth)
+        self.worth += [0.0] * count
+        self._most += [most] * count
+        self._whole += [whole] * count
+        return range(first, first + count)
+
+    def require(
+        self,
+        terms: Iterable[tuple[int, float]],
+        *,
+        least: float = -np.inf,
+        most: float = np.inf,
+    ) -> None:
+        """A row over (variable, factor)."""
+        for at, factor in terms:
+            self._places.append((len(self._rows), at))
+            self._factors.append(float(factor))
+        self._rows.append((least, most))
+
+    def solved(self, seconds: float) -> _Solved:
+        """The solution that is worth the most, as far as it is found in that time."""
+        optimize, sparse = _scipy()
+        matrix = sparse.coo_matrix(
+            (self._factors, tuple(zip(*self._places, strict=True))),
+            shape=(len(self._rows), len(self.worth)),
+        ).tocsr()
+        least, most = zip(*self._rows, strict=True)
+        found = optimize.milp(
+            -np.array(self.worth),
+            integrality=np.array(self._whole, int),
+            bounds=optimize.Bounds(0.0, np.array(self._most)),
+            constraints=optimize.LinearConstraint(matrix, least, most),
+            options={"time_limit": seconds, "mip_rel_gap": _ROUNDING},
+        )
+        bounds = found.get("mip_dual_bound")
+        if bounds is None and found.status == 0:
+            bounds = found.fun
+        return _Solved(found.x, None if bounds is None else -float(bounds), found.status == 0)
+
+
+def _scipy() -> tuple[Any, Any]:
+    try:
+        from scipy import optimize, sparse  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise SolverMissingError("the exact planner needs scipy: pip install scipy") from error
+    return optimize, sparse

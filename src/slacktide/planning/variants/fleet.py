@@ -1,0 +1,201 @@
+"""What the variants planner decides about: replicas that each run one variant, and clients that are
+each mapped to one replica.
+
+A variant is one form of a model: smaller ones take less time and are less accurate. A client sends
+frames at a rate, and has for each variant a *budget*: what its latency objective leaves for the
+server when a frame has the size of that variant (paper: compute time, §3.3). A replica that runs
+variant j in batches of b serves a set of clients if
+
+    2 · l_j(b) ≤ budget of each of them for j   (a frame waits one batch at most; eq. 6)
+    sum of their rates ≤ t_j(b) = b / l_j(b)    (eq. 7)
+
+`Fleet` holds both tests as tables, on one grid of rates, so that every planner here makes the same
+ones. Replicas are planned one by one also where those of a variant then serve one queue: planned as
+one, the tightest client of all would bind the batches of all.
+
+Source: Jellyfish, §4.1 (problem P1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_COLUMNS = 4096
+"""Steps of the grid of rates within the largest capacity of a replica. Where exact steps are finer,
+rates are rounded up and capacities down."""
+UNMAPPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One form of a model. Raises ValueError, naming the field."""
+
+    name: str
+    accuracy: float
+    """Within (0, 1]."""
+    seconds: tuple[float, ...]
+    """How long a batch of 1, 2, … rows takes (p99); positive, not falling."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.accuracy <= 1.0:
+            raise ValueError(f"accuracy: expected more than 0 and at most 1, got {self.accuracy}")
+        if not self.seconds or not all(0.0 < each < math.inf for each in self.seconds):
+            raise ValueError(f"seconds: expected positive times, got {self.seconds}")
+        if list(self.seconds) != sorted(self.seconds):
+            raise ValueError("seconds: expected times that do not fall with the batch")
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client that sends frames. Raises ValueError, naming the field."""
+
+    name: str
+    rate: float
+    """Frames per second."""
+    budgets: tuple[float, ...]
+    """By variant: the seconds that a frame of its size leaves for the server."""
+    weight: float = 1.0
+    floor: float = 0.0
+    """Least accuracy that is of use to it."""
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "weight"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: expected a positive number, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which variants run, and which replica each client is mapped to."""
+
+    variants: tuple[int, ...]
+    """By replica: its variant. Largest first."""
+    clients: tuple[int, ...]
+    """By client: its replica, or `UNMAPPED`."""
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class AssignmentScore:
+    """How good an assignment is: clients first, accuracy second."""
+
+    mapped: float
+    """Weight of the clients that are mapped."""
+    accuracy: float
+    """Sum of accuracy · rate · weight over them (eq. 2)."""
+
+
+class Fleet:
+    """Replicas and clients to be matched, with the tables of what fits. Not changed once made."""
+
+    def __init__(
+        self,
+        variants: Sequence[Variant],
+        clients: Sequence[Client],
+        replicas: int,
+    ) -> None:
+        """`variants`: smallest first, with accuracies that do not fall. Raises ValueError."""
+        if not variants:
+            raise ValueError("variants: expected at least one")
+        if any(a.accuracy > b.accuracy for a, b in pairwise(variants)):
+            raise ValueError("variants: expected accuracies that do not fall with size")
+        if replicas < 1:
+            raise ValueError(f"replicas: expected at least 1, got {replicas}")
+        for client in clients:
+            if len(client.budgets) != len(variants):
+                raise ValueError(f"{client.name}: budgets: expected one for each variant")
+        self.variants = tuple(variants)
+        self.clients = tuple(clients)
+        self.replicas = replicas
+        self.batches = max(len(each.seconds) for each in variants)
+        """The largest batch that any variant takes."""
+
+        self.accuracy = np.array([each.accuracy for each in variants])
+        self.weight = np.array([each.weight for each in clients])
+        self.value = self.weight * np.array([each.rate for each in clients])
+        """Of a client, to be multiplied by the accuracy it gets."""
+        self._throughput = np.zeros((len(variants), self.batches + 1))
+        """(variant, b): the most frames per second in batches of b or less."""
+        for at, each in enumerate(variants):
+            rates = [(b + 1) / seconds for b, seconds in enumerate(each.seconds)]
+            rates += [0.0] * (self.batches - len(rates))
+            self._throughput[at, 1:] = np.maximum.accumulate(rates)
+        self.step = _step([each.rate for each in clients], float(self._throughput.max()))
+        """Frames per second between two columns of the grid."""
+        self.rates = tuple(math.ceil(each.rate / self.step - 1e-9) for each in clients)
+        """Of each client, in columns."""
+        self.limits = self._limits()
+        """(client, variant): the largest batch that its budget allows; 0: not even one row."""
+        self.columns = np.floor(self._throughput / self.step + 1e-9).astype(np.int64)
+        """(variant, b): capacity of a replica in batches up to b, in columns."""
+        self.orders = tuple(
+            tuple(
+                (client, self.rates[client], int(self.columns[at, self.limits[client, at]]))
+                for client in np.argsort(-self.limits[:, at], kind="stable").tolist()
+                if self.limits[client, at] > 0
+            )
+            for at in range(len(variants))
+        )
+        """By variant: (client, rate, capacity of a replica with it as the tightest client), with
+        falling budgets."""
+
+    def _limits(self) -> NDArray[np.int64]:
+        found = np.zeros((len(self.clients), len(self.variants)), np.int64)
+        if self.clients:
+            budgets = np.array([each.budgets for each in self.clients])
+            floors = np.array([each.floor for each in self.clients])
+            for at, variant in enumerate(self.variants):
+                twice = 2.0 * np.array(variant.seconds)
+                found[:, at] = np.searchsorted(twice, budgets[:, at] + 1e-12, side="right")
+                found[floors > variant.accuracy, at] = 0
+        return found
+
+    def servable(self) -> frozenset[int]:
+        """Clients that some variant can serve alone."""
+        if not self.clients:
+            return frozenset()
+        most = self.columns[np.arange(len(self.variants)), self.limits]
+        return frozenset(np.flatnonzero((self.rates <= most.T).any(axis=0)).tolist())
+
+    def score(self, assignment: Assignment) -> AssignmentScore:
+        mapped = accuracy = 0.0
+        for client, replica in enumerate(assignment.clients):
+            if replica != UNMAPPED:
+                variant = self.variants[assignment.variants[replica]]
+                one = self.clients[client]
+                mapped += one.weight
+                accuracy += variant.accuracy * one.rate * one.weight
+        return AssignmentScore(mapped, accuracy)
+
+    def batch_of(self, assignment: Assignment, replica: int) -> int:
+        """The smallest batch in which a replica can serve its clients; 1 if it has none. Raises
+        ValueError if it cannot serve them."""
+        variant = assignment.variants[replica]
+        members = [client for client, at in enumerate(assignment.clients) if at == replica]
+        load = sum(self.rates[client] for client in members)
+        most = min((int(self.limits[client, variant]) for client in members), default=self.batches)
+        fitting = np.flatnonzero(self.columns[variant, : most + 1] >= load)
+        if not len(fitting):
+            raise ValueError(f"replica {replica} of variant {variant} cannot serve its clients")
+        return max(1, int(fitting[0]))
+
+
+def _step(rates: Sequence[float], capacity: float) -> float:
+    """The largest step of which all rates are multiples, unless that is too fine."""
+    finest = capacity / MOST_COLUMNS
+    step = Fraction(0)
+    for rate in set(rates):
+        exact = Fraction(rate).limit_denominator(1000)
+        if abs(float(exact) - rate) > 1e-9 * rate:
+            return finest
+        step = Fraction(
+            math.gcd(step.numerator * exact.denominator, exact.numerator * step.denominator),
+            step.denominator * exact.denominator,
+        )
+    return max(float(step), finest) if step else finest

@@ -1,0 +1,213 @@
+"""Moves and swaps of single clients between replicas, and of replicas between variants: what
+mapping greedily leaves to gain. The whole neighbourhood is looked at at once, with arrays.
+
+Adding a client to a replica may make it the tightest one there and so lower what the replica can
+serve; leaving never does harm. So a move is allowed if the replica it ends in allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
+
+_LEAST = 1e-9
+"""Gain below which a move is not worth making: rounding."""
+
+
+def improved(fleet: Fleet, assignment: Assignment, *, most: int = 1000) -> Assignment:
+    """The assignment after the best moves, one after the other, until none gains or `most` are
+    made. Clients first (`AssignmentScore`): none is dropped but for heavier ones."""
+    if not fleet.clients:
+        return assignment
+    state = _State(fleet, assignment)
+    for _ in range(most):
+        if not (state.move() or state.exchange() or state.refill() or state.enlarge()):
+            break
+    return state.assignment()
+
+
+class _State:
+    """An assignment that is being changed."""
+
+    def __init__(self, fleet: Fleet, assignment: Assignment) -> None:
+        self.fleet = fleet
+        self.rates = np.array(fleet.rates)
+        self.at = np.array(assignment.clients)
+        self.variants = list(assignment.variants)
+        self.unit = 1.0 + float(fleet.value.sum())
+        """What one client of weight 1 is worth beside accuracy."""
+        self._read_replicas()
+
+    def _read_replicas(self) -> None:
+        fleet, replicas = self.fleet, len(self.variants)
+        self.accuracy = np.append(fleet.accuracy[self.variants], 0.0)
+        """By replica; last: of no replica."""
+        self.limits = fleet.limits[:, self.variants]
+        self.columns = fleet.columns[self.variants]
+        self.loads = np.zeros(replicas, np.int64)
+        self.tightest = np.full(replicas, fleet.batches)
+        self.second = np.full(replicas, fleet.batches)
+        for replica in range(replicas):
+            self._read(replica)
+
+    def _read(self, replica: int) -> None:
+        members = np.flatnonzero(self.at == replica)
+        self.loads[replica] = self.rates[members].sum()
+        limits = np.sort(self.limits[members, replica])
+        self.tightest[replica] = limits[0] if len(limits) else self.fleet.batches
+        self.second[replica] = limits[1] if len(limits) > 1 else self.fleet.batches
+
+    def _put(self, client: int, replica: int) -> None:
+        before = int(self.at[client])
+        self.at[client] = replica
+        for each in (before, replica):
+            if each != UNMAPPED:
+                self._read(each)
+
+    def move(self) -> bool:
+        """Move the client to another replica that gains the most by it."""
+        worth = self.accuracy[:-1][None, :] - self.accuracy[self.at][:, None]
+        gain = self.fleet.value[:, None] * worth
+        gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
+        limits = np.minimum(self.limits, self.tightest)
+        room = self.columns[np.arange(len(self.loads)), limits] - self.loads
+        gain[(self.limits == 0) | (room < self.rates[:, None])] = 0.0
+        client, replica = divmod(int(gain.argmax()), gain.shape[1])
+        if gain[client, replica] <= _LEAST:
+            return False
+        self._put(client, replica)
+        return True
+
+    def exchange(self) -> bool:
+        """Have a client take the place of a second one, which goes to the first one's place, to any
+        other replica with room, or nowhere."""
+        there = np.flatnonzero(self.at != UNMAPPED)
+        if not len(there):
+            return False
+        at, limits = self.at[there], self.limits[:, self.at[there]]
+        tightest = self.limits[there, at] == self.tightest[at]
+        left = np.where(tightest, self.second[at], self.tightest[at])
+        room = self.columns[at, np.minimum(limits, left)] - self.loads[at] + self.rates[there]
+        fits = (limits > 0) & (room >= self.rates[:, None])
+        """(client, mapped client): the first could take the place of the second."""
+        fits[there] &= at[:, None] != at
+        elsewhere, refuge = self._refuges(there)
+        value = self.fleet.value
+        worth = self.accuracy[at] - self.accuracy[self.at][:, None]
+        gain = value[:, None] * worth + elsewhere
+        gain[self.at == UNMAPPED] += self.unit * self.fleet.weight[self.at == UNMAPPED, None]
+        swapped = value[there] * (self.accuracy[self.at][:, None] - self.accuracy[at])
+        back = np.zeros(fits.shape, bool)
+        back[there] = fits[there].T
+        swaps = back & (swapped > elsewhere)
+        gain = np.where(swaps, gain - elsewhere + swapped, gain)
+        gain[~fits] = 0.0
+        client, other = divmod(int(gain.argmax()), gain.shape[1])
+        if gain[client, other] <= _LEAST:
+            return False
+        second = int(there[other])
+        place = int(self.at[second])
+        goes = int(self.at[client]) if swaps[client, other] else int(refuge[other])
+        self.at[client] = UNMAPPED
+        self._put(second, goes)
+        self._put(client, place)
+        return True
+
+    def _refuges(self, there: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Of mapped clients: what is gained if each goes to the best other replica with room, and
+        which that is; none: what is lost."""
+        limits = self.limits[there]
+        capacity = self.columns[np.arange(len(self.loads)), np.minimum(limits, self.tightest)]
+        fits = (limits > 0) & (capacity - self.loads >= self.rates[there, None])
+        fits[np.arange(len(there)), self.at[there]] = False
+        gain = self.accuracy[:-1] - self.accuracy[self.at[there]][:, None]
+        gain = np.where(fits, gain * self.fleet.value[there, None], -np.inf)
+        best = gain.argmax(axis=1)
+        gained = gain[np.arange(len(there)), best]
+        out = np.isinf(gained)
+        weight, value = self.fleet.weight[there], self.fleet.value[there]
+        lost = -self.unit * weight - value * self.accuracy[self.at[there]]
+        return np.where(out, lost, gained), np.where(out, UNMAPPED, best)
+
+    def refill(self) -> bool:
+        """Choose the clients of a replica anew, among its own and the unmapped: one may make room
+        for two. A knapsack as in `mapping.py`, with worths beside rates."""
+        out = np.flatnonzero(self.at == UNMAPPED)
+        if not len(out):
+            return False
+        worth = self.unit * self.fleet.weight
+        for replica in range(len(self.variants)):
+            members = np.flatnonzero(self.at == replica)
+            asking = np.concatenate((members, out[self.limits[out, replica] > 0]))
+            if len(asking) == len(members):
+                continue
+            worths = worth[asking] + self.fleet.value[asking] * self.accuracy[replica]
+            order = np.argsort(-self.limits[asking, replica], kind="stable")
+            chosen, total = self._knapsack(replica, asking[order], worths[order])
+            if total > worths[: len(members)].sum() + _LEAST:
+                self.at[members] = UNMAPPED
+                self.at[chosen] = replica
+                self._read(replica)
+                return True
+        return False
+
+    def _knapsack(
+        self, replica: int, clients: NDArray[np.int64], worths: NDArray[np.float64]
+    ) -> tuple[list[int], float]:
+        """The best set for a replica of `clients`, whose limits fall; and what it is worth."""
+        capacities = self.columns[replica, self.limits[clients, replica]]
+        best = np.full(int(capacities.max()) + 1, -np.inf)
+        best[0] = 0.0
+        steps = []
+        for at, client in enumerate(clients):
+            rate, end = int(self.rates[client]), int(capacities[at]) + 1
+            if rate < end:
+                added = best[: end - rate] + worths[at]
+                better = added > best[rate:end]
+                best[rate:end] = np.where(better, added, best[rate:end])
+                steps.append((int(client), rate, better))
+        left = int(best.argmax())
+        total, chosen = float(best[left]), []
+        for client, rate, better in reversed(steps):
+            if 0 <= left - rate < len(better) and better[left - rate]:
+                chosen.append(client)
+                left -= rate
+        return chosen, total
+
+    def enlarge(self) -> bool:
+        """Give a replica the variant that its clients gain the most by."""
+        best, found = _LEAST, None
+        for replica, variant in enumerate(self.variants):
+            members = np.flatnonzero(self.at == replica)
+            if not len(members):
+                continue
+            limits = self.fleet.limits[members].min(axis=0)
+            fits = self.fleet.columns[np.arange(len(limits)), limits] >= self.loads[replica]
+            fits[: variant + 1] = False
+            if fits.any():
+                larger = int(np.flatnonzero(fits)[-1])
+                worth = self.fleet.accuracy[larger] - self.fleet.accuracy[variant]
+                gain = float(self.fleet.value[members].sum() * worth)
+                if gain > best:
+                    best, found = gain, (replica, larger)
+        if found is None:
+            return False
+        self.variants[found[0]] = found[1]
+        self._read_replicas()
+        return True
+
+    def assignment(self) -> Assignment:
+        return ordered(self.variants, self.at.tolist())
+
+
+def ordered(variants: Sequence[int], clients: Sequence[int]) -> Assignment:
+    """An assignment of replicas in any order."""
+    order = sorted(range(len(variants)), key=lambda replica: -variants[replica])
+    place = {replica: at for at, replica in enumerate(order)} | {UNMAPPED: UNMAPPED}
+    return Assignment(
+        tuple(variants[replica] for replica in order), tuple(place[at] for at in clients)
+    )

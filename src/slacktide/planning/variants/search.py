@@ -1,0 +1,156 @@
+"""The planner by default: which variants the replicas run, and which client goes where.
+
+A candidate is a multiset of variants, one for each replica. `map_clients` fills it and its score is
+kept, so that no multiset is tried twice. From several candidates (all replicas alike, and those of
+the plan in force) the search climbs to the best neighbour until none is better; what effort is left
+goes into annealing, as the paper does, from the best one. The best few are then improved by moves
+and swaps of single clients, which mapping greedily leaves to gain.
+
+Effort is counted in candidates, not in seconds, so the same fleet has the same plan on every
+machine. A large fleet is cut into parts of clients with like budgets, whose plans are joined:
+several hundred clients on many replicas leave little to gain by being looked at together.
+
+Source: Jellyfish §4.3 for the annealing; the rest is ours (docs/variants.md has figures).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from slacktide.planning.variants.fleet import UNMAPPED, Assignment, AssignmentScore, Fleet
+from slacktide.planning.variants.mapping import map_clients
+from slacktide.planning.variants.moves import improved, ordered
+
+_PART = 16
+"""Most replicas that are planned for together."""
+_IMPROVED = 6
+"""Candidates that are improved by moves."""
+_LEAST = 40
+"""Candidates of a part, where there are many parts."""
+_MOVES = 50
+"""Most moves across parts, where clients are left unmapped."""
+_TEMPERATURES = (0.0125, 0.0005)
+"""At the beginning and the end of the annealing (paper, §4.3)."""
+
+_STEPS = np.array((-1, 0, 0, 0, 1))
+"""Of a replica, in annealing: most stay."""
+
+Variants = tuple[int, ...]
+"""A candidate: variants in rising order."""
+
+
+def search(
+    fleet: Fleet, *, start: Sequence[int] = (), candidates: int = 150, seed: int = 0
+) -> Assignment:
+    """A good assignment. `start`: variants of the plan in force, if there is one; `candidates`: how
+    many multisets may be looked at."""
+    parts = max(1, math.ceil(fleet.replicas / _PART))
+    if parts == 1:
+        return _Search(fleet, seed).run(start, candidates)
+    members = _cut(fleet, parts)
+    replicas = [fleet.replicas // parts + (at < fleet.replicas % parts) for at in range(parts)]
+    present = iter(sorted(start))
+    variants: list[int] = []
+    clients = [UNMAPPED] * len(fleet.clients)
+    for at, chosen in enumerate(members):
+        part = Fleet(fleet.variants, [fleet.clients[client] for client in chosen], replicas[at])
+        before = [variant for variant, _ in zip(present, range(replicas[at]), strict=False)]
+        found = _Search(part, seed).run(before, max(_LEAST, candidates // parts))
+        for client, replica in zip(chosen, found.clients, strict=True):
+            clients[client] = UNMAPPED if replica == UNMAPPED else replica + len(variants)
+        variants += found.variants
+    joined = ordered(variants, clients)
+    return improved(fleet, joined, most=_MOVES) if UNMAPPED in clients else joined
+
+
+class _Search:
+    """One fleet, or a part of one."""
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
+        self.fleet = fleet
+        self.random = np.random.default_rng(seed)
+        self.known: dict[Variants, tuple[AssignmentScore, Assignment]] = {}
+
+    def run(self, start: Sequence[int], candidates: int) -> Assignment:
+        fleet = self.fleet
+        alike = [(variant,) * fleet.replicas for variant in range(len(fleet.variants))]
+        alike.sort(key=self.score, reverse=True)
+        if len(start) == fleet.replicas:
+            alike.insert(0, tuple(sorted(start)))
+        for each in alike:
+            if len(self.known) >= candidates:
+                break
+            self.climb(each)
+        self.anneal(candidates)
+        best = sorted(self.known, key=self.score, reverse=True)[:_IMPROVED]
+        return max((improved(fleet, self.known[each][1]) for each in best), key=fleet.score)
+
+    def score(self, variants: Variants) -> AssignmentScore:
+        found = self.known.get(variants)
+        if found is None:
+            assignment = map_clients(self.fleet, variants)
+            found = self.known[variants] = self.fleet.score(assignment), assignment
+        return found[0]
+
+    def climb(self, variants: Variants) -> None:
+        while True:
+            top = max(self.neighbours(variants), key=self.score, default=variants)
+            if self.score(top) <= self.score(variants):
+                return
+            variants = top
+
+    def neighbours(self, variants: Variants) -> Iterator[Variants]:
+        """One replica up to three steps smaller or larger; or two replicas by one or two."""
+        kinds = sorted(set(variants))
+        for first in kinds:
+            for step in (-3, -2, -1, 1, 2, 3):
+                yield from self._changed(variants, (first,), (step,))
+            for second in kinds:
+                if second != first:
+                    for steps in ((1, -1), (1, 1), (2, -1), (1, -2)):
+                        yield from self._changed(variants, (first, second), steps)
+
+    def _changed(
+        self, variants: Variants, chosen: Variants, steps: tuple[int, ...]
+    ) -> Iterator[Variants]:
+        left = list(variants)
+        for variant, step in zip(chosen, steps, strict=True):
+            if not 0 <= variant + step < len(self.fleet.variants):
+                return
+            left.remove(variant)
+            left.append(variant + step)
+        yield tuple(sorted(left))
+
+    def anneal(self, candidates: int) -> None:
+        """Wander from the best one, ever less far, until so many are known."""
+        largest = len(self.fleet.variants) - 1
+        clients, value = float(self.fleet.weight.sum()), float(self.fleet.value.sum())
+        now = max(self.known, key=self.score)
+        first, last = _TEMPERATURES
+        steps = max(0, candidates - len(self.known))
+        for step in range(steps):
+            temperature = first * (last / first) ** (step / steps)
+            moved = np.array(now) + _STEPS[self.random.integers(len(_STEPS), size=len(now))]
+            other = tuple(sorted(moved.clip(0, largest).tolist()))
+            here, there = self.score(now), self.score(other)
+            gain = (there.mapped - here.mapped) / (clients or 1.0)
+            gain += (there.accuracy - here.accuracy) / (value or 1.0)
+            if gain >= 0.0 or self.random.random() < math.exp(gain / temperature):
+                now = other
+
+
+def _cut(fleet: Fleet, parts: int) -> list[list[int]]:
+    """Clients in so many parts, those with like budgets together. Each part would take the smallest
+    variant about the same time: clients with tight budgets weigh more, as their batches are small.
+    """
+    order = np.argsort(fleet.limits.sum(axis=1), kind="stable")
+    capacity = np.maximum(1, fleet.columns[0, fleet.limits[:, 0]])
+    work = (np.array(fleet.rates) / capacity)[order]
+    share = max(float(work.sum()) / parts, 1e-9)
+    found: list[list[int]] = [[] for _ in range(parts)]
+    for client, before in zip(order.tolist(), (work.cumsum() - work).tolist(), strict=True):
+        found[min(parts - 1, int(before / share))].append(client)
+    return found

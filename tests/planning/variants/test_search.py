@@ -1,0 +1,65 @@
+"""Which variants run: sound, repeatable, no worse than the smallest, close to the optimum."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planning.variants.fleets import VARIANTS, assert_sound, drawn, fleets
+
+from slacktide.planning.variants import Fleet, published, search
+from slacktide.planning.variants.exact import bound, optimum
+from slacktide.planning.variants.mapping import map_clients
+from slacktide.planning.variants.moves import improved
+
+
+@given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), max_size=3))
+@settings(max_examples=50)
+def test_a_plan_is_sound_and_maps_no_fewer_clients_than_the_smallest_variant(
+    fleet: Fleet, start: list[int]
+) -> None:
+    smallest = fleet.score(map_clients(fleet, [0] * fleet.replicas))
+    for found in (
+        search(fleet, start=start, candidates=40),
+        published(fleet, start=[0] * fleet.replicas),
+    ):
+        assert_sound(fleet, found)
+        assert fleet.score(found).mapped >= smallest.mapped
+
+
+@given(fleets(), st.lists(st.integers(0, len(VARIANTS) - 1), min_size=3, max_size=3))
+def test_moves_never_make_a_plan_worse(fleet: Fleet, variants: list[int]) -> None:
+    before = map_clients(fleet, variants[: fleet.replicas])
+    after = improved(fleet, before)
+    assert_sound(fleet, after)
+    assert fleet.score(after) >= fleet.score(before)
+
+
+def test_runs_repeat() -> None:
+    fleet = drawn(4, 20, 1)
+    assert search(fleet, seed=3) == search(fleet, seed=3)
+    assert published(fleet, seed=3) == published(fleet, seed=3)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_plan_is_better_than_the_optimum_and_none_better_than_the_bound(seed: int) -> None:
+    fleet = drawn(2, 6, seed)
+    best = optimum(fleet, seconds=30.0)
+    assert best is not None
+    assert best.proven
+    assert_sound(fleet, best.assignment)
+    found = fleet.score(search(fleet))
+    assert best.score.mapped >= found.mapped >= best.score.mapped - 1
+    assert found.accuracy <= best.score.accuracy + 1e-6 or found.mapped < best.score.mapped
+    assert found.accuracy >= 0.9 * best.score.accuracy
+    for whole in (True, False):
+        most = bound(fleet, mapped=best.score.mapped, whole=whole)
+        assert most is not None
+        assert best.score.accuracy <= most + 1e-4
+
+
+def test_a_fleet_of_many_replicas_is_cut_into_parts_and_joined() -> None:
+    fleet = drawn(40, 120, 0)
+    found = search(fleet, candidates=40)
+    assert_sound(fleet, found)
+    assert fleet.score(found) >= fleet.score(map_clients(fleet, [0] * 40))
