@@ -26,6 +26,7 @@ BENCHMARKS = {
     "scheduler_decisions": "one decision, one insertion, add and take",
     "refusals": "how soon slack refuses, in virtual time",
     "planner_cost": "ms for one plan: vertical over 500 queued, joint for 64 cores",
+    "variant_planner": "plans of variants beside the optimum and an upper bound; ms for one",
     "simulation": "requests simulated per second on one core, memory over ten million",
     "latency_fit": "model of cores and batch: how well it fits the residual classifier",
     "startup": "start to ready, import time, size of the core install",
