@@ -71,7 +71,8 @@ def write(families: Iterable[Family]) -> bytes:
     """The text of these families, each with its help and type before its samples."""
     lines = []
     for family in families:
-        lines.append(f"# HELP {family.name} {family.help}\n")
+        told = family.help.replace("\\", r"\\").replace("\n", r"\n")
+        lines.append(f"# HELP {family.name} {told}\n")
         lines.append(f"# TYPE {family.name} {family.kind}\n")
         for labels, value, suffix in family.samples:
             pairs = ",".join([f'{key}="{escaped(text)}"' for key, text in labels.items()])
