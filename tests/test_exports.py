@@ -26,7 +26,8 @@ EXPORTS = {
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
-        BatchTiming Cancelled Circuit Command Deployment Event FreeSlots LaneResized LaneSpec
+        BatchTiming Cancelled Circuit Command Deployment Event FreeSlots InputSize LaneResized
+        LaneSpec
         MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
         StartReplica StopReplica Submitted TellCircuit TimerFired

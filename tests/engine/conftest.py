@@ -175,6 +175,8 @@ class World:
         """What the rules for requests of unmeasured shapes state, by model; None: no rules."""
         self.judged: set[Signature] = set()
         """Shapes that can be judged though they have not run."""
+        self.variants: dict[str, tuple[int, tuple[str, ...]]] = {}
+        """Size of a family's variants, and those to which each hands what it has no time for."""
         self.engine = Engine(self._parts, settings)
         self.answers: dict[int, Outcome] = {}
         self.freed: list[int] = []
@@ -200,7 +202,10 @@ class World:
                 return has_run(request) or request.signature in self.judged
 
             rules = UnmeasuredRules(judged, has_run, lambda: len(self.judged), **stated)
-        return PoolParts(self.schedulers[pool], self.times[pool], share, self.solo, rules)
+        size, rescue = self.variants.get(pool.variant, (0, ()))
+        return PoolParts(
+            self.schedulers[pool], self.times[pool], share, self.solo, rules, size, rescue
+        )
 
     def send(self, *events: Event, after: float = 0.0) -> list[Command]:
         """Deliver events together, `after` seconds from now."""
@@ -249,9 +254,9 @@ class World:
         }
         return Request(id=id, **values)  # type: ignore[arg-type]  # a builder of any field
 
-    def announce(self, id: int, *, slo: float = 1.0) -> list[Command]:
+    def announce(self, id: int, *, slo: float = 1.0, size: int = 0) -> list[Command]:
         notice = Notice(
-            id, "m", self.now, self.now + slo, payload_bytes=100, complete_at=self.now + 0.01
+            id, "m", self.now, self.now + slo, 100, complete_at=self.now + 0.01, size=size
         )
         return self.send(Announced(notice))
 

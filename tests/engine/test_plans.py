@@ -7,6 +7,7 @@ import pytest
 from slacktide.domain import (
     BatchFinished,
     Deployment,
+    InputSize,
     LaneSpec,
     Plan,
     PlanChanged,
@@ -193,6 +194,7 @@ class TestSharedLane:
         (lambda: Plan((LaneSpec("a", (0,)), LaneSpec("a", (1,)))), "share a name"),
         (lambda: Plan((), (Deployment(PoolId("m", "1"), "x"),)), "unknown lane"),
         (lambda: Plan((), (), (Route("m", PoolId("m", "1")),)), "undeployed"),
+        (lambda: Plan(inputs=(InputSize("m", "c", "1"), InputSize("m", "c", "2"))), "two input"),
         (lambda: Deployment(PoolId("m", "1"), "x", 0), "max_batch"),
         (lambda: Route("m", PoolId("m", "1"), application="a", client="c"), "a client and an"),
     ],

@@ -25,6 +25,7 @@ from slacktide.domain import (
     Deployment,
     Event,
     FreeSlots,
+    InputSize,
     LaneResized,
     LaneSpec,
     Notice,
@@ -51,15 +52,18 @@ from slacktide.engine import EngineSettings
 from slacktide.recording import Call, Header, LayoutError
 from slacktide.recording.records import (
     EVENTS,
+    PoolOpened,
     Reader,
     answers,
     header_line,
     layout,
     plain_commands,
     plain_events,
+    pool_line,
     read_header,
     started,
 )
+from slacktide.scheduling import PoolRecipe
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 positive = st.floats(min_value=0.0, exclude_min=True, allow_infinity=False)
@@ -84,6 +88,7 @@ requests = st.builds(
     reserve=finite,
     network_time=finite,
     parent=st.none() | ids,
+    size=st.integers(0, 4096),
 )
 notices = st.builds(
     Notice,
@@ -98,6 +103,7 @@ notices = st.builds(
     version=st.none() | names,
     application=names,
     client=names,
+    size=st.integers(0, 4096),
 )
 
 
@@ -112,7 +118,9 @@ def plans(draw: st.DrawFn) -> Plan:
     routes = {
         pool.model: Route(pool.model, pool, version=draw(st.none() | names)) for pool in chosen
     }
-    return Plan(tuple(lanes), placed, tuple(routes.values()))
+    clients = draw(st.lists(names, max_size=3, unique=True))
+    inputs = tuple(InputSize("m", client, draw(names)) for client in clients)
+    return Plan(tuple(lanes), placed, tuple(routes.values()), inputs)
 
 
 PARTS: dict[type, Any] = {
@@ -274,3 +282,16 @@ def test_fields_of_another_version_are_found_by_name() -> None:
     assert reader.recorded(plain) == [read]
     with pytest.raises(LayoutError, match="Answer has too few values"):
         reader.record([9.5, [], [answer[:3]]])
+
+
+def test_a_pool_survives_and_an_earlier_one_has_no_variants() -> None:
+    recipe = PoolRecipe("slack", {"kappa": 0.9}, 2.0, 0.1, 256, ("160", "128"))
+    opened = PoolOpened(PoolId("m", "1", "256"), 4, recipe, {})
+    line = orjson.loads(orjson.dumps(pool_line(opened)))
+    read = Reader().record(line)
+    assert isinstance(read, PoolOpened)
+    assert read == opened
+    del line["size"], line["rescue"]
+    earlier = Reader().record(line)
+    assert isinstance(earlier, PoolOpened)
+    assert (earlier.recipe.size, earlier.recipe.rescue) == (0, ())

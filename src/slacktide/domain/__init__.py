@@ -32,6 +32,7 @@ from slacktide.domain.outcomes import Outcome as Outcome
 from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
 from slacktide.domain.outcomes import Reason as Reason
 from slacktide.domain.plan import Deployment as Deployment
+from slacktide.domain.plan import InputSize as InputSize
 from slacktide.domain.plan import LaneSpec as LaneSpec
 from slacktide.domain.plan import Plan as Plan
 from slacktide.domain.plan import PoolId as PoolId

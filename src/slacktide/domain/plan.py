@@ -77,17 +77,31 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class InputSize:
+    """What a client of a family of variants is to send: for information, the engine routes by
+    `Route` alone."""
+
+    model: str
+    client: str
+    variant: str
+    """The client's images are to have the size of this one; empty: it is mapped to none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a planner decides, as data. Raises ValueError if it contradicts itself."""
 
     lanes: tuple[LaneSpec, ...] = ()
     deployments: tuple[Deployment, ...] = ()
     routes: tuple[Route, ...] = ()
+    inputs: tuple[InputSize, ...] = ()
+    """At most one for each client of a model."""
 
     def __post_init__(self) -> None:
-        names = [lane.name for lane in self.lanes]
-        if len(set(names)) != len(names):
-            raise ValueError(f"two lanes share a name: {sorted(names)}")
+        names = {lane.name for lane in self.lanes}
+        if len(names) != len(self.lanes):
+            shared = sorted(lane.name for lane in self.lanes)
+            raise ValueError(f"two lanes share a name: {shared}")
         seen: dict[tuple[str, int], str] = {}
         for lane in self.lanes:
             for core in lane.cores:
@@ -110,3 +124,8 @@ class Plan:
             if key in keys:
                 raise ValueError(f"two routes match {key}")
             keys.add(key)
+        clients = set()
+        for each in self.inputs:
+            if (each.model, each.client) in clients:
+                raise ValueError(f"two input sizes for client {each.client!r} of {each.model!r}")
+            clients.add((each.model, each.client))

@@ -86,6 +86,9 @@ class Request:
     """Seconds the client spent on the way here (informative)."""
     parent: int | None = None
     """The frame of a pipeline this request is a part of."""
+    size: int = 0
+    """Side in pixels at which its image asks to be run, where no route of its client says which
+    variant of a family serves it; 0: the route decides."""
 
     def check(self) -> None:
         """For what comes from a file or a network. Raises ValueError that says what cannot be."""
@@ -119,6 +122,8 @@ class Notice:
     likely_due: float | None = None
     """When its answer will be due unless its body says otherwise. Only for planning: no request
     is refused by it. None: only its body states it."""
+    size: int = 0
+    """See `Request`; 0 also where only its body states it."""
 
     @property
     def planned_due(self) -> float | None:

@@ -44,7 +44,8 @@ class Deploying:
         self._shape_lanes(plan.lanes)
         for deployment in plan.deployments:
             self._place(deployment)
-        state.routes = RouteTable(state.pools, plan.routes)
+        deployed = {deployment.pool for deployment in plan.deployments}
+        state.routes = RouteTable(state.pools, plan.routes, deployed)
         self._follow_routes()
         self._remove_what_left(plan)
         state.to_review.extend(state.pools.values())  # a trial may have lost its place

@@ -43,9 +43,11 @@ class Pool:
         "placements",
         "quarantine",
         "removed",
+        "rescue",
         "scheduler",
         "settings",
         "share",
+        "size",
         "solo",
         "start_time",
         "times",
@@ -84,6 +86,9 @@ class Pool:
         self.times = parts.times
         self.learner = learner_of(parts.times)
         self.share = parts.share
+        self.size = parts.size
+        self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])
+        """Pools that a request goes to for which there is no time here, best first."""
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """What is held to be run again alone; None: nothing ever is."""
         self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)
@@ -94,6 +99,13 @@ class Pool:
         """Most rows that a request has had."""
         self.usual_budget = math.inf
         """Seconds between arrival and deadline, leaning towards the short ones."""
+
+    @property
+    def resident(self) -> bool:
+        """Whether it serves now, and is to."""
+        if self.removed or self.down_reason is not None:
+            return False
+        return any(placement.phase.serves for placement in self.placements)
 
     def free_in(self, *, now: float) -> float:
         """See PoolView. A starting replica is expected to take as long as the last one did."""

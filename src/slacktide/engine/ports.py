@@ -178,6 +178,12 @@ class PoolParts:
     unmeasured: UnmeasuredRules | None = None
     """Which of its requests its times cannot judge, and what becomes of them; None: they can judge
     all."""
+    size: int = 0
+    """Side in pixels of the images that it runs, of a variant of a family: requests may ask for the
+    variant of their own size. 0: they cannot."""
+    rescue: tuple[str, ...] = ()
+    """Smaller variants of its family, most accurate first, to which a request goes for which there
+    is no time here; none: it is refused or dropped."""
 
 
 PoolFactory = Callable[[PoolId, int, PoolView], PoolParts]

@@ -84,6 +84,8 @@ class Requests:
                 raise ValueError(f"request id {request.id} is already in use")
             pool = entry.pool
             pool.announced -= 1
+            if request.size != entry.request.size:
+                pool = self._by_its_size(entry, request)
             entry.request = request
             entry.state = QUEUED
         else:
@@ -113,6 +115,17 @@ class Requests:
             state.end(entry, reason, detail)
             state.forget(request.id)
         state.touch(pool)  # also if it was refused: a lane may be held for it
+
+    def _by_its_size(self, entry: Entry, request: Request) -> Pool:
+        """The pool of an announced request whose body asks for another size than it was announced
+        with."""
+        announced, routed = entry.pool, self._state.routes.pool_for(request)
+        if routed is None or routed is announced or not routed.resident:
+            return announced
+        announced.scheduler.remove(request.id)
+        self._state.touch(announced)  # a lane may be held for it
+        entry.pool = routed
+        return routed
 
     def refused(self, event: Refused) -> None:
         state = self._state

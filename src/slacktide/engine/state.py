@@ -7,7 +7,7 @@ state through its few verbs, so that an outcome is counted, answered and freed i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from slacktide.domain import (
     Answer,
@@ -30,11 +30,19 @@ from slacktide.engine.settings import EngineSettings
 
 
 class RouteTable:
-    """Routes by (model, version), narrowed by client, then application."""
+    """Routes by (model, version), narrowed by client, then application; of a family whose variants
+    run images of different sizes, to the variant of the request's own size unless a route is its
+    client's."""
 
-    __slots__ = ("_by_application", "_by_client", "_plain", "_pools")
+    __slots__ = ("_by_application", "_by_client", "_by_size", "_plain", "_pools")
 
-    def __init__(self, pools: Mapping[PoolId, Pool], routes: tuple[Route, ...] = ()) -> None:
+    def __init__(
+        self,
+        pools: Mapping[PoolId, Pool],
+        routes: tuple[Route, ...] = (),
+        deployed: Iterable[PoolId] = (),
+    ) -> None:
+        """`deployed`: pools that the plan places, among which requests choose by size."""
         self._pools = pools
         self._plain: dict[tuple[str, str | None], PoolId] = {}
         self._by_application: dict[tuple[str, str | None, str], PoolId] = {}
@@ -47,6 +55,10 @@ class RouteTable:
                 self._by_application[(*key, route.application)] = route.pool
             else:
                 self._plain[key] = route.pool
+        self._by_size: dict[tuple[str, str, int], list[Pool]] = {}
+        """Pools of variants, smallest first, by model, version and generation."""
+        for _, id in sorted([(pools[id].size, id) for id in deployed if pools[id].size]):
+            self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
     def pool_for(self, request: Request | Notice) -> Pool | None:
         """The pool of the narrowest matching route; None if none matches or it is not there."""
@@ -54,11 +66,30 @@ class RouteTable:
         pool = None
         if self._by_client:
             pool = self._by_client.get((model, version, request.client))
-        if pool is None and self._by_application:
+            if pool is not None:
+                return self._pools.get(pool)
+        if self._by_application:
             pool = self._by_application.get((model, version, request.application))
         if pool is None:
             pool = self._plain.get((model, version))
-        return None if pool is None else self._pools.get(pool)
+        if pool is None:
+            return None
+        if request.size and self._by_size:
+            found = self._sized(pool, request.size)
+            if found is not None:
+                return found
+        return self._pools.get(pool)
+
+    def _sized(self, beside: PoolId, size: int) -> Pool | None:
+        """Of the variants loaded with `beside`, the smallest resident one that is no smaller than
+        `size`, else the largest resident one; None: none is."""
+        found = None
+        for pool in self._by_size.get((beside.model, beside.version, beside.generation), ()):
+            if pool.resident:
+                found = pool
+                if pool.size >= size:
+                    break
+        return found
 
 
 WAITING = (State.ANNOUNCED, State.QUEUED, State.UNMEASURED, State.QUARANTINED)

@@ -314,7 +314,7 @@ class Reader:
 
 
 def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
-    fields = _keys(line, "pool", _POOL)
+    fields = _keys({"size": 0, "rescue": [], **line}, "pool", _POOL)  # earlier ones had neither
     options, times = fields["options"], fields["times"]
     for name, value in (("options", options), ("times", times)):
         if not isinstance(value, dict):
@@ -327,6 +327,8 @@ def _read_pool(line: Mapping[str, Any]) -> PoolOpened:
             options,
             decoder(float)(fields["share"], "share"),
             decoder(float)(fields["profiling"], "profiling"),
+            decoder(int)(fields["size"], "size"),
+            decoder(tuple[str, ...])(fields["rescue"], "rescue"),
         ),
         times,
     )

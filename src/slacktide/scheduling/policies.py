@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -82,6 +82,9 @@ class PoolRecipe:
     share: float = 1.0
     profiling: float = 0.0
     """Part of its lanes' time in which finished requests may run again, to learn their lengths."""
+    size: int = 0
+    """Of a variant of a family; see `PoolParts`, also for the next."""
+    rescue: Sequence[str] = ()
 
     def parts(
         self,
@@ -111,7 +114,8 @@ class PoolRecipe:
         unmeasured = None
         if isinstance(times, ShapedTimes) and not isinstance(scheduler, ArrivalPolicy):
             unmeasured = self._unmeasured(times)
-        return PoolParts(scheduler, times, self.share, solo, unmeasured)
+        rescue = tuple(self.rescue)
+        return PoolParts(scheduler, times, self.share, solo, unmeasured, self.size, rescue)
 
     def _unmeasured(self, times: ShapedTimes) -> UnmeasuredRules:
         """What becomes of requests whose shape `times` cannot judge. A policy that serves in order

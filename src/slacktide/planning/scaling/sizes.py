@@ -178,7 +178,7 @@ class LaneSizes:
                 for one in group.deployments:
                     cap = min(one.max_batch, caps.get(one.pool, one.max_batch))
                     deployments.append(Deployment(one.pool, name, cap, generation))
-        return Plan(tuple(lanes), tuple(deployments), base.routes)
+        return replace(base, lanes=tuple(lanes), deployments=tuple(deployments))
 
     def _wanted(
         self,
