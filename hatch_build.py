@@ -3,15 +3,13 @@ CPython and one platform. It is off by default; `make wheels` turns it on:
 
     HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 python -m build --wheel
 
-The sources stay as they are. A copy is compiled, in which four things are spelled out that mypyc
+The sources stay as they are. A copy is compiled, in which three things are spelled out that mypyc
 leaves to the interpreter or does otherwise:
 
 - What `@dataclass` makes of a list of fields, its constructor, is written as a method, since
   mypyc calls a generated one through the interpreter: 690 ns instead of 80. `@read_only` is
   written as the dataclass that it is.
 - `sum` is given lists instead of generators, so that it adds as the interpreter does.
-- Numbers under names in capitals are declared constant, in the files named: all others are looked
-  up each time. A test cannot replace them there.
 - Annotations of fields, of which mypyc keeps only plain classes, are kept as text, as
   `from __future__ import annotations` has them: options and recordings are read by them.
 
@@ -21,7 +19,6 @@ leaves to the interpreter or does otherwise:
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import shutil
 import sys
@@ -100,7 +97,6 @@ def _copy(sources: Path, tree: Path, chosen: set[str], config: Mapping[str, Any]
                 text,
                 [pattern for within, _, pattern in subclassed if within == module],
                 copied=any(map(name.startswith, config.get("copied", ()))),
-                constants=any(map(name.startswith, config.get("constants", ()))),
             )
         copy = tree / name
         if not copy.is_file() or copy.read_text() != text:
@@ -148,9 +144,7 @@ def _built(folder: Path, groups: Mapping[str, list[str]]) -> dict[str, Path]:
     return {**files, VERSION: version}
 
 
-def spelled_out(
-    text: str, subclassed: Iterable[str] = (), *, copied: bool = False, constants: bool = False
-) -> str:
+def spelled_out(text: str, subclassed: Iterable[str] = (), *, copied: bool = False) -> str:
     """The text of a module with constructors of its dataclasses, and annotations kept.
 
     Every line keeps its number: tracebacks of compiled code show the lines of the source."""
@@ -160,10 +154,6 @@ def spelled_out(
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future = node.lineno
-            if constants:
-                lines[future - 1] += "; from typing import Final"
-        if constants and isinstance(node, ast.Assign) and node.lineno == node.end_lineno:
-            lines[node.lineno - 1] = _final(node) or lines[node.lineno - 1]
         if not isinstance(node, ast.ClassDef):
             continue
         decorator = _dataclass(node)
@@ -204,21 +194,6 @@ def spelled_out(
                 stated = f"    {each.target.id}: {ast.unparse(each.annotation)}"
                 lines[each.lineno - 1 : each.end_lineno] = [stated, *rest]
     return "\n".join([*lines, *(each + "  # type: ignore" for each in kept), ""])
-
-
-def _final(node: ast.Assign) -> str:
-    """An assignment of numbers to names in capitals, told to be constant; "" for all others."""
-    pairs: list[tuple[str, Any]] = []
-    text = compile(ast.Expression(node.value), "", "eval")
-    with contextlib.suppress(Exception):  # it is made of something else
-        value = eval(text, {"__builtins__": {"range": range}})  # noqa: S307  # our own sources
-        for target in node.targets:
-            several = isinstance(target, ast.Tuple)
-            names = [ast.unparse(each) for each in (target.elts if several else [target])]
-            pairs += zip(names, value if several else [value], strict=True)
-    if not all(name.isupper() and type(each) in (int, float) for name, each in pairs):
-        return ""
-    return "; ".join(f"{name}: Final = {each!r}" for name, each in pairs)
 
 
 def _with_lists(text: str) -> str:

@@ -21,6 +21,7 @@ import contextlib
 import selectors
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from dataclasses import astuple, dataclass
 from statistics import median
@@ -194,7 +195,7 @@ def _switches(pids: tuple[int, ...]) -> tuple[int, int]:
 # ── clients ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Client:
+class _Client(ABC):
     """Sends at a fixed pace, whatever has been answered; the next request never waits."""
 
     def __init__(self) -> None:
@@ -207,11 +208,13 @@ class _Client:
         self._selector.register(connection, selectors.EVENT_READ)
         return connection
 
+    @abstractmethod
     def send(self) -> None:
-        raise NotImplementedError
+        """Send one request."""
 
+    @abstractmethod
     def receive(self, connection: socket.socket) -> None:
-        raise NotImplementedError
+        """Take what has come."""
 
     def offer(self, rate: float, seconds: float) -> None:
         """Send, and wait for every answer."""

@@ -14,6 +14,7 @@ of the linear program; ≤ 50 ms for 8 × 48, ≤ 500 ms for 16 × 160 and 64 ×
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from statistics import mean, median
 from time import process_time
 
@@ -138,7 +139,7 @@ def _beside_bound(
         ratios, times, left = [], [], 0.0
         for seed in range(count):
             fleet = instance(replicas, number, seed, rate=5.0 if number > 100 else None)
-            times.append(_ms(lambda fleet=fleet: search(fleet)))  # type: ignore[misc]
+            times.append(_ms(partial(search, fleet)))
             found = fleet.score(search(fleet))
             most = bound(fleet, mapped=found.mapped, whole=name == "medium", seconds=30.0)
             ratios.append(found.accuracy / (most or float("inf")))

@@ -22,14 +22,14 @@ import fcntl
 import mmap
 import os
 from collections.abc import Hashable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from slacktide.domain import Reason
 from slacktide.domain.read_only import read_only
 
-ALIGNMENT = 64
+ALIGNMENT: Final = 64
 """Bytes. A cache line, and what vector instructions of today like best."""
-LEAST_RESERVED = 64 << 20
+LEAST_RESERVED: Final = 64 << 20
 """Bytes that an arena must have if it is to have more than that: the largest request by default."""
 
 

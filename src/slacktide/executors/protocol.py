@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from slacktide.domain import BatchTiming
 from slacktide.domain.padding import PaddedInput, Padding
@@ -50,10 +50,10 @@ from slacktide.executors.ports import (
 )
 
 _HEADER = struct.Struct("=II")
-_WORD = 8
-_MAX_BODY = 256 << 20
+_WORD: Final = 8
+_MAX_BODY: Final = 256 << 20
 """Bytes. Far above any batch; below what a garbled length would make the reader wait for."""
-_MAX_RANK = 64
+_MAX_RANK: Final = 64
 
 
 class FrameKind(IntEnum):
@@ -266,8 +266,8 @@ def decode_ready(body: bytes) -> OpenedModel:
         raise ProtocolError("an interface that cannot be read") from None
 
 
-DESCRIPTORS = 4
-MESSAGE_LIMIT = 1 << 16
+DESCRIPTORS: Final = 4
+MESSAGE_LIMIT: Final = 1 << 16
 """Bytes of one message; a model with more warm-up shapes than fit is refused."""
 
 

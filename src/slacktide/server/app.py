@@ -171,14 +171,14 @@ class App:
         )
         if settings.exposed:
             log.warning(
-                "listening on %s without TLS and without a token: anyone who reaches this "
-                "machine can use it",
+                "listening on %s without TLS and without a token: every client that reaches "
+                "this machine can use it",
                 settings.host,
             )
         if settings.control_exposed:
             log.warning(
-                "the control port listens on %s without a token: anyone who reaches it can load "
-                "models",
+                "the control port listens on %s without a token: every client that reaches it "
+                "can load models",
                 settings.control_host,
             )
         if isinstance(self.repository, SingleModel):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slacktide.domain import Cancelled, Outcome, OutcomeKind, Reason, Refused
 from slacktide.executors.arena import Slot
@@ -44,7 +44,7 @@ log = logging.getLogger("slacktide.models")
 
 Reply = Callable[[InferReply], None]
 
-_HEADER_ALLOWANCE = 64 * 1024
+_HEADER_ALLOWANCE: Final = 64 * 1024
 """Bytes of JSON that may come on top of a request's tensors."""
 _HAS_A_WAIT = frozenset((Reason.BEHIND_WORK, Reason.QUEUE_FULL, Reason.MEMORY_LIMIT))
 """Refusals after which it is worth trying again once a request is done."""

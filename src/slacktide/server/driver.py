@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from slacktide.domain import (
     AbortBatch,
@@ -50,10 +51,10 @@ from slacktide.wire.errors import ControlError
 
 log = logging.getLogger("slacktide.driver")
 
-EXPIRY_PATIENCE = 0.004
+EXPIRY_PATIENCE: Final = 0.004
 """Seconds by which the refusal of a hopeless request may be delayed while every lane is busy."""
 
-LONG_BATCH_S = 0.001
+LONG_BATCH_S: Final = 0.001
 """A shorter batch holds answers up for less than it costs to let them go first."""
 
 

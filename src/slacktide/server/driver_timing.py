@@ -19,14 +19,15 @@ import asyncio
 import select
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
-LONGEST = 0.002
+LONGEST: Final = 0.002
 """Seconds of a pause at most."""
-PART = 0.25
+PART: Final = 0.25
 """Of the running batch's time, at most: a short batch has no long pauses."""
-SHORTEST = 0.0003
+SHORTEST: Final = 0.0003
 """Shorter pauses save nothing."""
-WEIGHT = 0.05
+WEIGHT: Final = 0.05
 """Of the newest gap between arrivals in their average."""
 
 

@@ -13,16 +13,20 @@ checks lengths but no content; whatever is not bulk is handed on and judged by t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from slacktide.domain import Reason
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import WireError
 
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
-_MAX_VARINT_SHIFT = 63
-MAX_FIELDS = 4096
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_DELIMITED: Final = 2
+_FIXED32: Final = 5
+_MAX_VARINT_SHIFT: Final = 63
+MAX_FIELDS: Final = 4096
 """Of the top level: they are walked one by one, in Python. Names and tensors are far fewer."""
-_FEW_FIELDS = 16
+_FEW_FIELDS: Final = 16
 """Kinds of them that may precede the tensors."""
 
 

@@ -9,14 +9,15 @@ nothing is left to check but the length. A call that is not as remembered goes t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import Buffer, InferCall, InputTensor, Parameter
 from slacktide.wire.oip_json import AnswerFormat, parse_infer
 
-MAX_TEXT = 2048
+MAX_TEXT: Final = 2048
 """Longest JSON remembered, bytes."""
-MAX_KEPT = 512
+MAX_KEPT: Final = 512
 """Texts remembered; when there are more, all are forgotten. Clients that put a new id or deadline
 into every call cost one entry each, and gain nothing."""
 

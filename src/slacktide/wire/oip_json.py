@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -20,13 +20,13 @@ from slacktide.wire.calls import Buffer, InferCall, InferReply, InputTensor, Out
 from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import check_raw, check_shape, datatype_of, from_json, to_json
 
-MAX_ID = 1024
+MAX_ID: Final = 1024
 """Most characters of a request id: it goes into logs and comes back in the answer."""
-MAX_TENSORS = 1024
-MAX_NAME = 1024
-LONG_VALUES = 16 * 1024
+MAX_TENSORS: Final = 1024
+MAX_NAME: Final = 1024
+LONG_VALUES: Final = 16 * 1024
 """Values written as JSON in one go, in about a millisecond."""
-MAX_REST = 64 * 1024
+MAX_REST: Final = 64 * 1024
 """Most bytes of a long JSON text that are no data of tensors."""
 
 SHARED_MEMORY = "shared_memory_region"

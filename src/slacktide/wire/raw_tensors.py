@@ -18,7 +18,7 @@ import math
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,16 +28,16 @@ from slacktide.domain.tensors import Datatype
 from slacktide.wire.calls import Buffer
 from slacktide.wire.errors import BadField, WireError
 
-MAX_RANK = 32
-MAX_STRINGS = 1 << 17
+MAX_RANK: Final = 32
+MAX_STRINGS: Final = 1 << 17
 """Most elements of a BYTES tensor: its layout is walked on the event loop, twice, 0.1 µs each."""
-MAX_ELEMENTS = 1 << 48
+MAX_ELEMENTS: Final = 1 << 48
 """Keeps products of dimensions within what NumPy and shared memory can address."""
 
 _BYTES, _FP16, _BF16 = Datatype.BYTES, Datatype.FP16, Datatype.BF16
 # Members by name: reading them off their class takes longer.
 _U32 = struct.Struct("<I")
-_FEW = 8192
+_FEW: Final = 8192
 """Floats that `struct` packs sooner than NumPy."""
 
 BY_NAME: dict[str, Datatype] = {datatype.wire_name: datatype for datatype in Datatype}

@@ -15,7 +15,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from slacktide.domain import Reason
 from slacktide.frontends.grpc.metadata import ENCODINGS, TOO_LONG, CallHead
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PREFIX = Struct(">BI")
-MESSAGE_WORK = 16
+MESSAGE_WORK: Final = 16
 """Of a message, as `Http2Connection.work` counts it."""
 NOWHERE = memoryview(bytearray())
 """The place of a message that is passed over."""

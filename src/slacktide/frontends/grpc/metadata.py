@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slacktide.frontends.call_headers import STEERING, read_steering
 from slacktide.frontends.http2 import Head
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 REASON_KEY = "slacktide-reason"
 """Trailing metadata of a refusal: the label of its reason; its numbers are named alike."""
-LEAST_PUSHBACK_MS = 100
+LEAST_PUSHBACK_MS: Final = 100
 """Shortest wait asked of clients that retry by themselves, which all do so at once."""
-NEVER_S = 365 * 86400.0
+NEVER_S: Final = 365 * 86400.0
 """A gRPC deadline further off than this is none: some clients send the largest number they have."""
 CODES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND",
@@ -38,7 +38,7 @@ TOO_LONG = WireStatus(413, "RESOURCE_EXHAUSTED")
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _NOT_PLAIN = re.compile(rb"[^ -$&-~]")
-_MOST_WORDS = 1024
+_MOST_WORDS: Final = 1024
 """Bytes of a status message that are sent."""
 
 

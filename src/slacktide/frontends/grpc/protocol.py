@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Final, cast
 
 from slacktide.frontends.connection import FrontEndConnection, SharedState
 from slacktide.frontends.grpc.call import GrpcCall
@@ -21,9 +21,9 @@ from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import Unpacker
 from slacktide.wire.grpc_codec import GrpcCodec
 
-_JOIN_BYTES = 64 * 1024
+_JOIN_BYTES: Final = 64 * 1024
 """Output up to this length is joined into one write; longer output goes as a vector."""
-_DROP_AT_ONCE = 32
+_DROP_AT_ONCE: Final = 32
 """Calls that are cancelled in a turn."""
 
 

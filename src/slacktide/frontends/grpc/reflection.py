@@ -3,7 +3,7 @@ asks to learn the services and messages of a server."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from google.protobuf.descriptor import FileDescriptor
 
@@ -21,7 +21,8 @@ from slacktide.wire.proto.messages import (
 )
 
 _ALPHA_SERVICE = REFLECTION_SERVICE.replace("v1", "v1alpha")
-_NOT_FOUND, _UNIMPLEMENTED = 5, 12
+_NOT_FOUND: Final = 5
+_UNIMPLEMENTED: Final = 12
 
 
 def reflection_methods() -> dict[str, dict[str, GrpcMethod]]:

@@ -8,7 +8,7 @@ data counts against the limit on headers.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from slacktide.domain import Reason
 
@@ -26,7 +26,7 @@ _EXPECTED = {
     _END: "a line end behind the data of a chunk",
     _TRAILER: "a header in the trailer",
 }
-_JUDGED = 64
+_JUDGED: Final = 64
 """Bytes of an unfinished line that are looked at: it may grow by one byte at a time."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from slacktide.domain import Reason
 from slacktide.frontends.connection import SharedState
@@ -23,7 +24,7 @@ from slacktide.frontends.security import Authorize, Verdict
 from slacktide.frontends.settings import HttpSettings
 from slacktide.frontends.unpacking import Unpacker
 
-MOST_HEADS = 1024
+MOST_HEADS: Final = 1024
 """Heads remembered."""
 _CONTINUE = b"100-continue"
 _PASS = Verdict.PASS

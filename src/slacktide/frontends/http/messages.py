@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -224,7 +224,7 @@ def opening_lines(status: int, content_type: bytes, length: int) -> bytes:
 # (unpacking.py).
 
 _WINDOW = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
-_LEVEL = 1
+_LEVEL: Final = 1
 """Tensors gain little from higher levels."""
 
 

@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from slacktide.domain import Reason
 from slacktide.frontends.connection import FrontEndConnection
@@ -48,7 +49,7 @@ from slacktide.wire.calls import Buffer
 log = logging.getLogger(__name__)
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_JOIN_BYTES = 64 * 1024
+_JOIN_BYTES: Final = 64 * 1024
 """Answers up to this length are joined into one write; longer ones go as a vector."""
 
 

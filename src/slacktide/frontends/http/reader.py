@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from typing import Final
 
 import httptools
 
@@ -43,13 +44,13 @@ _ONCE = frozenset(
 )
 """Headers that mean trouble if they come twice."""
 
-HEADS_AT_ONCE = 16
-LINES_AT_ONCE = 1024
+HEADS_AT_ONCE: Final = 16
+LINES_AT_ONCE: Final = 1024
 """Requests and lines of chunked bodies that one call of `feed` takes: about a millisecond each."""
-MOST_KEPT = 2048
+MOST_KEPT: Final = 2048
 """Bytes of a head that is remembered."""
 _END_OF_HEAD = b"\r\n\r\n"
-_MOST_BLANKS = 64
+_MOST_BLANKS: Final = 64
 """Line ends before a request line that are passed over (RFC 9112 §2.2 asks for one)."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -53,8 +53,8 @@ class _Node:
 
 
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_CACHE_SIZE = 1024
-_MAX_SEGMENTS = 16
+_CACHE_SIZE: Final = 1024
+_MAX_SEGMENTS: Final = 16
 
 
 class Router:

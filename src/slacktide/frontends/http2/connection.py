@@ -12,6 +12,7 @@ are granted as data is taken, so what a stream keeps is for its owner to bound.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.http2.frames import ErrorCode, Http2Error, expect
@@ -27,13 +28,14 @@ from slacktide.frontends.http2.sending import (
     SendingHalf,
 )
 
-CONNECTION_WINDOW = 1 << 24
+CONNECTION_WINDOW: Final = 1 << 24
 """Bytes that a client may send of all bodies before it hears that some were taken."""
-WORK_AT_ONCE = 512
+WORK_AT_ONCE: Final = 512
 """Of one call of `receive`: a frame is 1, and a millisecond or two are all."""
-HEAD_WORK, DECODED_PER_WORK = 16, 8
+HEAD_WORK: Final = 16
+DECODED_PER_WORK: Final = 8
 """Of a request; and bytes of header blocks that are decoded for 1."""
-FEW_BYTES = 64
+FEW_BYTES: Final = 64
 """Data frames shorter than that, which do not end a body, are in excess."""
 
 

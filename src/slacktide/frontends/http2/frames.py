@@ -9,23 +9,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD = Struct(">IBI")
 """Length and type in four bytes, flags, stream."""
 HEAD_BYTES = FRAME_HEAD.size
-FRAME_BYTES = 16_384
+FRAME_BYTES: Final = 16_384
 """Longest payload that every peer takes, and that we take."""
-LARGEST_FRAME = 2**24 - 1
-WINDOW = 65_535
+LARGEST_FRAME: Final = 2**24 - 1
+WINDOW: Final = 65_535
 """What a window has before anything is said of it."""
-LARGEST_WINDOW = 2**31 - 1
+LARGEST_WINDOW: Final = 2**31 - 1
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS = range(5)
-PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(5, 10)
-END_STREAM = ACK = 0x1
-END_HEADERS, PADDED, HAS_PRIORITY = 0x4, 0x8, 0x20
-TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME, MAX_HEADERS = range(1, 7)
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+HAS_PRIORITY: Final = 0x20
+TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_STREAMS: Final = 3
+INITIAL_WINDOW: Final = 4
+MAX_FRAME: Final = 5
+MAX_HEADERS: Final = 6
 """Settings."""
 
 LONG = Struct(">I")

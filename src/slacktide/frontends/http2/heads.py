@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 from hpack import Decoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
 from slacktide.frontends.http2.frames import ErrorCode, Http2Error
 
-LEAST_LIST = 32 * 1024
+LEAST_LIST: Final = 32 * 1024
 """Bytes of fields (RFC 7541 §4.1) up to which a list is read to its end: what is too long for a
 request ends the request, what is longer than this as well the connection, whose table is lost."""
-MOST_KEPT = 16
-MOST_KEPT_BYTES = 1024
+MOST_KEPT: Final = 16
+MOST_KEPT_BYTES: Final = 1024
 """Blocks kept for a connection, and the length of one."""
 
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]+")

@@ -6,7 +6,7 @@ comes as its bytes do, in pieces that are not copied.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.http2.frames import ErrorCode, Http2Error, expect
@@ -14,7 +14,7 @@ from slacktide.frontends.http2.frames import ErrorCode, Http2Error, expect
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 
 MOST_BLOCK = 2 * f.FRAME_BYTES
-MOST_CONTINUATIONS = 32
+MOST_CONTINUATIONS: Final = 32
 _NOTHING = memoryview(b"")
 _unpack = f.FRAME_HEAD.unpack_from
 

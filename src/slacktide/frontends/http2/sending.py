@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.http2.frames import ErrorCode
@@ -18,20 +18,21 @@ from slacktide.frontends.http2.reading import Buffer
 if TYPE_CHECKING:
     from slacktide.frontends.http2.connection import Http2Connection
 
-STREAM_WINDOW = 1 << 20
+STREAM_WINDOW: Final = 1 << 20
 """Bytes that a client may send of a body before it hears that some were taken."""
-SEND_AT_ONCE = 256 * 1024
+SEND_AT_ONCE: Final = 256 * 1024
 """Bytes that one call of `pump` puts out."""
 MOST_FRAME = 4 * f.FRAME_BYTES
 """Longest frame that we send, even if the client takes longer ones: others wait for its end."""
-PATIENCE = 1000.0
-PATIENCE_PER_S = 33.0
+PATIENCE: Final = 1000.0
+PATIENCE_PER_S: Final = 33.0
 """Frames in excess that are borne at once, and in a second (nghttp2's limits on resets)."""
-PATIENCE_PER_PART, PATIENCE_PER_FRAME = 4.0, 2.5
+PATIENCE_PER_PART: Final = 4.0
+PATIENCE_PER_FRAME: Final = 2.5
 """Given back with a message and with the end of an answer, and with a frame of one that is long."""
-LEAST_RATE = 16 * 1024
+LEAST_RATE: Final = 16 * 1024
 """Bytes/s at which a client must take what its windows hold back (as bodies must come)."""
-_MOST_LEFT = 2048
+_MOST_LEFT: Final = 2048
 NOTHING: deque[memoryview] = deque(maxlen=0)
 
 
