@@ -103,8 +103,8 @@ EXPORTS = {
         done_in_processes parse_scenario read_scenario run_cell run_task task_of
     """,
     "slacktide.workloads": """
-        Arrivals BandwidthTrace Constant ConstantLink Deadlines Diurnal
-        Empirical Exponential Fixed Gamma GammaWindows Lengths Link Mix Mode Modes OnOff
+        Arrivals BandwidthTrace BytesPerPixel Constant ConstantLink Deadlines Diurnal
+        Empirical Exponential Fixed Gamma GammaWindows Lengths Link LinkEstimate LinkEstimates Mix Mode Modes OnOff
         Poisson RateTrace Replay SharedLink Trace TraceLink Uniform WindowCounts
         WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number

@@ -23,6 +23,9 @@ from slacktide.workloads.lengths import Lengths as Lengths
 from slacktide.workloads.lengths import Mode as Mode
 from slacktide.workloads.lengths import Modes as Modes
 from slacktide.workloads.lengths import constant as constant
+from slacktide.workloads.link_estimate import BytesPerPixel as BytesPerPixel
+from slacktide.workloads.link_estimate import LinkEstimate as LinkEstimate
+from slacktide.workloads.link_estimate import LinkEstimates as LinkEstimates
 from slacktide.workloads.links import ConstantLink as ConstantLink
 from slacktide.workloads.links import Link as Link
 from slacktide.workloads.links import SharedLink as SharedLink
