@@ -104,9 +104,9 @@ EXPORTS = {
     """,
     "slacktide.workloads": """
         Arrivals BandwidthTrace BytesPerPixel Constant ConstantLink Deadlines Diurnal
-        Empirical Exponential Fixed Gamma GammaWindows Lengths Link LinkEstimate LinkEstimates Mix Mode Modes OnOff
-        Poisson RateTrace Replay SharedLink Trace TraceLink Uniform WindowCounts
-        WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
+        Empirical Exponential Fixed Gamma GammaWindows Lengths Link LinkEstimate LinkEstimates
+        Mix Mode Modes OnOff Poisson RateTrace Replay SharedLink Trace TraceLink Uniform
+        WindowCounts WorkloadError constant draw_4g draw_5g parse_arrivals parse_bandwidth_trace
         parse_bandwidths parse_deadlines parse_lengths parse_link parse_number
         parse_seconds parse_trace
     """,

@@ -9,6 +9,7 @@ checkers their fields.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 
@@ -19,6 +20,7 @@ from google.protobuf.message import Message
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
 REFLECTION_SERVICE = "grpc.reflection.v1.ServerReflection"
+FRAME_SERVICE = "slacktide.v1.FrameService"
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 """Values of HealthCheckResponse.ServingStatus."""
 
@@ -50,13 +52,13 @@ def service_methods(service: str) -> dict[str, tuple[type[Message], type[Message
 
 
 def __getattr__(name: str) -> type[Message]:
-    package = "inference"
+    packages = ["inference", "slacktide.v1"]
     if name.startswith("HealthCheck"):
-        package = "grpc.health.v1"
+        packages = ["grpc.health.v1"]
     elif name.startswith("ServerReflection"):
-        package = "grpc.reflection.v1"
-    try:
-        found = globals()[name] = message_class(f"{package}.{name}")
-    except KeyError:
-        raise AttributeError(f"there is no message {name}") from None
-    return found
+        packages = ["grpc.reflection.v1"]
+    for package in packages:
+        with suppress(KeyError):
+            found = globals()[name] = message_class(f"{package}.{name}")
+            return found
+    raise AttributeError(f"there is no message {name}")

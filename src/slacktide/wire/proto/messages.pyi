@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 INFERENCE_SERVICE: Final[str]
 HEALTH_SERVICE: Final[str]
 REFLECTION_SERVICE: Final[str]
+FRAME_SERVICE: Final[str]
 
 def private_pool() -> DescriptorPool: ...
 def message_class(full_name: str) -> type[Message]: ...
@@ -312,6 +313,140 @@ class ServerReflectionResponse(Message):
         list_services_response: Mapping[str, Any] = ...,
         error_response: Mapping[str, Any] = ...,
     ) -> None: ...
+
+class ClientMessage(Message):
+    hello: Hello
+    announcement: Announcement
+    frame: Frame
+    def __init__(
+        self,
+        *,
+        hello: Hello | None = ...,
+        announcement: Announcement | None = ...,
+        frame: Frame | None = ...,
+    ) -> None: ...
+
+class Hello(Message):
+    model: str
+    version: str
+    rate: float
+    slo_ms: float
+    accuracy_floor: float
+    weight: float
+    name: str
+    bytes_per_s: float
+    def __init__(
+        self,
+        *,
+        model: str = ...,
+        version: str = ...,
+        rate: float = ...,
+        slo_ms: float = ...,
+        accuracy_floor: float = ...,
+        weight: float = ...,
+        name: str = ...,
+        bytes_per_s: float = ...,
+    ) -> None: ...
+
+class Announcement(Message):
+    id: int
+    bytes: int
+    age_us: int
+    width: int
+    height: int
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        bytes: int = ...,
+        age_us: int = ...,
+        width: int = ...,
+        height: int = ...,
+    ) -> None: ...
+
+class Frame(Message):
+    id: int
+    bytes_per_s: float
+    request: ModelInferRequest
+    def __init__(
+        self, *, id: int = ..., bytes_per_s: float = ..., request: ModelInferRequest | None = ...
+    ) -> None: ...
+
+class ServerMessage(Message):
+    welcome: Welcome
+    acknowledgement: Acknowledgement
+    answer: Answer
+    advice: Advice
+    def __init__(
+        self,
+        *,
+        welcome: Welcome | None = ...,
+        acknowledgement: Acknowledgement | None = ...,
+        answer: Answer | None = ...,
+        advice: Advice | None = ...,
+    ) -> None: ...
+
+class Welcome(Message):
+    session: str
+    variants: RepeatedCompositeFieldContainer[Variant]
+    advice: Advice
+    input: str
+    def __init__(
+        self,
+        *,
+        session: str = ...,
+        variants: Iterable[Variant] = ...,
+        advice: Advice | None = ...,
+        input: str = ...,
+    ) -> None: ...
+
+class Variant(Message):
+    name: str
+    size: int
+    accuracy: float
+    def __init__(self, *, name: str = ..., size: int = ..., accuracy: float = ...) -> None: ...
+
+class Acknowledgement(Message):
+    id: int
+    transfer_us: int
+    def __init__(self, *, id: int = ..., transfer_us: int = ...) -> None: ...
+
+class Advice(Message):
+    size: int
+    variant: str
+    mapped: bool
+    bytes_per_s: float
+    def __init__(
+        self,
+        *,
+        size: int = ...,
+        variant: str = ...,
+        mapped: bool = ...,
+        bytes_per_s: float = ...,
+    ) -> None: ...
+
+class Answer(Message):
+    id: int
+    advice: Advice
+    variant: str
+    response: ModelInferResponse
+    refusal: Refusal
+    server_us: int
+    def __init__(
+        self,
+        *,
+        id: int = ...,
+        advice: Advice | None = ...,
+        variant: str = ...,
+        response: ModelInferResponse | None = ...,
+        refusal: Refusal | None = ...,
+        server_us: int = ...,
+    ) -> None: ...
+
+class Refusal(Message):
+    reason: str
+    message: str
+    def __init__(self, *, reason: str = ..., message: str = ...) -> None: ...
 
 SERVING: Final[int]
 NOT_SERVING: Final[int]
