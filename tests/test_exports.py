@@ -84,14 +84,16 @@ EXPORTS = {
         CONTENT_TYPE Metrics metrics_routes
     """,
     "slacktide.planning": """
-        Composer Job JobDone Owned PlanField Planner PlannerError Stated
+        Composer Job JobDone Owned PlanField Planner PlannerError SessionClosed
+        SessionEvent SessionMeasured SessionOpened Stated stated_as
     """,
     "slacktide.planning.scaling": """
         PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits
         ScalingPlanner ScalingPolicy ScalingStatus ScalingTarget VariantView Waiting make_planner
     """,
     "slacktide.planning.variants": """
-        UNMAPPED Annealing Assignment AssignmentScore Client Fleet Variant published search
+        UNMAPPED Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet Variant
+        published search
     """,
     "slacktide.simulation": """
         ORDER_OF AsExpected ByLength ByModel ByProfile DrawnRequest EventOrder

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client import ProcessCollector
 
-from slacktide.observability.metrics.families import Family, plain, write
+from slacktide.observability.metrics.families import MetricFamily, plain, write
 from slacktide.observability.metrics.usage import (
     Gpu,
     Machine,
@@ -191,7 +191,7 @@ def test_gpus_say_what_they_can() -> None:
 
 
 def test_a_histogram_with_negative_bounds_has_no_sum() -> None:
-    family = Family("left_seconds", "histogram", "Left")
+    family = MetricFamily("left_seconds", "histogram", "Left")
     family.add_histogram((-1.0, 0.0), (1, 0, 2), 5.0)
     assert [sample.suffix for sample in family.samples] == ["_bucket"] * 3
     assert [sample.value for sample in family.samples] == [1, 1, 3]
@@ -215,7 +215,7 @@ def test_numbers_are_plain_digits(value: float, text: str) -> None:
 
 
 def test_a_family_on_the_page() -> None:
-    family = Family("waits_ms", "histogram", "How long\nit \\ took")
+    family = MetricFamily("waits_ms", "histogram", "How long\nit \\ took")
     family.add_histogram((0.5, 10.0), (1, 0, 2), 30.25, model='a"\\\n')
     assert write([family]).decode() == (
         "# HELP waits_ms How long\\nit \\\\ took\n"

@@ -14,8 +14,18 @@ import pytest
 
 from slacktide.domain import Deployment, LaneSpec, Plan, PlanChanged, PoolId, Request, Route
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, Snapshot
-from slacktide.planning import Composer, JobDone, Owned, PlanField, Planner, PlannerError, Stated
+from slacktide.planning import (
+    Composer,
+    JobDone,
+    Owned,
+    PlanField,
+    Planner,
+    PlannerError,
+    Stated,
+    stated_as,
+)
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.recording import Recorder, Recording, export_times, replay
 from slacktide.runtime import Runtime
@@ -200,3 +210,15 @@ class TestASlowPlanner:
         (job,) = runtime.take_jobs()
         runtime.handle([job.run()], now=12.0)
         assert caps.told == [12.0]
+
+
+def test_several_things_may_be_stated_of_one_model() -> None:
+    scaled, family = ScaledModel(ScalingLimits(1, 2)), Family((FamilyVariant("small", 0.5),))
+    stated = {"a": (scaled, family), "b": scaled, "c": family, "d": object()}
+    assert stated_as(ScaledModel, stated) == {"a": scaled, "b": scaled}
+    assert stated_as(Family, stated) == {"a": family, "c": family}
+    assert ScalingPlanner((0, 1)).owns(stated) == {
+        (name, field)
+        for name in ("a", "b")
+        for field in (PlanField.REPLICAS, PlanField.LANE_CORES, PlanField.BATCH_CAPS)
+    }

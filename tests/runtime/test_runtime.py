@@ -22,8 +22,16 @@ from slacktide.domain import (
     Submitted,
     TimerFired,
 )
-from slacktide.engine import Engine, PoolParts
-from slacktide.planning import JobDone, Planner, Stated
+from slacktide.engine import Engine, PoolParts, Snapshot
+from slacktide.planning import (
+    JobDone,
+    Planner,
+    SessionClosed,
+    SessionEvent,
+    SessionMeasured,
+    SessionOpened,
+    Stated,
+)
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.scaling.horizontal import Horizontal
 from slacktide.profiles import CorrectedTimes, LatencyTable
@@ -59,7 +67,7 @@ class House:
     def serve(self, base: Plan, stated: Stated, *, now: float) -> None:
         self.turn(PlanChanged(self.runtime.rebase(base, stated, now=now)), now=now)
 
-    def turn(self, *events: Event | JobDone, now: float) -> tuple[Event, ...]:
+    def turn(self, *events: Event | JobDone | SessionEvent, now: float) -> tuple[Event, ...]:
         """One turn of a driver; what the engine was told."""
         self.runtime.handle(events, now=now)
         return self.told[-1]
@@ -166,3 +174,50 @@ def test_without_a_listener_faults_are_raised(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     with pytest.raises(ValueError):
         bare.handle([BatchFinished(99)], now=3.0)
+
+
+class Sessions(Planner):
+    """A planner that keeps what it hears of sessions."""
+
+    def __init__(self) -> None:
+        self.heard: list[SessionEvent] = []
+        self.broken = False
+
+    def observe_sessions(self, events: Sequence[SessionEvent], *, now: float) -> None:
+        if self.broken:
+            raise RuntimeError
+        self.heard += events
+
+    def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
+        return draft
+
+
+def test_planners_hear_of_sessions_and_the_engine_does_not() -> None:
+    planner = Sessions()
+    made = House(planner)
+    made.serve(BASE, {}, now=1.0)
+    joined, left = SessionOpened("s:1", "m", 10.0, 0.1), SessionClosed("s:1")
+    timer = TimerFired()
+    assert made.turn(joined, timer, left, now=2.0) == (timer,)
+    assert planner.heard == [joined, left]
+    assert made.turn(SessionMeasured("s:1", 1e6, 0.01, 0.1), now=2.0) == ()
+
+
+def test_sessions_are_heard_of_while_planning_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Sessions()
+    made = House(planner, ScalingPlanner((0, 1)))
+    made.serve(BASE, STATED, now=1.0)
+    monkeypatch.setattr(ScalingPlanner, "observe", lambda *_, **__: 1 / 0)
+    made.turn(TimerFired(), now=2.0)
+    assert made.faults == ["planning failed; the plan in force stays for 10 s"]
+    made.turn(SessionClosed("s:1"), now=3.0)
+    assert planner.heard == [SessionClosed("s:1")]
+
+
+def test_a_planner_that_cannot_hear_of_a_session_costs_no_events() -> None:
+    planner = Sessions()
+    planner.broken = True
+    made = House(planner)
+    made.serve(BASE, {}, now=1.0)
+    assert made.turn(SessionClosed("s:1"), TimerFired(), now=2.0) == (TimerFired(),)
+    assert made.faults == ["a planner could not take in what is said of sessions"]

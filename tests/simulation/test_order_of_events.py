@@ -16,6 +16,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import EngineSettings
+from slacktide.planning.sessions import SESSION_EVENTS
 from slacktide.simulation import (
     ORDER_OF,
     EventOrder,
@@ -27,7 +28,7 @@ from slacktide.simulation import (
 
 
 def test_every_event_has_its_kind():
-    assert set(ORDER_OF) == set(Event.__args__)
+    assert set(ORDER_OF) == {*Event.__args__, *SESSION_EVENTS}
     assert list(EventOrder) == sorted(EventOrder)
 
 

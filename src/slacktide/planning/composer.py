@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.engine import Snapshot
 from slacktide.planning.planner import Job, JobDone, Owned, Planner, PlannerError, Stated
+from slacktide.planning.sessions import SessionEvent
 
 
 class Composer:
@@ -57,6 +58,11 @@ class Composer:
         self._plan = self._composed(snapshot, now)
         self._rebasing = True
         return self._plan
+
+    def observe_sessions(self, events: Sequence[SessionEvent], *, now: float) -> None:
+        """Tell every planner."""
+        for planner in self.planners.values():
+            planner.observe_sessions(events, now=now)
 
     def jobs_done(self, events: Sequence[Event | JobDone]) -> Sequence[Event]:
         """`events` without the ends of jobs, whose planners may be asked again."""

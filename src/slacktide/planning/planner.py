@@ -17,10 +17,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from slacktide.domain import Event, Plan
 from slacktide.engine import Snapshot
+from slacktide.planning.sessions import SessionEvent
+
+T = TypeVar("T")
 
 
 class PlannerError(ValueError):
@@ -44,7 +47,18 @@ Owned: TypeAlias = tuple[str, PlanField]
 """(scope, field)."""
 
 Stated: TypeAlias = Mapping[str, object]
-"""What settings state of planning, by model; each planner takes those it knows."""
+"""What settings state of planning, by model; each planner takes what it knows (`stated_as`)."""
+
+
+def stated_as(kind: type[T], stated: Stated) -> dict[str, T]:
+    """What is stated of this kind, by model. Of a model several things may be stated, in a tuple:
+    `(ScaledModel(…), Family(…))`."""
+    found = {}
+    for model, each in stated.items():
+        for one in each if isinstance(each, tuple) else (each,):
+            if isinstance(one, kind):
+                found[model] = one
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +105,12 @@ class Planner(ABC):
         self, events: Sequence[Event | JobDone], snapshot: Snapshot, *, now: float
     ) -> None:
         """The engine is about to handle `events`."""
+
+    def observe_sessions(  # noqa: B027  # optional
+        self, events: Sequence[SessionEvent], *, now: float
+    ) -> None:
+        """Clients that stream frames have come, gone or changed. Also called while nothing is
+        planned, so that no planner takes a session for what it was."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         """When it is to be asked at the latest (absolute seconds); infinite: when events come."""

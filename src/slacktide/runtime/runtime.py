@@ -18,7 +18,8 @@ from typing import Protocol
 
 from slacktide.domain import Command, Event, Plan, PlanChanged
 from slacktide.engine import Engine
-from slacktide.planning import Composer, Job, JobDone, Planner, Stated
+from slacktide.planning import Composer, Job, JobDone, Planner, SessionEvent, Stated
+from slacktide.planning.sessions import SESSION_EVENTS
 
 PAUSE_S = 10.0
 """Seconds without plans after a planner has failed."""
@@ -98,8 +99,35 @@ class Runtime:
         self.plan_fault = None
         return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)
 
-    def handle(self, events: Sequence[Event | JobDone], *, now: float) -> list[Command]:
+    def handle(
+        self, events: Sequence[Event | JobDone | SessionEvent], *, now: float
+    ) -> list[Command]:
         """What is to be done, in order, now that `events` have happened together."""
+        for event in events:
+            if type(event) in SESSION_EVENTS:
+                return self._handled(self._without_sessions(events, now), now)
+        return self._handled(events, now)  # type: ignore[arg-type]  # there is none
+
+    def _without_sessions(
+        self, events: Sequence[Event | JobDone | SessionEvent], now: float
+    ) -> Sequence[Event | JobDone]:
+        """`events` without what is said of sessions, which planners have heard then."""
+        sessions: list[SessionEvent] = []
+        others: list[Event | JobDone] = []
+        for event in events:
+            if isinstance(event, SESSION_EVENTS):
+                sessions.append(event)
+            else:
+                others.append(event)
+        try:
+            self.composer.observe_sessions(sessions, now=now)
+        except Exception as error:
+            if self._on_fault is None:
+                raise
+            self._on_fault("a planner could not take in what is said of sessions", error)
+        return others
+
+    def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:
         told: Sequence[Event] = events  # type: ignore[assignment]  # no job ends that did not begin
         plan = None
         if not self.composer.idle:

@@ -41,7 +41,7 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
-from slacktide.planning import JobDone, Planner, PlannerError, Stated
+from slacktide.planning import JobDone, Planner, PlannerError, SessionEvent, Stated
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
@@ -84,7 +84,7 @@ class Driver:
         self._recorder = recorder
         self.clock = time.monotonic
         self._loop = asyncio.get_running_loop()
-        self._events: list[Event | JobDone] = []
+        self._events: list[Event | JobDone | SessionEvent] = []
         self._flush_due = False
         self._timer = DriverTimer(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
@@ -176,7 +176,7 @@ class Driver:
 
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
-    def post(self, event: Event | JobDone) -> None:
+    def post(self, event: Event | JobDone | SessionEvent) -> None:
         """Deliver an event at the end of this turn of the loop, with others that come in it."""
         self._events.append(event)
         if not self._flush_due:
@@ -216,7 +216,7 @@ class Driver:
                 # Called after what came meanwhile has been read.
                 self._loop.call_soon(self.coalescing.resume)
 
-    def _deliver(self, events: Sequence[Event | JobDone]) -> None:
+    def _deliver(self, events: Sequence[Event | JobDone | SessionEvent]) -> None:
         if self._closed:
             return
         # Never earlier than the engine's last time: clocks of callers may be a hair behind.

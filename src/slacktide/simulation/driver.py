@@ -42,7 +42,15 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.engine import Engine, check_invariants
-from slacktide.planning import JobDone, Planner, Stated
+from slacktide.planning import (
+    JobDone,
+    Planner,
+    SessionClosed,
+    SessionEvent,
+    SessionMeasured,
+    SessionOpened,
+    Stated,
+)
 from slacktide.runtime import Runtime, Watch
 from slacktide.simulation.hardware import Execution, Hardware, Report
 from slacktide.simulation.items import (
@@ -62,8 +70,8 @@ class EventOrder(IntEnum):
     """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
     replica that dies as it finishes has finished."""
     REPLICA = 1
-    """Replicas, lanes, plans and memory. Before requests: a request that comes at the instant
-    at which a replica comes up finds it up."""
+    """Replicas, lanes, plans, memory and sessions. Before requests: a request that comes at the
+    instant at which a replica comes up finds it up."""
     NOTICE = 2
     REQUEST = 3
     """After notices, so that an upload that takes no time is announced before it is complete."""
@@ -73,7 +81,7 @@ class EventOrder(IntEnum):
     """Last: whatever ends, comes or goes at this instant has changed what is due."""
 
 
-ORDER_OF: Mapping[type[Event], EventOrder] = {
+ORDER_OF: Mapping[type[Event | SessionEvent], EventOrder] = {
     BatchFinished: EventOrder.BATCH,
     BatchFailed: EventOrder.BATCH,
     BatchAborted: EventOrder.BATCH,
@@ -83,6 +91,9 @@ ORDER_OF: Mapping[type[Event], EventOrder] = {
     LaneResized: EventOrder.REPLICA,
     PlanChanged: EventOrder.REPLICA,
     MemoryShort: EventOrder.REPLICA,
+    SessionOpened: EventOrder.REPLICA,
+    SessionMeasured: EventOrder.REPLICA,
+    SessionClosed: EventOrder.REPLICA,
     Announced: EventOrder.NOTICE,
     Submitted: EventOrder.REQUEST,
     Cancelled: EventOrder.WITHDRAWAL,
@@ -94,7 +105,7 @@ ORDER_OF: Mapping[type[Event], EventOrder] = {
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""
 
-_Happens: TypeAlias = Event | JobDone | Failure | SimulatedUpload
+_Happens: TypeAlias = Event | JobDone | SessionEvent | Failure | SimulatedUpload
 _Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
 _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _TURNS_MOST = 10_000
@@ -241,7 +252,7 @@ class Simulation:
         if events:
             self._deliver(events, at)
 
-    def _event(self, what: _Happens) -> Event | JobDone | None:
+    def _event(self, what: _Happens) -> Event | JobDone | SessionEvent | None:
         """What the engine gets; None if it has come to nothing meanwhile."""
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
@@ -255,7 +266,7 @@ class Simulation:
             return what if self.hardware.happens(what, now=self.now) else None
         return what
 
-    def _deliver(self, events: Sequence[Event | JobDone], at: float) -> None:
+    def _deliver(self, events: Sequence[Event | JobDone | SessionEvent], at: float) -> None:
         self.now = at
         commands = self.runtime.handle(events, now=at)
         if self._check:

@@ -15,6 +15,7 @@ import numpy as np
 
 from slacktide.domain import Event, Notice, Request
 from slacktide.domain.read_only import read_only
+from slacktide.planning import SessionEvent
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
@@ -71,10 +72,11 @@ class SimulatedUpload:
 
 @dataclass(frozen=True, slots=True)
 class ExternalEvent:
-    """Any other event: a client withdraws, a plan changes, a lane is resized."""
+    """Any other event: a client withdraws or says something of its session, a plan changes, a lane
+    is resized."""
 
     arrival: float
-    event: Event
+    event: Event | SessionEvent
 
 
 @dataclass(frozen=True, slots=True)

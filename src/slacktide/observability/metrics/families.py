@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(slots=True)
-class Family:
+class MetricFamily:
     """Everything of one name. `kind` is `counter`, `gauge` or `histogram`."""
 
     name: str
@@ -42,7 +42,7 @@ class Family:
     samples: list[Sample] = field(default_factory=list)
 
     @classmethod
-    def single(cls, name: str, kind: str, help: str, value: float) -> Family:
+    def single(cls, name: str, kind: str, help: str, value: float) -> MetricFamily:
         """A family of one sample without labels."""
         return cls(name, kind, help, [Sample({}, value)])
 
@@ -67,7 +67,7 @@ class Family:
             self.samples.append(Sample(labels, below, "_count"))
 
 
-def write(families: Iterable[Family]) -> bytes:
+def write(families: Iterable[MetricFamily]) -> bytes:
     """The text of these families, each with its help and type before its samples."""
     lines = []
     for family in families:
@@ -175,12 +175,12 @@ OLD_NAMES: Mapping[str, str] = {
 """Names of the last release by those of now, beside which they are shown for one release."""
 
 
-def family(name: str) -> Family:
+def family(name: str) -> MetricFamily:
     """The family of this name (without `slacktide_`), empty. Raises KeyError if there is none."""
-    return Family(f"slacktide_{name}", *_FAMILIES[name])
+    return MetricFamily(f"slacktide_{name}", *_FAMILIES[name])
 
 
-def single(name: str, value: float, **labels: str) -> Family:
+def single(name: str, value: float, **labels: str) -> MetricFamily:
     """The same with one sample."""
     made = family(name)
     made.samples.append(Sample(labels, value))
@@ -188,8 +188,8 @@ def single(name: str, value: float, **labels: str) -> Family:
 
 
 def per_version(
-    made: Family, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
-) -> Family:
+    made: MetricFamily, views: Sequence[VersionView], read: Callable[[VersionView], float | None]
+) -> MetricFamily:
     """`made` with a sample for each version, but for those of which `read` knows nothing."""
     for view in views:
         value = read(view)

@@ -13,7 +13,7 @@ from slacktide.frontends.http import HttpRoute
 from slacktide.frontends.http import metrics_routes as routes_of
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
-from slacktide.observability.metrics.families import OLD_NAMES, Family, look, write
+from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, write
 from slacktide.observability.metrics.own import (
     pod_families,
     recording_families,
@@ -73,12 +73,12 @@ class Metrics:
         return write(_with_old_names(families))
 
 
-def _with_old_names(families: Iterable[Family]) -> Iterator[Family]:
+def _with_old_names(families: Iterable[MetricFamily]) -> Iterator[MetricFamily]:
     for family in families:
         yield family
         old = OLD_NAMES.get(family.name)
         if old is not None:
-            yield Family(old, family.kind, f"Old name of {family.name}", family.samples)
+            yield MetricFamily(old, family.kind, f"Old name of {family.name}", family.samples)
 
 
 def metrics_routes(metrics: Metrics) -> tuple[HttpRoute, ...]:

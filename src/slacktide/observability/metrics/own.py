@@ -20,7 +20,7 @@ from slacktide.models.model_counters import Histogram, ModelCounters
 from slacktide.models.resize_tracker import ResizeOutcome, ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import (
-    Family,
+    MetricFamily,
     VersionView,
     family,
     per_version,
@@ -60,7 +60,7 @@ _HISTOGRAMS: Mapping[str, Callable[[ModelCounters], Histogram]] = {
 }
 
 
-def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[Family]:
+def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable[MetricFamily]:
     """What is known of each version."""
     yield _ready(views, catalog)
     yield _outcomes(views)
@@ -78,7 +78,7 @@ def version_families(views: Sequence[VersionView], catalog: Catalog) -> Iterable
 
 def server_families(
     snapshot: Snapshot, budget: MemoryBudget, workers: WorkerUsage
-) -> Iterable[Family]:
+) -> Iterable[MetricFamily]:
     """What belongs to no version."""
     yield single("build_info", 1, version=__version__)
     yield single("payload_in_use_bytes", budget.bytes_in_use)
@@ -92,7 +92,7 @@ def server_families(
     yield single("worker_memory_bytes", workers.memory_bytes)
 
 
-def recording_families(recorder: Recorder | None) -> Iterable[Family]:
+def recording_families(recorder: Recorder | None) -> Iterable[MetricFamily]:
     """Of what is recorded (`--record`); 0 throughout where nothing is to be."""
     stopped = recorder is not None and recorder.stopped is not None
     yield single("recording", int(recorder is not None and not stopped))
@@ -100,7 +100,7 @@ def recording_families(recorder: Recorder | None) -> Iterable[Family]:
     yield single("recording_stopped", int(stopped))
 
 
-def _ready(views: Sequence[VersionView], catalog: Catalog) -> Family:
+def _ready(views: Sequence[VersionView], catalog: Catalog) -> MetricFamily:
     ready = {(view.model, view.version): view.ready for view in views}
     for model, versions in catalog.absent().items():
         for version in versions:
@@ -111,7 +111,7 @@ def _ready(views: Sequence[VersionView], catalog: Catalog) -> Family:
     return made
 
 
-def _outcomes(views: Sequence[VersionView]) -> Family:
+def _outcomes(views: Sequence[VersionView]) -> MetricFamily:
     made = family("outcomes_total")
     for view in views:
         for reason in Reason:
@@ -120,7 +120,7 @@ def _outcomes(views: Sequence[VersionView]) -> Family:
     return made
 
 
-def _classes(views: Sequence[VersionView]) -> Iterable[Family]:
+def _classes(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     alone, share = family("run_class_seconds"), family("run_class_share")
     for view in views:
         classes = view.times.classes(view.cores)
@@ -132,7 +132,7 @@ def _classes(views: Sequence[VersionView]) -> Iterable[Family]:
     return alone, share
 
 
-def _states(views: Sequence[VersionView]) -> Iterable[Family]:
+def _states(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     replicas, circuits = family("replicas"), family("circuit")
     for view in views:
         for state in ReplicaState:
@@ -148,7 +148,7 @@ CONDITIONS = ("cores_short", "replicas_short", "beyond_limits", "unconfirmed")
 
 def scaling_families(
     snapshot: Snapshot, runtime: Runtime, scaling: ScalingPlanner, resizes: ResizeTracker
-) -> Iterable[Family]:
+) -> Iterable[MetricFamily]:
     """What lanes have and cost, what planners aim at, and what became of resizes."""
     yield from _lanes(snapshot, runtime)
     yield from _targets(scaling.status(snapshot), scaling.models)
@@ -157,7 +157,7 @@ def scaling_families(
     yield from _resizes(resizes)
 
 
-def session_families(views: Sequence[VersionView]) -> Iterable[Family]:
+def session_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     """What the sessions of a replica take."""
     made = family("session_bytes")
     for view in views:
@@ -166,7 +166,7 @@ def session_families(views: Sequence[VersionView]) -> Iterable[Family]:
     yield made
 
 
-def pod_families(pod: PodAllocator) -> Iterable[Family]:
+def pod_families(pod: PodAllocator) -> Iterable[MetricFamily]:
     """The CPU of our own pod, where it is resized."""
     yield single("pod_cpu_limit_cores", math.inf if pod.limit is None else pod.limit / 1000)
     yield single("pod_cpu_required_cores", pod.needed / 1000)
@@ -176,7 +176,7 @@ def pod_families(pod: PodAllocator) -> Iterable[Family]:
     yield condition
 
 
-def _lanes(snapshot: Snapshot, runtime: Runtime) -> Iterable[Family]:
+def _lanes(snapshot: Snapshot, runtime: Runtime) -> Iterable[MetricFamily]:
     cores, target = family("lane_cores"), family("lane_target_cores")
     for name, lane in sorted(snapshot.lanes.items()):
         cores.add(len(lane.cores), lane=name)
@@ -189,7 +189,7 @@ def _lanes(snapshot: Snapshot, runtime: Runtime) -> Iterable[Family]:
 
 def _targets(
     found: Mapping[str, ScalingStatus], models: Mapping[str, ScaledModel]
-) -> Iterable[Family]:
+) -> Iterable[MetricFamily]:
     cores, replicas = family("target_cores"), family("target_replicas")
     needed, batch = family("required_replicas"), family("planned_batch_rows")
     late, reason = family("predicted_late_requests"), family("plan_reason")
@@ -224,7 +224,7 @@ def _conditions(status: ScalingStatus, model: ScaledModel) -> tuple[bool, ...]:
     )
 
 
-def _resizes(tracker: ResizeTracker) -> Iterable[Family]:
+def _resizes(tracker: ResizeTracker) -> Iterable[MetricFamily]:
     resizes, seconds = family("resizes_total"), family("resize_seconds")
     for outcome in ResizeOutcome:
         resizes.add(tracker.outcomes[outcome], outcome=outcome.value)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from slacktide.domain import OutcomeKind, Reason
 from slacktide.executors.cgroups import Memory
 from slacktide.models.model_counters import ModelCounters
-from slacktide.observability.metrics.families import Family, VersionView, per_version
+from slacktide.observability.metrics.families import MetricFamily, VersionView, per_version
 from slacktide.observability.metrics.usage import Gpu
 
 _OF_KIND: Mapping[OutcomeKind, str] = {
@@ -53,7 +53,7 @@ _DURATIONS: Sequence[tuple[str, str, Callable[[ModelCounters], float]]] = (
 )
 
 
-def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
+def model_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
     """What is known of each version."""
     for name, help, count in _COUNTERS:
         yield _counter(name, help, views, count)
@@ -62,15 +62,15 @@ def model_families(views: Sequence[VersionView]) -> Iterable[Family]:
         yield _counter(f"{name}_duration_us", help, views, _microseconds(seconds))
     yield _failures(views)
     name, help = "nv_inference_pending_request_count", "Requests that wait to run, per model"
-    yield per_version(Family(name, "gauge", help), views, lambda view: view.waiting)
+    yield per_version(MetricFamily(name, "gauge", help), views, lambda view: view.waiting)
     yield _first_response(views)
-    load = Family("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
+    load = MetricFamily("nv_model_load_duration_secs", "gauge", "Seconds that loading took")
     yield per_version(load, views, lambda view: view.counters.load_s)
 
 
-def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]:
+def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[MetricFamily]:
     """The processors and the memory that this server may use."""
-    single = Family.single
+    single = MetricFamily.single
     return (
         single("nv_cpu_utilization", "gauge", "CPU time in use, 0 to 1", cpu_utilization),
         single("nv_cpu_memory_total_bytes", "gauge", "Memory that may be used", memory.total),
@@ -78,13 +78,13 @@ def machine_families(cpu_utilization: float, memory: Memory) -> Iterable[Family]
     )
 
 
-def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
+def gpu_families(gpus: Sequence[Gpu]) -> Iterable[MetricFamily]:
     """One sample for each GPU; `gpu_uuid` must be the only label."""
     families = (
-        Family("nv_gpu_utilization", "gauge", "Share of time that a kernel ran, 0 to 1"),
-        Family("nv_gpu_memory_total_bytes", "gauge", "GPU memory, bytes"),
-        Family("nv_gpu_memory_used_bytes", "gauge", "GPU memory in use, bytes"),
-        Family("nv_gpu_power_usage", "gauge", "GPU power, watts"),
+        MetricFamily("nv_gpu_utilization", "gauge", "Share of time that a kernel ran, 0 to 1"),
+        MetricFamily("nv_gpu_memory_total_bytes", "gauge", "GPU memory, bytes"),
+        MetricFamily("nv_gpu_memory_used_bytes", "gauge", "GPU memory in use, bytes"),
+        MetricFamily("nv_gpu_power_usage", "gauge", "GPU power, watts"),
     )
     for gpu in gpus:
         values = (gpu.utilization, gpu.memory_total, gpu.memory_used, gpu.power_w)
@@ -96,8 +96,8 @@ def gpu_families(gpus: Sequence[Gpu]) -> Iterable[Family]:
 
 def _counter(
     name: str, help: str, views: Sequence[VersionView], count: Callable[[ModelCounters], float]
-) -> Family:
-    counter = Family(f"nv_inference_{name}", "counter", help)
+) -> MetricFamily:
+    counter = MetricFamily(f"nv_inference_{name}", "counter", help)
     return per_version(counter, views, lambda view: count(view.counters))
 
 
@@ -105,8 +105,8 @@ def _microseconds(seconds: Callable[[ModelCounters], float]) -> Callable[[ModelC
     return lambda counters: round(seconds(counters) * 1e6)
 
 
-def _failures(views: Sequence[VersionView]) -> Family:
-    family = Family("nv_inference_request_failure", "counter", "Requests without a result")
+def _failures(views: Sequence[VersionView]) -> MetricFamily:
+    family = MetricFamily("nv_inference_request_failure", "counter", "Requests without a result")
     for view in views:
         counts = dict.fromkeys(FAILURES, 0)
         for reason, count in view.counters.by_reason.items():
@@ -118,8 +118,8 @@ def _failures(views: Sequence[VersionView]) -> Family:
     return family
 
 
-def _first_response(views: Sequence[VersionView]) -> Family:
-    family = Family(
+def _first_response(views: Sequence[VersionView]) -> MetricFamily:
+    family = MetricFamily(
         "nv_inference_first_response_histogram_ms",
         "histogram",
         "From arrival to the first answer, which is the only one, milliseconds",

@@ -24,7 +24,7 @@ from slacktide.executors.cgroups import (
     read_text,
 )
 from slacktide.executors.cores import cpu_quota
-from slacktide.observability.metrics.families import Family
+from slacktide.observability.metrics.families import MetricFamily
 
 
 class Machine:
@@ -140,7 +140,7 @@ def _stat(process: Path) -> list[str]:
     return read_text(process / "stat").rpartition(")")[2].split()
 
 
-def process_families(*, root: Path = ROOT) -> Iterable[Family]:
+def process_families(*, root: Path = ROOT) -> Iterable[MetricFamily]:
     """CPU, memory, descriptors and start of the server process. `root` is for tests."""
     fields = _stat(root / "proc/self")
     user, system, started, virtual, resident = (int(fields[i]) for i in (11, 12, 19, 20, 21))
@@ -156,9 +156,9 @@ def process_families(*, root: Path = ROOT) -> Iterable[Family]:
         ("max_fds", "Most file descriptors it may open", most),
         ("start_time_seconds", "When it started, seconds since the epoch", began),
     )
-    yield Family.single("process_cpu_seconds_total", "counter", "CPU time, seconds", used)
+    yield MetricFamily.single("process_cpu_seconds_total", "counter", "CPU time, seconds", used)
     for name, help, value in gauges:
-        yield Family.single(f"process_{name}", "gauge", help, value)
+        yield MetricFamily.single(f"process_{name}", "gauge", help, value)
 
 
 _LIBRARY = "libnvidia-ml.so.1"

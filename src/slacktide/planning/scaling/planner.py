@@ -26,7 +26,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import Snapshot
-from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated
+from slacktide.planning.planner import JobDone, Owned, PlanField, Planner, Stated, stated_as
 from slacktide.planning.scaling.planners import make_planner
 from slacktide.planning.scaling.rates import ExpectedArrivals
 from slacktide.planning.scaling.sizes import LaneSizes, ScalingGroup, ScalingRequest
@@ -178,13 +178,13 @@ class ScalingPlanner(Planner):
         """The model whose policy is being asked something."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        scaled = [name for name, each in stated.items() if isinstance(each, ScaledModel)]
+        scaled = stated_as(ScaledModel, stated)
         return frozenset((name, field) for name in scaled for field in OWNED)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Models that stay keep their sizes and what their policies know."""
         known = self._models
-        models = {name: each for name, each in stated.items() if isinstance(each, ScaledModel)}
+        models = stated_as(ScaledModel, stated)
         self._models = {
             name: known[name]
             if name in known and known[name].stated == each

@@ -1,5 +1,7 @@
 """Which variant of a model each replica runs, and which clients it serves (Jellyfish). Pure."""
 
+from slacktide.planning.variants.family import Family as Family
+from slacktide.planning.variants.family import FamilyVariant as FamilyVariant
 from slacktide.planning.variants.fleet import UNMAPPED as UNMAPPED
 from slacktide.planning.variants.fleet import Assignment as Assignment
 from slacktide.planning.variants.fleet import AssignmentScore as AssignmentScore

@@ -1,0 +1,40 @@
+"""`Family`: what is stated of a model that comes in variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyVariant:
+    """One form of a model. Its pool has `name` for its `PoolId.variant`."""
+
+    name: str
+    accuracy: float
+    """Within (0, 1]."""
+    size: int = 0
+    """Side in pixels of the image it takes; 0: what the file says, and clients are told none."""
+    nbytes: int = 0
+    """Memory of one copy; 0: none of its own, all variants of a lane share one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The variants of one model, and how they are planned."""
+
+    variants: tuple[FamilyVariant, ...]
+    """Smallest first, with accuracies that rise."""
+    planner: str = "variants"
+    """Or `none`: then no variants planner has the model."""
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Of that planner."""
+    resident: int = 5
+    """Most variants that a lane keeps loaded, where they have memory of their own."""
+    memory: int | None = None
+    """Bytes that those of one lane may have in all; None: as many as it takes."""
+
+    @property
+    def switches_free(self) -> bool:
+        """Whether every variant can be on every lane at no cost."""
+        return not any(each.nbytes for each in self.variants)
