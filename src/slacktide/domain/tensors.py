@@ -106,3 +106,19 @@ class ModelInterface:
             )
 
         return cls(specs(data["inputs"]), specs(data["outputs"]), int(data["max_batch"]))
+
+
+def image_input(interface: ModelInterface) -> int | None:
+    """Index of the input that takes images: the only one that is uint8 [rows, height, width, 3],
+    with height and width both fixed or both free. None if there is no such, or several."""
+    found = [
+        index
+        for index, spec in enumerate(interface.inputs)
+        if spec.datatype is Datatype.UINT8
+        and interface.batches
+        and len(spec.shape) == 4
+        and spec.shape[3] == 3
+        and (spec.shape[1] < 0) == (spec.shape[2] < 0)
+        and 0 not in spec.shape
+    ]
+    return found[0] if len(found) == 1 else None

@@ -161,6 +161,14 @@ class ModelSource:
     """An .npz file of rows to warm up and time it with, by input; inside the repository."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """The same by input: a file of a row's raw bytes."""
+    images: bool = False
+    """Whether its image input (`image_input`) gets images of any size, to be resized: it is timed
+    with such, JPEG where OpenCV is there."""
+    image_size: int = 0
+    """Side in pixels of the square that images are resized to; 0: the file fixes their size, or
+    each row has its own. Replicas on one lane whose sources differ in it alone are one process."""
+    image_sizes: tuple[int, ...] = ()
+    """Every `image_size` that this file serves at: a row of each has run before it is up."""
 
 
 class ReplicaHandle(Protocol):

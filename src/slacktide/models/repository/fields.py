@@ -32,6 +32,7 @@ from slacktide.domain.units import (
     parse_seconds,
 )
 from slacktide.models.plugins import admit_name
+from slacktide.models.repository.paths import NAME_RULE, is_name
 from slacktide.planning.scaling.planners import PLANNERS
 from slacktide.scheduling import DEFAULT_POLICY, POLICIES
 
@@ -55,6 +56,25 @@ Percent = Annotated[
     PlainSerializer(format_percent, return_type=str, when_used="json"),
 ]
 """A share, 0 to 1, written as a percentage."""
+
+
+Size = Annotated[ByteSize, Field(gt=0)]
+
+
+def _name(value: Any) -> Any:
+    if isinstance(value, str) and not is_name(value):
+        raise ValueError(f"expected {NAME_RULE}")
+    return value
+
+
+Name = Annotated[str, BeforeValidator(_name)]
+
+
+def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """`sizes` themselves. Raises ValueError unless each is larger than the one before."""
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"expected ascending numbers, each once, got {list(sizes)}")
+    return sizes
 
 
 class Section(BaseModel):

@@ -3,9 +3,11 @@
     REPOSITORY/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp/1/profile.<hardware>.json
     STATE_DIR/profiles/tiny_mlp-<path>/1/profile.<hardware>.json     of a model that is one file
+    REPOSITORY/depths/1/profile.<hardware>@small.json                of a variant with a file
 
-What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json. The store
-knows nothing of what either says. It wraps a JSON object with what it was measured
+What predictions have learnt since lies beside it, as profile.<hardware>.learnt.json, and how
+accurate variants are, on any hardware, as profile.accuracy.json. The store
+knows nothing of what they say. It wraps a JSON object with what it was measured
 for, and gives it back only to the same model on the same hardware; anything else is missing, with
 a reason for the log.
 """
@@ -96,9 +98,13 @@ SCHEMA = 1
 MAX_PROFILE_BYTES = 16 * 1024 * 1024
 
 
-Kind: TypeAlias = Literal["profile", "learnt"]
-"""A profile, or what predictions have learnt since it was taken."""
-_CALLED: Mapping[Kind, str] = {"profile": "profile", "learnt": "record of what was learnt"}
+Kind: TypeAlias = Literal["profile", "learnt", "accuracy"]
+"""A profile, what predictions have learnt since it was taken, or how accurate variants are."""
+_CALLED: Mapping[Kind, str] = {
+    "profile": "profile",
+    "learnt": "record of what was learnt",
+    "accuracy": "record of accuracies",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class ProfileKey:
     model_hash: str
     """`model_hash(definition)`."""
     hardware: str
-    """The fingerprint of the machine, as the profiles room writes it."""
+    """The fingerprint of the machine, as the profiles room writes it; empty for accuracies."""
 
 
 class ProfileStore:
@@ -187,7 +193,14 @@ class ProfileStore:
     ) -> Iterator[Path]:
         """Where one may lie, the best place first."""
         digest = hashlib.sha256(hardware.encode()).hexdigest()[:16]
-        name = f"{PROFILE_PREFIX}{digest}{'' if kind == 'profile' else f'.{kind}'}.json"
+        # Variants that are sizes of one file have its profile, and learn each for itself.
+        own = f"@{definition.variant}" if definition.variant else ""
+        if kind == "accuracy":
+            name = f"{PROFILE_PREFIX}accuracy.json"
+        elif kind == "learnt":
+            name = f"{PROFILE_PREFIX}{digest}{own}.learnt.json"
+        else:
+            name = f"{PROFILE_PREFIX}{digest}{own if definition.files else ''}.json"
         yield definition.folder / name
         if self._state_dir is not None:
             yield self._state_dir / "profiles" / definition.name / definition.version / name

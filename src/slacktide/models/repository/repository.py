@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,24 @@ class ModelDefinition:
     """The .npz file that `samples` names, links followed."""
     sample_rows: Mapping[str, Path] = field(default_factory=dict)
     """By input, the file of one row that `samples.rows` names."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """By variant, the model file, where variants have files of their own; the first is
+    `model_path`."""
+    variant: str = ""
+    """The one that this is about (`of_variant`); empty: the whole model."""
+
+    def of_variant(self, name: str) -> ModelDefinition:
+        """The same for one of the family's variants."""
+        if name not in self.files:
+            return replace(self, variant=name)
+        assert self.settings.variants is not None
+        settings = self.settings.model_copy(update={"file": self.settings.variants.files[name]})
+        return replace(self, variant=name, model_path=self.files[name], settings=settings)
+
+    @property
+    def image_size(self) -> int:
+        """Side in pixels at which the variant runs its images; 0: as its file says."""
+        return int(self.variant) if self.variant and not self.files else 0
 
     @property
     def where(self) -> str:
@@ -165,6 +183,9 @@ class Repository:
         translation = translate(config, model=model, where=config_where)
         settings = merge(own, translation, own_where=own_where, config_where=config_where)
         unused = warn_unused(settings, translation, where=config_where)
+        files = settings.variants.files if settings.variants is not None else {}
+        if files:
+            settings = settings.model_copy(update={"file": next(iter(files.values()))})
         available = tuple(self._versions(model, folder))
         chosen = settings.versions.choose(available)
         if not chosen:
@@ -186,6 +207,7 @@ class Repository:
                     for name, file in settings.samples.rows.items()
                     if (path := self._sample(model, version, file, "warmup")) is not None
                 },
+                files={n: self._place(model, version, file)[1] for n, file in files.items()},
             )
             for version in chosen
         )

@@ -25,30 +25,26 @@ from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.units import format_seconds
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
-    ByteSize,
     Cores,
+    Name,
     Percent,
     ReplicaCount,
     Scaling,
     SchedulerSettings,
     Seconds,
     Section,
+    Size,
+    ascending,
     number_to_cores,
     number_to_replicas,
     planner_of,
     short_for,
 )
-from slacktide.models.repository.paths import NAME_RULE, VERSION_RULE, is_name, is_version
+from slacktide.models.repository.paths import VERSION_RULE, is_version
+from slacktide.models.repository.variants import VariantSettings, short_variants
 
 Count = Annotated[int, Field(ge=1)]
-Size = Annotated[ByteSize, Field(gt=0)]
 Duration = Annotated[Seconds, Field(gt=0)]
-
-
-def _name(value: Any) -> Any:
-    if isinstance(value, str) and not is_name(value):
-        raise ValueError(f"expected {NAME_RULE}")
-    return value
 
 
 def _version(value: Any) -> Any:
@@ -59,7 +55,6 @@ def _version(value: Any) -> Any:
     return text
 
 
-Name = Annotated[str, BeforeValidator(_name)]
 Version = Annotated[str, BeforeValidator(_version)]
 
 
@@ -219,13 +214,6 @@ class WorkHint(Section):
         return self
 
 
-def ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """`sizes` themselves. Raises ValueError unless each is larger than the one before."""
-    if list(sizes) != sorted(set(sizes)):
-        raise ValueError(f"expected ascending numbers, each once, got {list(sizes)}")
-    return sizes
-
-
 def _one_name(device: str) -> str:
     """`cuda` is `cuda:0`, and `cuda:01` is `cuda:1`: a device has one name."""
     kind, _, number = device.partition(":")
@@ -293,6 +281,9 @@ class ModelSettings(Section):
     a list for `versions.only`."""
     file: Name = "model.onnx"
     """Name of the model file in the version's folder."""
+    variants: Annotated[VariantSettings, BeforeValidator(short_variants)] | None = None
+    """Several forms of the model that trade accuracy for time, which makes it a
+    [family](variants.md). A list of numbers is short for `variants.sizes`."""
     limits: Limits = Limits()
     inputs: dict[str, InputSettings] = {}  # noqa: RUF012  (pydantic copies it)
     outputs: dict[str, OutputSettings] = {}  # noqa: RUF012
@@ -362,6 +353,12 @@ class ModelSettings(Section):
         for name in self.samples.rows:
             if name in self.inputs and self.inputs[name].value is not None:
                 raise ValueError(f"inputs.{name}.value: expected none beside samples.rows.{name}")
+        return self
+
+    @model_validator(mode="after")
+    def _files_are_stated_once(self) -> ModelSettings:
+        if self.variants is not None and self.variants.files and self.file != "model.onnx":
+            raise OptionError(("file", f"expected none beside variants.files, got {self.file!r}"))
         return self
 
     @model_validator(mode="after")

@@ -147,7 +147,7 @@ def dotted(path: Path) -> str:
 
 
 def _complaints(details: dict[str, Any], root: type[Section]) -> Iterable[ValidationProblem]:
-    path: Path = tuple(details["loc"])
+    path: Path = tuple(part for part in details["loc"] if part != "[key]")
     error = details.get("ctx", {}).get("error")
     if not isinstance(error, OptionError):
         return (_complaint(details, path, root),)

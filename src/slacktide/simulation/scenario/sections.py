@@ -24,17 +24,20 @@ from slacktide.domain.suggestions import shown
 from slacktide.models.repository.fields import (
     DEFAULT_SCHEDULER,
     Cores,
+    Name,
     ReplicaCount,
     Scaling,
     SchedulerSettings,
     Seconds,
     Section,
+    Size,
+    ascending,
     name_to_section,
     number_to_cores,
     number_to_replicas,
     read_choice,
 )
-from slacktide.models.repository.settings import Count, Duration, Name, Size, ascending
+from slacktide.models.repository.settings import Count, Duration
 from slacktide.simulation.oracle_slack import OracleSlack
 
 Sizes = Annotated[tuple[Count, ...], Field(strict=False, min_length=1), AfterValidator(ascending)]

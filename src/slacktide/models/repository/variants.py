@@ -1,0 +1,95 @@
+"""`VariantSettings`: what `variants` says in a model's slacktide.yaml. It makes the model a family.
+
+variants: [128, 256, 416, 608]            sizes of one file's image input
+variants:
+  files: {small: small.onnx, large: large.onnx}
+  accuracy: {small: 0.71, large: 0.78}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from slacktide.domain.options import OptionError
+from slacktide.domain.suggestions import suggestion
+from slacktide.models.repository.fields import Name, Section, Size, ascending, name_to_section
+
+MOST_VARIANTS = 64
+MOST_SIDE = 8192
+"""Pixels."""
+PLANNERS = ("variants", "none")
+
+
+def short_variants(value: Any) -> Any:
+    """A list of numbers is short for a section that states `sizes`."""
+    return {"sizes": value} if isinstance(value, list) else value
+
+
+def _planner(value: Any) -> Any:
+    section = name_to_section(value)
+    name = section.get("name", PLANNERS[0]) if isinstance(section, Mapping) else None
+    if isinstance(section, Mapping) and name not in PLANNERS:
+        raise ValueError(f"expected 'variants' or 'none', got {name!r}")
+    return section
+
+
+def _bare(file: str) -> str:
+    if not file.endswith(".onnx"):
+        raise ValueError(f"expected a file that ends in .onnx, got {file!r}")
+    return file
+
+
+class VariantSettings(Section):
+    """The variants of one model, smallest first."""
+
+    sizes: Annotated[
+        tuple[Annotated[int, Field(ge=8, le=MOST_SIDE)], ...],
+        Field(strict=False, max_length=MOST_VARIANTS),
+        AfterValidator(ascending),
+    ] = ()
+    """Height and width, in pixels, at which the one model file runs its image input, ascending. A
+    variant is named by its size, as in `"416"`."""
+    files: Annotated[dict[Name, Annotated[Name, AfterValidator(_bare)]], Field(max_length=64)] = {}  # noqa: RUF012  (pydantic copies it)
+    """Instead of `sizes`: model files of one task in the version's folder, by variant, the smallest
+    first. They take and give the same; only the size of an image input may differ."""
+    accuracy: dict[str, Annotated[float, Field(gt=0, le=1)]] = {}  # noqa: RUF012
+    """By variant, how good its answers are: above 0, 1 at most. Where it is not stated it is what
+    `slacktide profile --accuracy` has measured; without that, variants are taken to be the better
+    the later they are listed."""
+    memory: dict[str, Size] = {}  # noqa: RUF012
+    """By variant of `files`, what a loaded copy takes. Where it is not stated it is measured."""
+    lane_memory: Size | None = None
+    """Most bytes of copies that a lane keeps loaded, of variants of `files`."""
+    resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
+    """Most copies that a lane keeps loaded, of variants of `files`."""
+    planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
+    """Which planner decides the variant of each client: `variants`, with its options beside its
+    name, or `none`: the scaling planner's choice is every client's."""
+    rescue: bool = True
+    """Whether a request that would be too late goes to a smaller variant that is in time."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> VariantSettings:
+        if bool(self.sizes) == bool(self.files):
+            raise ValueError("expected either 'sizes' or 'files', and at least one of them")
+        if len(set(self.files.values())) < len(self.files):
+            raise OptionError(("files", "expected each file once"))
+        if self.memory and self.sizes:
+            raise OptionError(("memory", "expected none beside 'sizes', which share one copy"))
+        unknown = [
+            (f"{key}.{name}", f"there is no such variant; {suggestion(name, self.names)}")
+            for key, stated in (("accuracy", self.accuracy), ("memory", self.memory))
+            for name in stated
+            if name not in self.names
+        ]
+        if unknown:
+            raise OptionError(*unknown)
+        return self
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the variants, smallest first."""
+        return tuple(map(str, self.sizes)) or tuple(self.files)
