@@ -1,5 +1,5 @@
-"""A small square canvas: rectangles, discs and lines, light and fog; and how each kind of road user
-is drawn on it: side view, in units of about a tenth of a metre. Pure NumPy."""
+"""A square canvas: rectangles, discs, lines and bitmaps, in daylight, night and fog; and how each
+kind of road user is drawn on it: side view, in units of about a tenth of a metre. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,38 @@ from numpy.typing import NDArray
 Colour = tuple[float, ...]
 """Red, green, blue, each from 0 to 1."""
 
+PixelBox = tuple[int, int, int, int]
+"""x0, y0, x1, y1 in pixels; the last column is x1 - 1."""
+
+_NOISE_VALUES = 70_001
+"""Distinct noise values of a picture; larger ones repeat them, out of step with their rows."""
+
 
 class Canvas:
-    """Colours (3, size, size) in linear light, and where lamps shine by themselves."""
+    """A picture (size, size) in which colours are exposed as they are drawn, and which can note the
+    box around what is drawn."""
 
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._light = np.zeros((3, size, size), np.float32)
-        self._glow = np.zeros((size, size), np.float32)
+    def __init__(self, size: int, *, daylight: float = 1.0, fog: float = 0.0) -> None:
+        """`daylight` darkens all but lamps (bluish at night), `fog` mixes in grey; both 0 to 1."""
+        self.size = size
+        self._tint = (daylight, daylight, daylight**0.85)
+        self._fog, self._grey = fog, 0.7 * daylight
+        self._packed = np.zeros((size, size), np.uint32)
+        self._noted: PixelBox | None = None
+        self._known: dict[tuple[Colour, bool], int] = {}
+
+    def copy(self) -> Canvas:
+        """A canvas with the same picture and light, that notes nothing yet."""
+        other = Canvas(self.size)
+        other._tint, other._fog, other._grey = self._tint, self._fog, self._grey
+        other._packed = self._packed.copy()
+        other._known = self._known
+        return other
+
+    def take_box(self) -> PixelBox | None:
+        """The box around all drawn since the last call (gradients apart), None if nothing was."""
+        noted, self._noted = self._noted, None
+        return noted
 
     def at(self, x: float, ground: float, scale: float, heading: int) -> VehicleSpot:
         """A place to draw a thing in its own units, standing at (x, ground)."""
@@ -29,50 +53,97 @@ class Canvas:
         self, x0: float, y0: float, x1: float, y1: float, colour: Colour, *, glows: bool = False
     ) -> None:
         """Fill; corners are rounded to pixels, what lies outside is cut off."""
-        box = (slice(*self._span(y0, y1)), slice(*self._span(x0, x1)))
-        self._light[:, *box] = np.array(colour, np.float32)[:, None, None]
-        self._glow[box] = glows
+        (top, bottom), (left, right) = self._span(y0, y1), self._span(x0, x1)
+        if top < bottom and left < right:
+            self._packed[top:bottom, left:right] = self._exposed(colour, glows=glows)
+            self._note(left, top, right, bottom)
 
     def disc(self, x: float, y: float, radius: float, colour: Colour, hole: float = 0.0) -> None:
         """Fill a disc, or a ring where `hole` (its inner radius) is positive."""
         top, bottom = self._span(y - radius, y + radius + 1)
         left, right = self._span(x - radius, x + radius + 1)
-        ys, xs = np.ogrid[top:bottom, left:right]
-        distance = (xs + 0.5 - x) ** 2 + (ys + 0.5 - y) ** 2
+        ys, xs = np.arange(top, bottom) + (0.5 - y), np.arange(left, right) + (0.5 - x)
+        distance = (ys**2)[:, None] + xs**2
         inside = (distance <= radius**2) & (distance >= hole**2)
-        self._light[:, top:bottom, left:right][:, inside] = np.array(colour, np.float32)[:, None]
-        self._glow[top:bottom, left:right][inside] = 0
+        self._packed[top:bottom, left:right][inside] = self._exposed(colour)
+        rows, columns = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+        if len(rows):
+            first, last = int(columns[0]), int(columns[-1]) + 1
+            self._note(left + first, top + int(rows[0]), left + last, top + int(rows[-1]) + 1)
 
     def line(
         self, x0: float, y0: float, x1: float, y1: float, width: float, colour: Colour
     ) -> None:
         """A stroke, as squares set along it."""
         half = width / 2
-        steps = int(max(abs(x1 - x0), abs(y1 - y0))) + 2
-        for x, y in zip(np.linspace(x0, x1, steps), np.linspace(y0, y1, steps), strict=True):
+        steps = int(max(abs(x1 - x0), abs(y1 - y0)) / max(half, 1)) + 1
+        for i in range(steps + 1):
+            x, y = x0 + (x1 - x0) * i / steps, y0 + (y1 - y0) * i / steps
             self.rectangle(x - half, y - half, x + half, y + half, colour)
 
-    def gradient(self, top: float, bottom: float, above: Colour, below: Colour) -> None:
-        """Fill the full width from one colour to another."""
-        first, last = self._span(top, bottom)
-        share = np.linspace(0, 1, last - first, dtype=np.float32)
-        a, b = np.array(above, np.float32)[:, None], np.array(below, np.float32)[:, None]
-        self._light[:, first:last] = (a + (b - a) * share)[:, :, None]
+    def bitmap(
+        self,
+        x0: float,
+        y0: float,
+        x1: float,
+        y1: float,
+        dots: NDArray[np.bool_],
+        ink: Colour,
+        paper: Colour,
+    ) -> None:
+        """Fill with `dots` (rows, columns), stretched: each pixel takes its nearest dot."""
+        (top, bottom), (left, right) = self._span(y0, y1), self._span(x0, x1)
+        if top >= bottom or left >= right:
+            return
+        rows = (np.arange(top, bottom) + 0.5 - y0) / (y1 - y0) * dots.shape[0]
+        columns = (np.arange(left, right) + 0.5 - x0) / (x1 - x0) * dots.shape[1]
+        rows = np.clip(rows, 0, dots.shape[0] - 1).astype(np.intp)
+        columns = np.clip(columns, 0, dots.shape[1] - 1).astype(np.intp)
+        colours = np.array([self._exposed(paper), self._exposed(ink)], np.uint32)
+        self._packed[top:bottom, left:right] = colours[dots.astype(np.intp)[rows[:, None], columns]]
+        self._note(left, top, right, bottom)
 
-    def expose(self, daylight: float, fog: float) -> None:
-        """Darken to `daylight` (bluish at night), keep lamps bright, mix in grey for fog."""
-        tint = np.array([daylight, daylight, daylight**0.85], np.float32)[:, None, None]
-        self._light = self._light * (tint + (1 - tint) * self._glow)
-        self._light += fog * (0.7 * daylight - self._light)
+    def gradient(self, top: float, bottom: float, above: Colour, below: Colour) -> None:
+        """Fill the full width from one colour to another, in steps that hardly show."""
+        first, last = self._span(top, bottom)
+        height = max((last - first) // 64, 1)
+        for y in range(first, last, height):
+            share = (y - first) / (last - first)
+            mixed = tuple(a + (b - a) * share for a, b in zip(above, below, strict=True))
+            self._packed[y : min(y + height, last)] = self._exposed(mixed)
 
     def pixels(self, rng: np.random.Generator, *, noise: float) -> NDArray[np.uint8]:
-        """The picture (3, size, size), with the noise of a sensor (standard deviation)."""
-        seen = self._light + noise * rng.standard_normal(self._light.shape, dtype=np.float32)
-        return (np.clip(seen, 0, 1) * 255).astype(np.uint8)
+        """The picture (size, size, 3), RGB, with the noise of a sensor (standard deviation)."""
+        seen = self._packed.view(np.uint8).reshape(self.size, self.size, 4)[:, :, :3]
+        values = rng.standard_normal(min(seen.size, _NOISE_VALUES), dtype=np.float32)
+        grain = np.resize((values * (255 * noise)).astype(np.int16), seen.shape)
+        grain += seen
+        return np.clip(grain, 0, 255, out=grain).astype(np.uint8)
+
+    def _exposed(self, colour: Colour, *, glows: bool = False) -> int:
+        """The colour as this light shows it: bytes red, green, blue from the lowest up."""
+        known = self._known.get((colour, glows))
+        if known is not None:
+            return known
+        packed = 0
+        for i, (light, tint) in enumerate(zip(colour, self._tint, strict=True)):
+            level = light if glows else light * tint
+            level += self._fog * (self._grey - level)
+            packed |= int(min(max(level, 0.0), 1.0) * 255) << (8 * i)
+        self._known[colour, glows] = packed
+        return packed
+
+    def _note(self, left: int, top: int, right: int, bottom: int) -> None:
+        if self._noted is not None:
+            x0, y0, x1, y1 = self._noted
+            left, top, right, bottom = min(left, x0), min(top, y0), max(right, x1), max(bottom, y1)
+        self._noted = (left, top, right, bottom)
 
     def _span(self, low: float, high: float) -> tuple[int, int]:
-        first = min(max(round(low), 0), self._size)
-        return first, max(min(round(high), self._size), first)
+        first, last = round(low), round(high)
+        first = 0 if first < 0 else first
+        last = self.size if last > self.size else last
+        return first, last if last > first else first
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +173,38 @@ class VehicleSpot:
         ends = (self._x(x0), self._y(y0), self._x(x1), self._y(y1))
         self.canvas.line(*ends, width * self.scale, colour)
 
+    def bitmap(
+        self, x: float, y: float, height: float, dots: NDArray[np.bool_], ink: Colour, paper: Colour
+    ) -> None:
+        """Dots about the middle (x, y), as square as they are; never mirrored."""
+        half_height = height * self.scale / 2
+        half_width = half_height * dots.shape[1] / dots.shape[0]
+        x, y = self._x(x), self._y(y)
+        corners = (x - half_width, y - half_height, x + half_width, y + half_height)
+        self.canvas.bitmap(*corners, dots, ink, paper)
+
     def _x(self, x: float) -> float:
         return self.x + self.heading * self.scale * x
 
     def _y(self, y: float) -> float:
         return self.ground - self.scale * y
+
+
+def houses(
+    canvas: Canvas, rng: np.random.Generator, horizon: float, unit: float, *, night: bool
+) -> None:
+    """A row of houses that stands on the horizon; lengths are for `unit` pixels each."""
+    x = 0.0
+    while x < canvas.size:
+        width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit
+        wall = tuple(float(c) for c in rng.uniform(0.25, 0.7, 3) * (1.0, 0.9, 0.85))
+        canvas.rectangle(x, top, x + width, horizon, wall)
+        for wx in np.arange(x + 3 * unit, x + width - 3 * unit, 6 * unit):
+            for wy in np.arange(top + 3 * unit, horizon - 6 * unit, 8 * unit):
+                lit = night and rng.random() < 0.4
+                pane = (0.95, 0.85, 0.5) if lit else (0.25, 0.3, 0.38)
+                canvas.rectangle(wx, wy, wx + 3 * unit, wy + 4 * unit, pane, glows=lit)
+        x += width + float(rng.uniform(0, 6)) * unit
 
 
 _TYRE = (0.06, 0.06, 0.07)
