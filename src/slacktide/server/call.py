@@ -123,8 +123,13 @@ class ServerCall(PendingRequest):
             self._step(_ANNOUNCE)
             slot = plane.allocate(version, length, client)
             self._slots = (slot,)
-            transfer_s = plane.bandwidth.transfer_time(client, length)
-            notice = notice_of(self.id, context, version, length, transfer_s, options)
+            complete_at = context.complete_at
+            if complete_at is None:
+                now = plane.driver.clock()
+                complete_at = context.first_byte + plane.links.transfer_time(
+                    client, length, now=now
+                )
+            notice = notice_of(self.id, context, version, length, complete_at, options)
             plane.driver.announce(notice, self)
         except WireError as error:
             self._refuse(error.reason, error.message)
@@ -137,9 +142,9 @@ class ServerCall(PendingRequest):
     def submit(self, call: InferCall, reply: Reply) -> None:
         plane, context, before = self._plane, self.context, self.state
         self._call_id = call.id
-        if before is not _OPEN:  # it was announced
-            seconds = plane.driver.clock() - context.first_byte
-            plane.bandwidth.observe(context.client, self._length, seconds)
+        if before is not _OPEN and not context.session:  # it was announced
+            now = plane.driver.clock()
+            plane.links.observe(context.client, self._length, now - context.first_byte, now=now)
         self._reply = reply
         if before is _DROPPED:
             self._step(_SUBMIT)

@@ -9,13 +9,13 @@ from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryLimitExceeded, Slot
 from slacktide.models.versions import Catalog, LoadedVersion
 from slacktide.observability.observers import Observers
-from slacktide.server.bandwidth import Bandwidth
 from slacktide.server.call import ServerCall
 from slacktide.server.driver import Driver
 from slacktide.server.overload_log import OverloadLog
 from slacktide.wire.calls import CallContext
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import LOOK_ALIKES
+from slacktide.workloads import LinkEstimates
 
 MOST_BODIES = 4096
 """Bodies of one client that may arrive at a time, however small: each holds a place in a queue."""
@@ -104,7 +104,7 @@ class ServerDataPlane:
         self.catalog = catalog
         self.limits = limits
         self.observers = observers
-        self.bandwidth = Bandwidth()
+        self.links = LinkEstimates()
         self.loop = asyncio.get_running_loop()
         self.overload = OverloadLog(driver.clock, self.loop.call_later)
 

@@ -58,7 +58,7 @@ def request_of(
         best_effort=deadline is None,
         version=version.pin,
         application=options.application,
-        client=context.client,
+        client=context.session or context.client,
         work_hint=options.work_hint if checked.work_hint is None else checked.work_hint,
         network_time=options.network_s,
     )
@@ -69,10 +69,10 @@ def notice_of(
     context: CallContext,
     version: LoadedVersion,
     length: int,
-    transfer_s: float,
+    complete_at: float,
     options: CallOptions,
 ) -> Notice:
-    """A call whose body of `length` bytes is expected to take `transfer_s` from its first byte.
+    """A call whose body of `length` bytes is expected to be here at `complete_at`.
 
     The body may name a timeout longer than the model's `slo`, so that one is left out of its
     deadline: nothing that could still be met is refused by it.
@@ -85,12 +85,12 @@ def notice_of(
         context.first_byte,
         best_effort_due(context, version.p99_alone) if deadline is None else deadline,
         payload_bytes=length,
-        complete_at=context.first_byte + transfer_s,
+        complete_at=complete_at,
         penalty=version.penalty if options.penalty is None else options.penalty,
         best_effort=deadline is None,
         version=version.pin,
         application=options.application,
-        client=context.client,
+        client=context.session or context.client,
         likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
     )
 

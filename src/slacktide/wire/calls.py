@@ -43,15 +43,19 @@ class CallContext:
     first_byte: float
     """Monotonic seconds at which its first byte arrived."""
     client: str
-    """Peer address without port: what limits and bandwidth are counted by."""
+    """Peer address without port: what limits are counted by, and bandwidth outside sessions."""
     transport: str
-    """`http`, `grpc` or `grpc-stream`."""
+    """`http`, `grpc`, `grpc-stream` or `frames`."""
     transport_budget_s: float | None = None
     """Seconds from first byte that the transport allows (grpc-timeout, timeout headers)."""
     request_id: str = ""
     traceparent: str | None = None
     connection: str = ""
     """Peer address with port; empty where it does not tell connections apart."""
+    session: str = ""
+    """The stream of frames that it belongs to: the client that planners and schedulers see."""
+    complete_at: float | None = None
+    """When its last byte is expected, in a session; None: as the client's other bodies came."""
 
 
 @dataclass(slots=True)

@@ -113,7 +113,6 @@ PAPER = Publication(
         *SIMULATED,
         "planning",
         "runtime",
-        "server/bandwidth.py",
         *(f"reproduce/sponge/{x}" for x in _CODE),
     ),
     experiments=EXPERIMENTS,

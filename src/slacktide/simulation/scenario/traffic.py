@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from slacktide.domain import Notice, Signature
 from slacktide.profiles.run_classes import NO_HINT, Key
-from slacktide.server.bandwidth import Bandwidth
 from slacktide.simulation.items import DrawnRequest, Item, SimulatedUpload, stream
 from slacktide.simulation.scenario.profiles import Training
 from slacktide.simulation.scenario.reading import ScenarioError
@@ -27,6 +26,7 @@ from slacktide.workloads import (
     ConstantLink,
     Deadlines,
     Lengths,
+    LinkEstimate,
     SharedLink,
     TraceLink,
     WorkloadError,
@@ -59,12 +59,12 @@ class ClientLink:
     def delays(self) -> Callable[[Column], LinkDelays]:
         """Asked for the next requests at each call: the instants at which they are sent (seconds,
         rising, shape (n,))."""
-        size, client = self.payload_bytes, ""
+        size = self.payload_bytes
         link = SharedLink(self.link) if self.shared else self.link
         # A bandwidth that never changes is no secret for long.
         secret = not isinstance(self.link, ConstantLink)
         # What the server's own measuring makes of the bodies that are complete at each first byte.
-        bandwidth = Bandwidth()
+        estimate = LinkEstimate()
         under_way: list[tuple[float, float]] = []
 
         def of(sent: Column) -> LinkDelays:
@@ -75,8 +75,8 @@ class ClientLink:
                 heappush(under_way, (journey.complete_at, first))
                 while under_way and under_way[0][0] <= first:
                     end, begin = heappop(under_way)
-                    bandwidth.observe(client, size, end - begin)
-                believed.append(first + bandwidth.transfer_time(client, size))
+                    estimate.observe(size, end - begin, now=end)
+                believed.append(first + estimate.transfer_time(size, now=first))
             arrival = np.array([journey.arrival for journey in each])
             complete = np.array([journey.complete_at for journey in each])
             return LinkDelays(arrival, complete, np.array(believed) if secret else complete)
@@ -256,7 +256,8 @@ class _Sender:
         owned = [self._owners[owner] for owner in owners]
         whose = (repeat(one.deadlines is None), none, owned, repeat(one.name))
         # By position, a column at a time: keywords would cost as much again.
-        work = (none if one.hint is None else hint, repeat(self._reserve), network, none, length)
+        hinted = none if one.hint is None else hint
+        work = (hinted, repeat(self._reserve), network, none, repeat(0), length)
         signatures: Iterable[Signature] = repeat(one.signatures[0])
         if len(one.signatures) > 1:
             signatures = map(one.signatures.__getitem__, shapes)
