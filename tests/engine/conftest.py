@@ -78,26 +78,34 @@ class FlatTimes:
 
 
 class ListScheduler:
-    """First come, first served, up to `max_batch` rows of one signature; drops what is past."""
+    """First come, first served, up to `max_batch` rows of one signature; drops what is past. Those
+    that have less than `lead` seconds left are refused or dropped as well."""
 
-    def __init__(self, max_batch: int, wait: float | None = None) -> None:
+    def __init__(self, max_batch: int, wait: float | None = None, lead: float = 0.0) -> None:
         self.max_batch = max_batch
         self.wait = wait
+        self.lead = lead
         self.queue: dict[int, Request] = {}
         self.notices: dict[int, Notice] = {}
         self.refuse: Reason | None = None
         self.left: list[int] = []
 
     def announce(self, notice: Notice, *, now: float) -> Reason | None:
-        if self.refuse is None:
+        refused = self.refuse or self.late(notice, now)
+        if refused is None:
             self.notices[notice.id] = notice
-        return self.refuse
+        return refused
 
     def add(self, request: Request, *, now: float) -> Reason | None:
         self.notices.pop(request.id, None)
-        if self.refuse is None:
+        refused = self.refuse or self.late(request, now)
+        if refused is None:
             self.queue[request.id] = request
-        return self.refuse
+        return refused
+
+    def late(self, one: Request | Notice, now: float) -> Reason | None:
+        late = self.lead and not one.best_effort and one.deadline - self.lead < now
+        return Reason.SHORTER_THAN_ALONE if late else None
 
     def admit_moved(self, request: Request, *, now: float) -> None:
         self.queue[request.id] = request
@@ -107,10 +115,11 @@ class ListScheduler:
         return self.queue.pop(id, None) is not None or found
 
     def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
-        past = [r.id for r in self.queue.values() if not r.best_effort and r.deadline <= now]
+        timed = [r for r in self.queue.values() if not r.best_effort]
+        past = [r.id for r in timed if r.deadline - self.lead <= now]
         for id in past:
             del self.queue[id]
-        return [(id, Reason.EXPIRED) for id in past]
+        return [(id, Reason.HOPELESS if self.lead else Reason.EXPIRED) for id in past]
 
     def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
         if not self.queue:
@@ -134,7 +143,8 @@ class ListScheduler:
         self.left.append(batch.id)
 
     def next_expiry(self) -> float | None:
-        return min((r.deadline for r in self.queue.values() if not r.best_effort), default=None)
+        timed = [r.deadline - self.lead for r in self.queue.values() if not r.best_effort]
+        return min(timed, default=None)
 
     def pending(self) -> tuple[Request, ...]:
         return tuple(self.queue.values())
@@ -186,8 +196,10 @@ class World:
         self.told: list[TellCircuit] = []
 
     def _parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-        self.times[pool] = FlatTimes(self.seconds.get(pool.model, 0.01), self.divides)
-        self.schedulers[pool] = ListScheduler(max_batch, self.wait)
+        seconds = self.seconds.get(pool.variant or pool.model, 0.01)
+        self.times[pool] = FlatTimes(seconds, self.divides)
+        lead = seconds if pool.variant in self.variants else 0.0
+        self.schedulers[pool] = ListScheduler(max_batch, self.wait, lead)
         self.views[pool] = view
         share = self.share.get(pool.model, 1.0)
         measured = self.times[pool].measured

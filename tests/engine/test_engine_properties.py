@@ -45,6 +45,10 @@ from slacktide.engine import SoloProfiling
 from slacktide.engine.ledger import State
 
 MODELS = ("a", "b")
+FAMILY = {"0": (100, ()), "1": (200, ("0",)), "2": (300, ("1", "0"))}
+"""Variants: their sizes, and those that help them out."""
+SECONDS = {"0": 0.01, "1": 0.1, "2": 0.4}
+
 CORES = (((0,), (0, 2), (0, 2, 4, 6)), ((1,), (1, 3), (3,)))
 """What each lane may have; the two are disjoint."""
 
@@ -54,6 +58,8 @@ class EngineMachine(RuleBasedStateMachine):
     events = 0
     samples = False
     unmeasured = None
+    family = False
+    """Whether the versions of a model are variants of one, with a third beside them everywhere."""
     shapes = 2
 
     def __init__(self):
@@ -63,6 +69,10 @@ class EngineMachine(RuleBasedStateMachine):
             self.world.solo = SoloProfiling(lambda request: request.id % 3 > 0, 0.5)
         self.world.unmeasured = self.unmeasured
         self.world.judged = {((6,),)}
+        if self.family:
+            self.world.variants, self.world.seconds = FAMILY, SECONDS
+        self.rescued = {}
+        """The pool to which a request was rescued, by its id."""
         self.next_id = 0
         self.running = {}
         self.starting = {}
@@ -87,8 +97,35 @@ class EngineMachine(RuleBasedStateMachine):
         """One pool is put on a lane or taken off it; all others stay where they are."""
         self.plan_changes(self.places ^ {place}, True, cores, 4, 0)
 
+    def pool(self, model, version):
+        return PoolId(model, "1", version) if self.family else PoolId(model, version)
+
+    def check_rescued(self, before, events):
+        """A request goes to a smaller variant, at most once, and then only where a plan or a crash
+        sends it."""
+        state = self.world.engine.state
+        for id, entry in state.ledger.entries.items():
+            if not entry.rescued:
+                continue
+            was, pool = self.rescued.setdefault(id, entry.pool), entry.pool
+            if was is not pool:
+                assert was.removed or was.down_reason or was.id not in state.pools
+                self.rescued[id] = pool
+            elif before.get(id, pool) is not pool:
+                assert any(isinstance(event, PlanChanged) for event in events) or (
+                    FAMILY[pool.id.variant][0] < FAMILY[before[id].id.variant][0]
+                )
+        rescued = sum(counts.rescued for counts in state.ledger.counts.values())
+        assert len(self.rescued) <= rescued <= self.next_id
+        type(self).rescues = max(type(self).rescues, rescued)
+
     def send(self, *events, after=0.0):
         type(self).events += len(events)
+        before = {id: entry.pool for id, entry in self.world.engine.state.ledger.entries.items()}
+        self.deliver(*events, after=after)
+        self.check_rescued(before, events)
+
+    def deliver(self, *events, after=0.0):
         for command in self.world.send(*events, after=after):
             if isinstance(command, RunBatch):
                 assert command.batch.replica.id in self.up
@@ -118,6 +155,7 @@ class EngineMachine(RuleBasedStateMachine):
             rows=rows,
             best_effort=best_effort,
             signature=((1 + signature % self.shapes,),),
+            size=(signature % 4) * 100 if self.family else 0,
             client=f"client {self.next_id % 2}",
         )
 
@@ -241,7 +279,8 @@ class EngineMachine(RuleBasedStateMachine):
                 generation,
             )
             for id, lane in sorted(
-                (PoolId(model, version), lane) for model, version, lane in places
+                {(self.pool(model, version), lane) for model, version, lane in places}
+                | {(self.pool(model, "0"), lane) for model, _, lane in places if self.family}
             )
         )
         pools = {deployment.pool.model: deployment.pool for deployment in deployments}
@@ -283,17 +322,26 @@ RULES = {"a": {"share": 0.2, "most": 4}, "b": {"refuse": True, "share": 0.0}}
 
 
 @pytest.mark.parametrize(
-    ("samples", "unmeasured"),
-    [(False, None), (True, None), (False, RULES), (True, {"a": {"share": 1.0}})],
-    ids=["plain", "samples", "unmeasured", "unmeasured and samples"],
+    ("samples", "unmeasured", "family"),
+    [
+        (False, None, False),
+        (True, None, False),
+        (False, RULES, False),
+        (True, {"a": {"share": 1.0}}, False),
+        (False, None, True),
+        (True, RULES, True),
+    ],
+    ids=["plain", "samples", "unmeasured", "unmeasured and samples", "family", "family and all"],
 )
-def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unmeasured):
+def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unmeasured, family):
     given = {
         "world_class": make_world,
         "samples": samples,
         "unmeasured": unmeasured,
         "shapes": 2 if unmeasured is None else 6,
         "events": 0,
+        "family": family,
+        "rescues": 0,
     }
     machine = type("Machine", (EngineMachine,), given)
     case = machine.TestCase
@@ -303,3 +351,5 @@ def test_no_order_of_events_loses_or_doubles_a_request(make_world, samples, unme
     )
     case().runTest()
     assert machine.events > 1000
+    assert not machine.rescues or family
+    assert machine.rescues or not (family and plain)

@@ -36,6 +36,7 @@ from slacktide.domain import (
 )
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine, PoolParts
+from slacktide.engine.ledger import ModelCounts
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Resized, SessionSize
 from slacktide.frontends.http import HttpServer
@@ -45,8 +46,8 @@ from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
 from slacktide.observability.metrics import CONTENT_TYPE, Metrics, metrics_routes
-from slacktide.observability.metrics.families import OLD_NAMES
-from slacktide.observability.metrics.own import CONDITIONS
+from slacktide.observability.metrics.families import OLD_NAMES, write
+from slacktide.observability.metrics.own import CONDITIONS, server_families
 from slacktide.observability.metrics.triton import FAILURES, failure_of
 from slacktide.observability.metrics.usage import Gpu
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
@@ -467,3 +468,15 @@ def test_the_metrics_port_serves_the_page(world: World) -> None:
     assert b'nv_inference_count{model="mlp",version="1"} 0\n' in body
     head, _ = asyncio.run(scrape(b"/v2/models/mlp"))
     assert head.startswith(b"HTTP/1.1 404 ")
+
+
+def test_rescued_requests_are_counted_by_family() -> None:
+    pools = (PoolId("f", "1", "128"), PoolId("new", "1", "a"), PoolId("m", "1"))
+    counts = {"f": ModelCounts(known=9, rescued=7), "m": ModelCounts(known=1)}
+    snapshot: Any = SimpleNamespace(lanes={}, pools=dict.fromkeys(pools), counts=counts)
+    workers: Any = SimpleNamespace(processes=0, cpu_s=0.0, memory_bytes=0)
+    page = write(server_families(snapshot, MemoryBudget(1), workers)).decode()
+    assert [line for line in page.splitlines() if line.startswith("slacktide_rescued")] == [
+        'slacktide_rescued_total{model="f"} 7',
+        'slacktide_rescued_total{model="new"} 0',
+    ]

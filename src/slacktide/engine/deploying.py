@@ -9,8 +9,9 @@ ones until it is up on a new one.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 
-from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, Reason
+from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, PoolId, Reason
 from slacktide.engine.idle_work import IdleWork
 from slacktide.engine.lane import Lane
 from slacktide.engine.placement import Step
@@ -46,7 +47,7 @@ class Deploying:
             self._place(deployment)
         deployed = {deployment.pool for deployment in plan.deployments}
         state.routes = RouteTable(state.pools, plan.routes, deployed)
-        self._follow_routes()
+        self._follow_routes(deployed)
         self._remove_what_left(plan)
         state.to_review.extend(state.pools.values())  # a trial may have lost its place
 
@@ -92,10 +93,13 @@ class Deploying:
                 return
         self._replicas.place(pool, lane, deployment)
 
-    def _follow_routes(self) -> None:
-        """Waiting requests go where their route leads now; without a route they stay."""
+    def _follow_routes(self, deployed: Container[PoolId]) -> None:
+        """Waiting requests go where their route leads now; without a route they stay, and one that
+        was rescued does while its pool is there."""
         state = self._state
         for entry in tuple(state.waiting()):
+            if entry.rescued and entry.pool.id in deployed:
+                continue
             target = state.routes.pool_for(entry.request)
             if target is not None and target is not entry.pool and target.down_reason is None:
                 self._requests.move(entry, target)

@@ -113,11 +113,13 @@ class Engine:
             self._handlers[type(event)](event)
             if state.to_review:
                 self._replicas.reconsider()
-        if state.dirty:
-            lanes, state.dirty = state.dirty, {}
+        while state.dirty:
+            lanes, state.dirty, state.has_rescued = state.dirty, {}, False
             for lane in lanes.values():
                 self._deploying.tidy(lane)
                 self._batches.dispatch(lane)
+            if not state.has_rescued:
+                break
         return state.runs + state.commands if state.runs else state.commands
 
     @property

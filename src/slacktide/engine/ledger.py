@@ -50,7 +50,7 @@ member."""
 class Entry:
     """One request in the ledger. Mutable and slotted: made once for every request."""
 
-    __slots__ = ("crash", "crashes", "pool", "request", "state")
+    __slots__ = ("crash", "crashes", "pool", "request", "rescued", "state")
 
     def __init__(self, request: Request | Notice, pool: Pool, state: State) -> None:
         self.request = request
@@ -59,6 +59,8 @@ class Entry:
         self.crashes = 0
         self.crash: Crash | None = None
         """The first of them."""
+        self.rescued = False
+        """Whether it has moved to a smaller variant, for lack of time."""
 
 
 @dataclass(slots=True)
@@ -68,6 +70,8 @@ class ModelCounts:
     known: int = 0
     in_flight: int = 0
     by_reason: dict[Reason, int] = field(default_factory=dict)
+    rescued: int = 0
+    """Requests that moved to a smaller variant, for lack of time, however they have ended."""
 
     def count(self, kind: OutcomeKind) -> int:
         return sum(n for reason, n in self.by_reason.items() if reason.kind is kind)

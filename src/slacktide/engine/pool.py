@@ -44,6 +44,7 @@ class Pool:
         "quarantine",
         "removed",
         "rescue",
+        "rescued",
         "scheduler",
         "settings",
         "share",
@@ -89,6 +90,8 @@ class Pool:
         self.size = parts.size
         self.rescue = tuple([id._replace(variant=name) for name in parts.rescue])
         """Pools that a request goes to for which there is no time here, best first."""
+        self.rescued = 0
+        """Requests that have gone there."""
         self.solo = None if parts.solo is None else SoloRuns(parts.solo)
         """What is held to be run again alone; None: nothing ever is."""
         self.unmeasured = None if parts.unmeasured is None else UnmeasuredQueue(parts.unmeasured)

@@ -1,4 +1,10 @@
-"""Requests arrive, are refused, cancelled, or dropped while they wait."""
+"""Requests arrive, are refused, cancelled, or dropped while they wait.
+
+**Rescue.** A pool may name smaller variants of its family (`PoolParts.rescue`). A request for which
+it has no time, at the door or later, moves to the first of these that is resident, could finish it
+in time at its p99 on the lane that is free soonest, and admits it as it admits its own. That
+happens once at most, so it never comes back, and it ends like any other request of its new pool.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +24,7 @@ from slacktide.domain import (
 )
 from slacktide.engine.ledger import QUEUED, RUNNING, Entry, State
 from slacktide.engine.pool import Pool
-from slacktide.engine.state import EngineState
+from slacktide.engine.state import FOR_LACK_OF_TIME, EngineState
 from slacktide.engine.unmeasured import UnmeasuredWork
 
 SWEEP_FLOOR = 64
@@ -47,11 +53,12 @@ class Requests:
             reason: Reason | None = Reason.EXPIRED
         else:
             reason = self._announce(notice, pool)
-        if reason is not None:
+        if reason is None:
+            pool.announced += 1
+        elif not self._rescue(entry, reason):
             state.end(entry, reason)
             state.forget(notice.id)
             return
-        pool.announced += 1
         if not notice.best_effort:
             heapq.heappush(self._notices, (notice.deadline, notice.id))
             if len(self._notices) > self._sweep_at:
@@ -111,7 +118,7 @@ class Requests:
                 reason = pool.scheduler.add(request, now=now)
             else:
                 reason, detail = self._unmeasured.admit(entry, pool, request)
-        if reason is not None:
+        if reason is not None and not self._rescue(entry, reason):
             state.end(entry, reason, detail)
             state.forget(request.id)
         state.touch(pool)  # also if it was refused: a lane may be held for it
@@ -120,7 +127,7 @@ class Requests:
         """The pool of an announced request whose body asks for another size than it was announced
         with."""
         announced, routed = entry.pool, self._state.routes.pool_for(request)
-        if routed is None or routed is announced or not routed.resident:
+        if entry.rescued or routed is None or routed is announced or not routed.resident:
             return announced
         announced.scheduler.remove(request.id)
         self._state.touch(announced)  # a lane may be held for it
@@ -186,7 +193,7 @@ class Requests:
                 reason = self._unmeasured.hold(entry, queue, request, moved=True)
             else:
                 target.scheduler.admit_moved(request, now=state.now)
-        if reason is not None:
+        if reason is not None and not self._rescue(entry, reason):
             state.end(entry, reason)
             state.forget(request.id)
         state.touch(target)
@@ -198,8 +205,10 @@ class Requests:
         due = pool.scheduler.next_expiry()
         if due is not None and due <= now:
             for id, reason in pool.scheduler.expire(now=now):
-                state.end(state.ledger.entries[id], reason)
-                state.forget(id)
+                entry = state.ledger.entries[id]
+                if not self._rescue(entry, reason):
+                    state.end(entry, reason)
+                    state.forget(id)
         if pool.unmeasured is not None:
             self._unmeasured.expire(pool.unmeasured)
         if pool.quarantine:
@@ -207,6 +216,32 @@ class Requests:
                 pool.quarantine.remove(request)
                 state.end(state.ledger.entries[request.id], Reason.EXPIRED)
                 state.forget(request.id)
+
+    def _rescue(self, entry: Entry, reason: Reason) -> bool:
+        """Whether a smaller variant takes a request that its pool has just let go of."""
+        state, pool, request = self._state, entry.pool, entry.request
+        if not pool.rescue or entry.rescued or reason not in FOR_LACK_OF_TIME:
+            return False
+        now = state.now
+        for id in pool.rescue:
+            target = state.pools.get(id)
+            if target is None or not target.resident or not _could_serve(target, request, now):
+                continue
+            if isinstance(request, Notice):
+                if self._announce(request, target) is not None:
+                    continue
+                target.announced += 1
+            else:
+                if target.scheduler.add(request, now=now) is not None:
+                    continue
+                target.widest = max(target.widest, request.rows)
+            entry.pool, entry.rescued = target, True
+            pool.rescued += 1
+            state.ledger.counts[request.model].rescued += 1
+            state.has_rescued = True
+            state.touch(target)
+            return True
+        return False
 
     def expire_notices(self) -> None:
         """A body that has not come by its deadline is not waited for."""
@@ -227,3 +262,19 @@ class Requests:
     def _unavailable(self, request: Request | Notice, pool: Pool | None) -> None:
         detail = "" if pool is None else pool.down_reason or ""
         self._state.turn_away(request.id, request.model, Reason.UNAVAILABLE, detail)
+
+
+def _could_serve(pool: Pool, request: Request | Notice, now: float) -> bool:
+    """Whether `pool` would have finished `request` in time at its p99, alone on the lane that is
+    free soonest."""
+    start = now + pool.free_in(now=now)
+    if isinstance(request, Notice):
+        start = max(start, request.complete_at)
+        p99 = pool.times.of(1, pool.cores).p99
+    else:
+        if request.rows > pool.max_batch or (
+            pool.unmeasured is not None and not pool.unmeasured.rules.measured(request)
+        ):
+            return False
+        p99 = pool.times.of(request.rows, pool.cores, (request,)).p99
+    return request.best_effort or start + p99 <= request.deadline

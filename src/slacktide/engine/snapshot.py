@@ -97,6 +97,8 @@ class PoolSnapshot:
     replicas: tuple[ReplicaSnapshot, ...]
     unmeasured: int = 0
     """Requests that wait because their run time cannot be judged."""
+    rescued: int = 0
+    """Requests that it had no time for and handed to a smaller variant, since it was made."""
 
 
 class Snapshot:
@@ -253,6 +255,7 @@ class Snapshot:
                 pool.times,
                 tuple([self._replica(placement) for placement in pool.placements]),
                 0 if pool.unmeasured is None else len(pool.unmeasured),
+                pool.rescued,
             )
         return found
 

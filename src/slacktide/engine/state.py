@@ -116,6 +116,7 @@ class EngineState:
         "commands",
         "dirty",
         "factory",
+        "has_rescued",
         "lane_changes",
         "lanes",
         "ledger",
@@ -141,6 +142,8 @@ class EngineState:
         """What runs, by batch id."""
         self.dirty: dict[str, Lane] = {}
         """Lanes to dispatch once the events at hand are applied, in the order they got dirty."""
+        self.has_rescued = False
+        """Whether a request has moved to another pool while lanes are dispatched."""
         self.to_review: list[Pool] = []
         """Pools whose circuit may have to change for the event at hand."""
         self.now = -math.inf

@@ -109,6 +109,7 @@ payload_limit_bytes              gauge    Limit on slacktide_payload_in_use_byte
 announced_requests               gauge    Requests whose body is still arriving
 queue_requests                   gauge    Requests waiting to run
 unmeasured_requests              gauge    Those whose run time cannot be judged yet
+rescued_total                    counter  Requests moved to a smaller variant for lack of time
 running_requests                 gauge    Requests in a running batch
 in_flight_requests               gauge    Calls without an answer yet
 profiling_backlog                gauge    Answered requests kept for a profiling run

@@ -87,6 +87,10 @@ def server_families(
     for name, lane in sorted(snapshot.lanes.items()):
         busy.add(int(lane.running is not None), lane=name)
     yield busy
+    rescued, counts = family("rescued_total"), snapshot.counts
+    for model in sorted({pool.model for pool in snapshot.pools if pool.variant}):
+        rescued.add(counts[model].rescued if model in counts else 0, model=model)
+    yield rescued
     yield single("worker_processes", workers.processes)
     yield single("worker_cpu_seconds_total", workers.cpu_s)
     yield single("worker_memory_bytes", workers.memory_bytes)
