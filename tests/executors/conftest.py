@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from slacktide.domain import BatchFinished, PoolId, Replica, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import available_cores
 from slacktide.executors.ports import (
+    NO_FAULTS,
     BatchOutputs,
     Executor,
     ModelSource,
@@ -94,6 +95,36 @@ class Models:
             [numpy_helper.from_array(WEIGHT, "w")],
         )
 
+    def mean(self, height: int | str = "h", width: int | str = "w") -> Path:
+        """Mean colour and number of pixels of an image, after a convolution that changes nothing;
+        [rows, height, width, 3] of uint8 -> [rows, 4]."""
+        same = np.zeros((3, 3, 1, 1), np.float32)
+        same[range(3), range(3)] = 1
+        node = helper.make_node
+        return save(
+            self.path(f"mean{height}"),
+            [
+                node("Cast", ["image"], ["f"], to=TensorProto.FLOAT),
+                node("Transpose", ["f"], ["t"], perm=[0, 3, 1, 2]),
+                node("Conv", ["t", "same"], ["c"]),
+                node("ReduceMean", ["c"], ["mean"], axes=[2, 3], keepdims=0),
+                node("Mul", ["c", "zero"], ["nothing"]),
+                node("Add", ["nothing", "third"], ["each"]),
+                node("ReduceSum", ["each", "axes"], ["pixels"], keepdims=0),
+                node("Unsqueeze", ["pixels", "one"], ["column"]),
+                node("Concat", ["mean", "column"], ["y"], axis=1),
+            ],
+            [value("image", TensorProto.UINT8, ["n", height, width, 3])],
+            [value("y", TensorProto.FLOAT, ["n", 4])],
+            [
+                numpy_helper.from_array(same, "same"),
+                numpy_helper.from_array(np.array(0, np.float32), "zero"),
+                numpy_helper.from_array(np.array(1 / 3, np.float32), "third"),
+                numpy_helper.from_array(np.array([1, 2, 3]), "axes"),
+                numpy_helper.from_array(np.array([1]), "one"),
+            ],
+        )
+
     def spin(self) -> Path:
         """y = x, after max(times) turns of a loop of a dozen small nodes: as long as one likes."""
         chain = [helper.make_node("Relu", ["s_in"], ["s0"])]
@@ -136,6 +167,7 @@ class Case:
         """Their shapes."""
         self.opened: OpenedModel | None = None
         self.out_of_memory = False
+        self.faults: Mapping[int, str] = {}
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self.handle: ReplicaHandle = executor.start(
             Kit.replica(lane), Kit.source(path, **source), arena, self._on_report
@@ -148,7 +180,9 @@ class Case:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
     ) -> None:
+        self.faults = faults
         if isinstance(event, BatchFinished):
             self.results = [[data for _, data in member] for member in outputs]
             self.shapes = [[shape for shape, _ in member] for member in outputs]
@@ -164,8 +198,8 @@ class Case:
         assert self.opened is not None
         return self.opened
 
-    async def run(self, batch: int, *members: Payload) -> Report:
-        self.handle.run(batch, members)
+    async def run(self, batch: int, *members: Payload, size: int = 0) -> Report:
+        self.handle.run(batch, members, size)
         return await self.next()
 
     @property

@@ -108,7 +108,7 @@ class ScriptedReplica:
 
         asyncio.get_running_loop().call_soon(happen)
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
         script = self.executor
         rows = sum(member.rows for member in members)
         number = len(script.ran)

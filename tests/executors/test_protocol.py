@@ -50,16 +50,25 @@ def only(data: bytes, kind: p.FrameKind) -> bytes:
     return frames[0][1]
 
 
-@given(st.integers(-(2**63), 2**63 - 1), batches())
-def test_batches_come_back_as_they_went(batch: int, members: list[Payload]) -> None:
-    body = only(p.encode_batch(batch, members), p.FrameKind.BATCH)
-    assert p.decode_batch(body) == (batch, members)
+@given(st.integers(-(2**63), 2**63 - 1), batches(), WORD)
+def test_batches_come_back_as_they_went(batch: int, members: list[Payload], size: int) -> None:
+    body = only(p.encode_batch(batch, members, size), p.FrameKind.BATCH)
+    assert p.decode_batch(body) == (batch, members, size)
 
 
 @given(results())
 def test_results_come_back_as_they_went(message: p.FinishedMessage) -> None:
     body = only(p.encode_finished(message), p.FrameKind.FINISHED)
     assert p.decode_finished(body) == message
+
+
+@given(WORD, st.dictionaries(st.integers(0, 5), st.text()))
+def test_faults_come_back_and_name_members(batch: int, faults: dict[int, str]) -> None:
+    body = only(p.encode_faults(batch, faults), p.FrameKind.FAULTS)
+    assert p.decode_faults(body, 6) == (batch, faults)
+    for wrong in (b"[]", b"{", b'{"6": ""}', b'{"-1": ""}', b'{"x": ""}'):
+        with pytest.raises(p.ProtocolError):
+            p.decode_faults(body[:8] + wrong, 6)
 
 
 @given(WORD, st.text())

@@ -16,6 +16,7 @@ from slacktide.domain import (
     Reason,
 )
 from slacktide.domain.tensors import Datatype
+from slacktide.executors.jpeg_header import jpeg_extent
 from slacktide.frontends.http.context import HttpContext
 from slacktide.frontends.http.reader import RequestReader
 from slacktide.frontends.http.router import Router
@@ -384,6 +385,34 @@ def _read_http2(data: bytes, size: int) -> bytes:
     return b"".join(connection.out)
 
 
+# ── JPEG ─────────────────────────────────────────────────────────────────────────────────────────
+
+JPEG_WORDS = (b"\xff\xd8", b"\xff\xd9", b"\xff\xda", b"\xff\xc0", b"\xff\xc2", b"\xff\xc4",
+              b"\xff\xe1\0\x02", b"\xff\xff", b"\xff\xd0", b"\xff\xfe\xff\xff")  # fmt: skip
+
+
+def jpeg_examples() -> list[bytes]:
+    """Headers as cameras write them, about one grey block."""
+    tables = b"\xff\xdb\0\x43\0" + bytes(range(1, 65)) + b"\xff\xc4\0\x14\0" + bytes(17)
+    frame = b"\0\x0b\x08\0\x08\0\x10\x01\x01\x11\0"
+    scan = b"\xff\xda\0\x08\x01\x01\0\0\x3f\0\x7f\xff\xd9"
+    exif = b"\xff\xe1\0\x0aExif\0\0\xff\xd9"
+    return [
+        b"\xff\xd8" + exif * count + tables + kind + frame + scan
+        for kind, count in ((b"\xff\xc0", 0), (b"\xff\xc1", 1), (b"\xff\xc2", 9))
+    ]
+
+
+def run_jpeg(data: bytes) -> None:
+    try:
+        width, height = jpeg_extent(memoryview(data))
+    except ValueError as error:
+        sentence(error)
+    else:
+        assert 0 < width < 1 << 16
+        assert 0 < height < 1 << 16
+
+
 TARGETS = (
     Target("http2", http2_examples, run_http2, text(*HTTP2_WORDS)),
     Target("http", http_examples, run_http, text(*HTTP_WORDS)),
@@ -391,4 +420,5 @@ TARGETS = (
     Target("grpc", grpc_examples, run_grpc, messages(ModelInferRequest)),
     Target("tensors", tensor_examples, run_tensors, documents()),
     Target("parameters", parameter_examples, run_parameters, documents()),
+    Target("jpeg", jpeg_examples, run_jpeg, text(*JPEG_WORDS)),
 )

@@ -238,7 +238,7 @@ def test_what_is_wrong_is_named() -> None:
         "Submitted.request.signature: expected a list, got 3"
     )
     assert "Cancelled.reason: expected one of on_time, " in refusal(
-        [0.0, [["Cancelled", 1, "bored"]], []]
+        [0.0, [["Cancelled", 1, "bored", ""]], []]
     )
     assert refusal({"pool": ["m", "1", "", 0]}) == (
         "pool: missing max_batch, scheduler, options, share, profiling, times"

@@ -73,7 +73,7 @@ class Puppet:
         self.asked: list[tuple[Any, ...]] = []
         self.batch = -1
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
         self.batch = batch
         self.asked.append(("run", [member.tensors[0].offset for member in members]))
 

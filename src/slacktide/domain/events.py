@@ -40,10 +40,12 @@ class Refused:
 
 @read_only
 class Cancelled:
-    """A client withdrew. Unknown and finished ids are ignored: the two may cross."""
+    """A client withdrew, or its input turned out to be wrong. Unknown and finished ids are ignored:
+    the two may cross."""
 
     id: int
     reason: Reason = Reason.CLIENT_CANCELLED
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,20 +153,20 @@ class Requests:
         if entry is None or entry.state in (State.ENDED, State.HELD):
             return  # it ended while the cancellation was on its way
         if entry.state is RUNNING:
-            self._cancel_running(entry, event.reason)
+            self._cancel_running(entry, event.reason, event.detail)
             return
         state.withdraw(entry)
         state.end(entry, event.reason)
         state.forget(event.id)
         state.touch(entry.pool)
 
-    def _cancel_running(self, entry: Entry, reason: Reason) -> None:
+    def _cancel_running(self, entry: Entry, reason: Reason, detail: str) -> None:
         """The answer will be discarded, but the batch names the payload until it ends."""
         state, request = self._state, entry.request
         running = next(
             r for r in state.running.values() if any(m is request for m in r.batch.members)
         )
-        state.end_running(entry, running.batch, reason)
+        state.end_running(entry, running.batch, reason, detail)
         entry.state = State.ENDED
         running.waiting -= 1
         if running.waiting == 0:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slacktide.domain import (
     BatchAborted,
@@ -32,6 +32,7 @@ from slacktide.engine.ports import BatchTimes
 from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
+    NO_FAULTS,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -78,9 +79,11 @@ class LoopReplica:
             self.stop()
             self._loop.call_soon(report, ReplicaLost(self._id, "killed"))
 
-    def _tell(self, event: Report, outputs: BatchOutputs = ()) -> None:
+    def _tell(
+        self, event: Report, outputs: BatchOutputs = (), faults: Mapping[int, str] = NO_FAULTS
+    ) -> None:
         if self._report is not None:
-            self._report(event, outputs)
+            self._report(event, outputs, faults=faults)
 
     def _cancel(self) -> None:
         self._batch = None
@@ -150,7 +153,7 @@ class InProcessReplica(LoopReplica):
         self._tell(ReplicaLost(self._id, detail, permanent))
         self.stop()
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
         session = self._session
         if session is None:
             if self._report is None:
@@ -159,7 +162,7 @@ class InProcessReplica(LoopReplica):
         if not members:
             raise ValueError("a batch needs members")
         self._batch = batch
-        self._handle = self._loop.call_soon(self._execute, session, batch, members)
+        self._handle = self._loop.call_soon(self._execute, session, batch, members, size)
 
     def stop(self) -> None:
         super().stop()
@@ -167,11 +170,13 @@ class InProcessReplica(LoopReplica):
         self._arena = memoryview(b"")  # the mapping would keep the memory of all payloads
         self._ended(self)
 
-    def _execute(self, session: ModelSession, batch: int, members: Sequence[Payload]) -> None:
+    def _execute(
+        self, session: ModelSession, batch: int, members: Sequence[Payload], size: int
+    ) -> None:
         self._batch = self._handle = None
         cpu = time.thread_time()
         try:
-            result = session.run(members, self._arena)
+            result = session.run(members, self._arena, size=size)
             begin = time.perf_counter()
             batches = session.interface.batches
             columns = [
@@ -188,7 +193,7 @@ class InProcessReplica(LoopReplica):
             time.perf_counter() - begin,
             time.thread_time() - cpu,
         )
-        self._tell(BatchFinished(batch, timing), outputs)
+        self._tell(BatchFinished(batch, timing), outputs, result.faults)
 
 
 def _open_warm(source: ModelSource) -> ModelSession:
@@ -247,7 +252,7 @@ class ProfiledReplica(LoopReplica):
         self._cores = max(1, len(replica.cores))
         self._handle = self._loop.call_soon(self._up)
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
         """Answer after the time that the profile gives for these rows and cores."""
         rows = sum(member.rows for member in members)
         seconds = self._times.of(rows, self._cores).expected

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from slacktide.domain import (
@@ -109,6 +110,9 @@ BatchOutputs = Sequence[Outputs]
 """Of every member, in their order. They are the receiver's."""
 
 
+NO_FAULTS: Mapping[int, str] = MappingProxyType({})
+
+
 class Reporter(Protocol):
     """What a replica reports to, on the driver's event loop."""
 
@@ -119,9 +123,13 @@ class Reporter(Protocol):
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
     ) -> None:
-        """`outputs` come with BatchFinished, `opened` with ReplicaUp. `out_of_memory`: the replica
-        was lost because it took more than its model's `worker_memory`.
+        """`outputs` and `faults` come with BatchFinished, `opened` with ReplicaUp.
+
+        `faults`: members whose input was wrong, by their place in the batch, and why; their outputs
+        mean nothing. `out_of_memory`: the replica was lost because it took more than its model's
+        `worker_memory`.
 
         Details of a failure or a loss are fit for a client: no path, no trace.
         """
@@ -185,8 +193,9 @@ class ReplicaHandle(Protocol):
         none."""
         ...
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
-        """Run these members as one batch. One batch at a time."""
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+        """Run these members as one batch, images at this `size` (0: as they are, or as the file
+        fixes it). One batch at a time."""
         ...
 
     def abort(self, batch: int) -> None:

@@ -11,7 +11,9 @@ gone mad can send wrong numbers, which are checked, and nothing else.
 
 A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
 
-    BATCH     batch, members, inputs, then for each member: rows, a tensor per input
+    BATCH     batch, members, inputs, side of the square that images are resized to (0: none),
+              then for each member: rows, a tensor per input; that of an image has four axes if it
+              is pixels, else fewer: BYTES, a JPEG for each row
     ABORT     batch                      (on a socket of its own, so that it can overtake)
     STOP      nothing
     CORES     number of cores for the batches that follow
@@ -21,6 +23,8 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
     FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
               outputs, then for each output its runs, until all members have had theirs: members
               of the run, then a tensor: that of the first one; those of the others follow it
+    FAULTS    batch, then JSON text: members whose input was wrong, by their place, and why;
+              FINISHED follows, with outputs of theirs that mean nothing
     FAILED    batch, then text
     ABORTED   batch
 """
@@ -66,6 +70,7 @@ class FrameKind(IntEnum):
     FAILED = 7
     ABORTED = 8
     CORES = 9
+    FAULTS = 10
 
 
 class ProtocolError(Exception):
@@ -143,10 +148,10 @@ def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], in
     return tensors, at
 
 
-def encode_batch(batch: int, members: Sequence[Payload]) -> bytes:
+def encode_batch(batch: int, members: Sequence[Payload], size: int = 0) -> bytes:
     """BATCH frame. All members have the same number of tensors, as the model's inputs."""
     inputs = len(members[0].tensors)
-    words = [batch, len(members), inputs]
+    words = [batch, len(members), inputs, size]
     for member in members:
         if len(member.tensors) != inputs:
             raise ValueError(f"members with {inputs} and {len(member.tensors)} tensors in a batch")
@@ -157,14 +162,14 @@ def encode_batch(batch: int, members: Sequence[Payload]) -> bytes:
     return frame(FrameKind.BATCH, _words(words))
 
 
-def decode_batch(body: bytes) -> tuple[int, list[Payload]]:
-    """Batch id and members of a BATCH body."""
+def decode_batch(body: bytes) -> tuple[int, list[Payload], int]:
+    """Batch id, members and size of a BATCH body."""
     words = _numbers(body)
     members = []
     try:
-        batch, count, inputs = words[:3]
+        batch, count, inputs, size = words[:4]
         _check_counts(count, inputs, len(words))
-        at = 3
+        at = 4
         for _ in range(count):
             rows = words[at]
             tensors, at = _tensors(words, at + 1, inputs)
@@ -173,7 +178,7 @@ def decode_batch(body: bytes) -> tuple[int, list[Payload]]:
         raise ProtocolError("a batch that ends early") from None
     if at != len(words):
         raise ProtocolError("a batch with a false count")
-    return batch, members
+    return batch, members, size
 
 
 def _check_counts(members: int, tensors: int, words: int) -> None:
@@ -226,6 +231,22 @@ def encode_text(kind: FrameKind, number: int, text: str) -> bytes:
 
 def decode_text(body: bytes) -> tuple[int, str]:
     return decode_number(body[:_WORD]), body[_WORD:].decode("utf-8", "replace")
+
+
+def encode_faults(batch: int, faults: Mapping[int, str]) -> bytes:
+    return encode_text(FrameKind.FAULTS, batch, json.dumps(faults))
+
+
+def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, str]]:
+    """Batch, and what is wrong with which of its `members`."""
+    batch, text = decode_text(body)
+    try:
+        faults = {int(member): str(detail) for member, detail in json.loads(text).items()}
+    except (ValueError, AttributeError, RecursionError):
+        raise ProtocolError("faults that cannot be read") from None
+    if not all(0 <= member < members for member in faults):
+        raise ProtocolError(f"faults of other members than {members}")
+    return batch, faults
 
 
 def encode_number(kind: FrameKind, number: int) -> bytes:
@@ -297,6 +318,7 @@ class SpawnRequest:
             "more_shapes": tuple(_shapes(more) for more in told["more_shapes"]),
             "samples": None if told["samples"] is None else Path(told["samples"]),
             "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
+            "image_sizes": tuple(told["image_sizes"]),
         }
         source = ModelSource(**{**told, **read})
         return cls(document["id"], source, tuple(document["cores"]), document["device"])

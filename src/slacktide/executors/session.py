@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.padding import Padding
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
+from slacktide.executors.images import ImageGatherer, load_opencv
 from slacktide.executors.onnx_file import OnnxFile, session_interface
 from slacktide.executors.onnx_runtime import (
     Fault,
@@ -30,7 +31,7 @@ from slacktide.executors.onnx_runtime import (
     fault_of,
     load_onnxruntime,
 )
-from slacktide.executors.ports import ModelSource, Payload, RowShapes
+from slacktide.executors.ports import NO_FAULTS, ModelSource, Payload, RowShapes
 from slacktide.executors.row_candidates import candidate_rows
 from slacktide.executors.synthetic_inputs import MOST_ROW_BYTES, SyntheticRows, row_bytes
 from slacktide.executors.tensor_io import (
@@ -55,6 +56,8 @@ class RunResult:
     """Of each member, where they differ: the outputs are to be cut."""
     input_s: float
     infer_s: float
+    faults: Mapping[int, str]
+    """Members whose input was wrong, by their place, and why; their outputs mean nothing."""
 
 
 class ModelSession:
@@ -70,7 +73,14 @@ class ModelSession:
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
         self._padding = padding
+        self._gatherers: list[InputGatherer | PaddedGatherer | ImageGatherer]
         self._gatherers = [_gatherer(spec, padding) for spec in interface.inputs]
+        self._images: ImageGatherer | None = None
+        index = image_input(interface)
+        if index is not None and isinstance(self._gatherers[index], InputGatherer):
+            spec = interface.inputs[index]
+            stated = source.warmup_shapes.get(spec.name)
+            self._gatherers[index] = self._images = ImageGatherer(spec, stated)
         self._lengths = None if padding is None else LengthReader(padding, interface)
         # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
         self._by_value = any(
@@ -170,6 +180,23 @@ class ModelSession:
                 return
         if self._padding is not None:
             self._warm_up_lengths(self._padding)
+        if self._images is not None:
+            self._warm_up_images()
+
+    def _warm_up_images(self) -> None:
+        """Load what decodes, and run a row at each size that images are resized to. Raises
+        ModelError."""
+        load_opencv()
+        spec = self.interface.inputs[image_input(self.interface) or 0]
+        for size in self._source.image_sizes:
+            try:
+                wanted = {**self.row_shapes, spec.name: (size, size, 3)}
+                self._check_rows(self._infer(self._synthetic(1, wanted), None), 1)
+            except Exception as error:  # whatever a model may raise
+                if self.fault(error) is not Fault.MODEL:
+                    raise
+                detail = self.detail(error)
+                raise ModelError(f"a row of {size} × {size} pixels fails: {detail}") from None
 
     def _find_row(self) -> None:
         """Settle the shapes of a row: of the candidates, the first that runs."""
@@ -242,9 +269,14 @@ class ModelSession:
                 )
 
     def run(
-        self, members: Sequence[Payload], arena: memoryview, run_options: Any = None
+        self,
+        members: Sequence[Payload],
+        arena: memoryview,
+        run_options: Any = None,
+        size: int = 0,
     ) -> RunResult:
-        """Run `members` as one batch; `arena` is the memory that their tensors lie in.
+        """Run `members` as one batch; `arena` is the memory that their tensors lie in, `size` the
+        side of the square that images are resized to (0: as the model fixes it, or as they are).
 
         Raises TensorError if the members are not a batch of this model or its outputs do not have
         one row for each of theirs, and whatever ONNX Runtime raises.
@@ -253,6 +285,9 @@ class ModelSession:
         rows = [member.rows for member in members]
         if len(members) > 1 and not self.interface.batches:
             raise TensorError("the model has no batch axis")
+        images = self._images
+        if images is not None:
+            images.size = size
         feeds = {}
         for index, spec in enumerate(self.interface.inputs):
             tensors = [member.tensors[index] for member in members]
@@ -267,7 +302,8 @@ class ModelSession:
         lengths = None if self._lengths is None else self._lengths.of(members)
         if lengths is not None:
             lengths.check(arrays, self._outputs)
-        return RunResult(arrays, rows, lengths, gathered - begin, done - gathered)
+        faults = NO_FAULTS if images is None else images.faults
+        return RunResult(arrays, rows, lengths, gathered - begin, done - gathered, faults)
 
     def detail(self, error: BaseException) -> str:
         """What a client may know of an error that `run` raised."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from mmap import mmap
 from typing import Any, NamedTuple
@@ -102,7 +102,14 @@ class InputGatherer:
 
 def decode_strings(data: memoryview | bytes) -> list[str]:
     """The elements of a BYTES tensor. Raises TensorError if lengths or contents are wrong."""
-    elements = []
+    try:
+        return [str(element, "utf-8") for element in split_elements(data)]
+    except UnicodeDecodeError:
+        raise TensorError("a BYTES element is not UTF-8, as ONNX strings must be") from None
+
+
+def split_elements(data: memoryview | bytes) -> Iterator[memoryview | bytes]:
+    """The elements of a BYTES tensor, as they are. Raises TensorError if lengths are wrong."""
     at, size = 0, len(data)
     while at < size:
         start = at + _LENGTH.size
@@ -111,11 +118,7 @@ def decode_strings(data: memoryview | bytes) -> list[str]:
         at = start + _LENGTH.unpack_from(data, start - _LENGTH.size)[0]
         if at > size:
             raise TensorError("a BYTES element is longer than its tensor")
-        try:
-            elements.append(str(data[start:at], "utf-8"))
-        except UnicodeDecodeError:
-            raise TensorError("a BYTES element is not UTF-8, as ONNX strings must be") from None
-    return elements
+        yield data[start:at]
 
 
 def encode_strings(array: NDArray[Any]) -> bytes:

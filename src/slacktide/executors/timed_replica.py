@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from slacktide.domain import BatchFailed, BatchFinished, PoolId, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import (
+    NO_FAULTS,
     BatchOutputs,
     Executor,
     ModelSource,
@@ -53,6 +54,8 @@ class TimedReplica:
         self.cores = len(cores)
         self.inputs: Sequence[Payload] = ()
         """Requests of one row each, to make batches of; to be set before the first `run`."""
+        self.size = 0
+        """That their images run at; 0: as they are."""
         self._clock = clock
         self._patience_s = patience_s
         self._batches = itertools.count()
@@ -96,7 +99,7 @@ class TimedReplica:
         members = batch_of(rows, self.inputs)
         self._expect()
         begin = self._clock()
-        self._handle.run(batch, members)
+        self._handle.run(batch, members, self.size)
         end, report = await self._next(f"run a batch of {rows}")
         if isinstance(report, BatchFailed):
             raise BatchError(report.detail)
@@ -134,6 +137,7 @@ class TimedReplica:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
     ) -> None:
         """Called on the loop: the clock is read here, before anything else gets a turn."""
         now = self._clock()

@@ -37,6 +37,7 @@ from slacktide.executors.protocol import (
     SpawnRequest,
     decode_batch,
     decode_number,
+    encode_faults,
     encode_finished,
     encode_number,
     encode_ready,
@@ -135,16 +136,17 @@ class BatchRunner:
         self._named: int | None = None
 
     def execute(self, body: bytes) -> bytes:
-        """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed."""
+        """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
+        FAULTS and FINISHED."""
         cpu = time.process_time()
-        batch, members = decode_batch(body)
+        batch, members, size = decode_batch(body)
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
                 return encode_number(FrameKind.ABORTED, batch)
             self._running, self._options = batch, options
         try:
-            result = self._session.run(members, self._arena, options)
+            result = self._session.run(members, self._arena, options, size)
             begin = time.perf_counter()
             places = self._outputs.write(
                 result.arrays, result.rows, self._session.interface, result.lengths
@@ -168,9 +170,10 @@ class BatchRunner:
             time.perf_counter() - begin,
             time.process_time() - cpu,
         )
-        return encode_finished(
+        finished = encode_finished(
             FinishedMessage(batch, timing, self._outputs.file_bytes, len(members), places)
         )
+        return encode_faults(batch, result.faults) + finished if result.faults else finished
 
     def abort(self, batch: int) -> None:
         """Stop this batch if it runs, or when it is about to."""

@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from math import ceil
@@ -29,11 +29,19 @@ from slacktide.domain import (
 from slacktide.executors.allocator import CpuAllocator, Grant
 from slacktide.executors.cgroups import release_memory
 from slacktide.executors.output_file import OutputReader
-from slacktide.executors.ports import BatchOutputs, Payload, Report, Reporter, Resized
+from slacktide.executors.ports import (
+    NO_FAULTS,
+    BatchOutputs,
+    Payload,
+    Report,
+    Reporter,
+    Resized,
+)
 from slacktide.executors.protocol import (
     FrameKind,
     FrameReader,
     ProtocolError,
+    decode_faults,
     decode_finished,
     decode_number,
     decode_ready,
@@ -90,6 +98,8 @@ class WorkerHandle:
         self._unsent = b""
         self._members = 0
         """Of the batch that it was given last."""
+        self._faults = NO_FAULTS
+        """Of the batch that is about to be reported."""
         self._model_outputs = 0
         self._listening = True
         self._state = _State.STARTING
@@ -120,14 +130,14 @@ class WorkerHandle:
         number = self._control.fileno()
         return number if number >= 0 else None
 
-    def run(self, batch: int, members: Sequence[Payload]) -> None:
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
         """Hand a batch over. Raises ValueError if it is none."""
         if self._state is _State.STARTING:
             raise RuntimeError("a replica was given a batch before it was ready")
         if not members:
             raise ValueError("a batch needs members")
         self._members = len(members)
-        self._send(encode_batch(batch, members))
+        self._send(encode_batch(batch, members, size))
 
     def abort(self, batch: int) -> None:
         # It may be dead (ReplicaLost follows), or have thousands of aborts unread: nothing to stop.
@@ -206,6 +216,8 @@ class WorkerHandle:
     def _heard(self, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.FINISHED:
             self._finished(body)
+        elif kind is FrameKind.FAULTS:
+            self._faults = decode_faults(body, self._members)[1]
         elif kind is FrameKind.FAILED:
             self._tell(BatchFailed(*decode_text(body)))
         elif kind is FrameKind.ABORTED:
@@ -230,11 +242,14 @@ class WorkerHandle:
         if got != wanted:
             raise ProtocolError(f"{got} outputs and members where {wanted} belong")
         outputs = self._outputs.take(message)
-        self._tell(BatchFinished(message.batch, message.timing), outputs)
+        faults, self._faults = self._faults, NO_FAULTS
+        self._tell(BatchFinished(message.batch, message.timing), outputs, faults)
 
-    def _tell(self, event: Report, outputs: BatchOutputs = ()) -> None:
+    def _tell(
+        self, event: Report, outputs: BatchOutputs = (), faults: Mapping[int, str] = NO_FAULTS
+    ) -> None:
         if not self._silent:
-            self._report(event, outputs)
+            self._report(event, outputs, faults=faults)
 
     # Sending
 

@@ -13,11 +13,13 @@ import numpy as np
 from slacktide.domain import Reason, Signature
 from slacktide.domain.padding import BATCH_BYTES, Padding
 from slacktide.domain.read_only import read_only
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
+from slacktide.executors.jpeg_header import JPEG_BEGINS
+from slacktide.models.image_inputs import ImageInput
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
 from slacktide.wire.errors import BadField
-from slacktide.wire.raw_tensors import check_utf8, walk_strings
+from slacktide.wire.raw_tensors import check_utf8, encode_strings, walk_strings
 
 MOST_FORMS = 256
 
@@ -123,12 +125,17 @@ class CheckedInputs:
     nbytes: int
     work_hint: float | None = None
     """What the run time grows with, as measured here; None: the model's owner declared nothing."""
+    image_size: int = 0
+    """Longer side in pixels of images that came as pixels, to be resized; 0: there is none."""
 
 
 class InputCheck:
     """The inputs that one loaded version takes."""
 
-    def __init__(self, interface: ModelInterface, settings: ModelSettings) -> None:
+    def __init__(
+        self, interface: ModelInterface, settings: ModelSettings, *, any_image: bool = False
+    ) -> None:
+        """`any_image`: its image input takes pixels of any size."""
         self._batches = interface.batches
         self._specs = interface.inputs
         self._names = [spec.name for spec in interface.inputs]
@@ -144,13 +151,17 @@ class InputCheck:
         )
         """Whether all that is checked follows from names, datatypes, shapes and numbers of bytes:
         then what was found of `MOST_FORMS` of them is kept."""
-        self._known: dict[object, tuple[int, Signature, int, float | None]] = {}
+        self._known: dict[object, tuple[int, Signature, int, float | None, int]] = {}
         self._tails = [self._tail(spec) for spec in interface.inputs]
         self._hint = HintReader(settings.work_hint, self._names) if settings.work_hint else None
         padding = None if settings.pads is None else settings.pads.fitting(interface)
         self._padded = None if padding is None else PaddedInputs(padding, settings, interface)
         fixed = all(min(tail, default=0) >= 0 for tail in self._tails)
         self._fixed_signature: Signature | None = tuple(self._tails) if fixed else None
+        self._image: ImageInput | None = None
+        index = image_input(interface)
+        if index is not None and (padding is None or self._names[index] not in padding.inputs):
+            self._image = ImageInput(interface, settings, index, any_size=any_image)
 
     def _tail(self, spec: TensorSpec) -> tuple[int, ...]:
         return spec.shape[1:] if self._batches else spec.shape
@@ -163,11 +174,18 @@ class InputCheck:
         known = self._known.get(form)
         if known is None:
             checked = self._check(inputs)
-            if checked.tensors is inputs:  # nothing was made or reordered
+            # Nothing was made or reordered, and no JPEG read.
+            if checked.tensors is inputs and (
+                self._image is None or inputs[self._image.index].datatype is not Datatype.BYTES
+            ):
                 if len(self._known) == MOST_FORMS:
                     self._known.clear()
                 self._known[form] = (
-                    checked.rows, checked.signature, checked.nbytes, checked.work_hint
+                    checked.rows,
+                    checked.signature,
+                    checked.nbytes,
+                    checked.work_hint,
+                    checked.image_size,
                 )  # fmt: skip
             return checked
         return CheckedInputs(inputs, *known)
@@ -175,7 +193,9 @@ class InputCheck:
     def _check(self, inputs: Sequence[InputTensor]) -> CheckedInputs:
         if len(inputs) == 1 and inputs[0].name == "":
             inputs = [self._raw(inputs[0])]
-        ordered = self._in_order(inputs)
+        ordered, image = self._in_order(inputs), self._image
+        if image is not None:
+            ordered = image.read(ordered)
         rows = None
         nbytes = 0
         for spec, tail, tensor in zip(self._specs, self._tails, ordered, strict=True):
@@ -191,8 +211,11 @@ class InputCheck:
         elif signature is None:
             skip = 1 if self._batches else 0
             signature = tuple([tensor.shape[skip:] for tensor in ordered])
+            if image is not None:
+                signature = image.signature(signature, ordered[image.index])
         hint = None if self._hint is None else self._hint.read(ordered, rows or 1, nbytes)
-        return CheckedInputs(ordered, rows or 1, signature, nbytes, hint)
+        size = 0 if image is None else image.size(ordered[image.index])
+        return CheckedInputs(ordered, rows or 1, signature, nbytes, hint, size)
 
     def check_outputs(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the wanted outputs in the model's order; all if none is named.
@@ -228,7 +251,10 @@ class InputCheck:
     def _check_one(
         self, spec: TensorSpec, tail: tuple[int, ...], tensor: InputTensor, rows: int | None
     ) -> int | None:
-        name, shape = spec.name, tensor.shape
+        name, shape, image = spec.name, tensor.shape, self._image
+        if image is not None and name == image.name and image.takes(tensor):
+            image.check(tensor)
+            return self._check_rows(name, shape[0], rows)
         if tensor.datatype is not spec.datatype:
             raise BadField(
                 f"input {name!r} datatype", spec.datatype.wire_name, tensor.datatype.wire_name
@@ -239,11 +265,7 @@ class InputCheck:
         if self._batches:
             if not shape or len(shape) != len(spec.shape):
                 raise BadField(f"input {name!r} shape", _shape_text(spec.shape), list(shape))
-            if not 1 <= shape[0] <= self._most_rows:
-                raise BadField(f"input {name!r} shape[0]", f"1 to {self._most_rows} rows", shape[0])
-            if rows is not None and rows != shape[0]:
-                raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", shape[0])
-            rows = shape[0]
+            rows = self._check_rows(name, shape[0], rows)
         datatype = tensor.datatype
         if datatype is Datatype.BYTES:
             offsets = walk_strings(tensor.data, math.prod(shape), f"input {name!r}")
@@ -256,6 +278,13 @@ class InputCheck:
         if name in self._finite and datatype.is_float and tensor.data is not LEFT_OUT:
             self._check_finite(name, tensor)
         return rows
+
+    def _check_rows(self, name: str, found: int, rows: int | None) -> int:
+        if not 1 <= found <= self._most_rows:
+            raise BadField(f"input {name!r} shape[0]", f"1 to {self._most_rows} rows", found)
+        if rows is not None and rows != found:
+            raise BadField(f"input {name!r} shape[0]", f"{rows} rows as before", found)
+        return found
 
     @staticmethod
     def _check_finite(name: str, tensor: InputTensor) -> None:
@@ -276,6 +305,10 @@ class InputCheck:
                 0,
             )
         spec, tail = self._specs[0], self._tails[0]
+        if self._image is not None and bytes(tensor.data[:2]) == JPEG_BEGINS:
+            return InputTensor(
+                spec.name, Datatype.BYTES, (1,), encode_strings([bytes(tensor.data)])
+            )
         free = [i for i, size in enumerate(tail) if size < 0]
         size = spec.datatype.itemsize
         if len(free) > 1 or size == 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -19,7 +19,9 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     BatchTiming,
+    Cancelled,
     Event,
+    Reason,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -28,6 +30,7 @@ from slacktide.domain import (
     TellCircuit,
 )
 from slacktide.executors.ports import (
+    NO_FAULTS,
     BatchOutputs,
     OpenedModel,
     Payload,
@@ -177,6 +180,7 @@ class ReplicaSupervisor:
         *,
         opened: OpenedModel | None = None,
         out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
     ) -> None:
         if replica.id not in self._replicas:
             return  # it was stopped
@@ -184,7 +188,7 @@ class ReplicaSupervisor:
             case Resized():
                 self.resizes.reported(replica.lane, replica.id, event, wanted=replica.cores)
             case BatchFinished():
-                self._finished(event, outputs)
+                self._finished(event, outputs, faults)
             case BatchFailed():
                 del self._batches[event.batch]
                 log.warning("%s failed on a batch: %s", replica.pool, event.detail)
@@ -204,8 +208,13 @@ class ReplicaSupervisor:
                 self._lost(replica, event, out_of_memory=out_of_memory)
         self._flush()
 
-    def _finished(self, event: BatchFinished, outputs: BatchOutputs) -> None:
+    def _finished(
+        self, event: BatchFinished, outputs: BatchOutputs, faults: Mapping[int, str]
+    ) -> None:
         batch = self._batches.pop(event.batch)
+        if faults:  # of images most likely: they fail alone, and their batch is answered
+            for member, detail in faults.items():
+                self._post(Cancelled(batch.members[member].id, Reason.BAD_INPUT, detail))
         self._keep(batch, outputs, event.timing)
         self._launcher.finished(batch, event.timing, self._clock() - batch.started)
         self._post(event)

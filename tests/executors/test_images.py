@@ -1,0 +1,147 @@
+"""Images in real workers: decoded, resized, batched of all sizes; damaged ones alone fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from slacktide.domain import BatchFailed, BatchFinished
+from slacktide.executors import images as images_module
+from slacktide.executors.images import decode_into, encode_jpeg, made_up_image, resize_into
+from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.ports import Executor
+from slacktide.executors.process import ProcessExecutor
+from slacktide.executors.tensor_io import TensorError, encode_strings
+
+Body = Callable[[Executor], Coroutine[Any, Any, None]]
+GENERATOR = np.random.default_rng(7)
+DAMAGED = encode_jpeg(made_up_image(50, 50, GENERATOR)).replace(b"\xff\xda", b"\xff\xfe")
+"""Its header is as it should be, but there is nothing to decode."""
+
+
+@pytest.fixture(params=[ProcessExecutor, InProcessExecutor])
+def serve(request: pytest.FixtureRequest) -> Callable[[Body], None]:
+    """Run a test with an executor that is closed whatever happens."""
+
+    def run(body: Body) -> None:
+        async def whole() -> None:
+            executor = request.param()
+            try:
+                await body(executor)
+            finally:
+                await executor.close()
+
+        asyncio.run(whole())
+
+    return run
+
+
+def sent(*jpegs: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The shape and bytes of a BYTES tensor with a JPEG for each row."""
+    return (len(jpegs),), encode_strings(np.array(jpegs, object))
+
+
+def one_colour(height: int, width: int, *colour: int) -> Any:
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def answer(case: Any, member: int) -> Any:
+    """A row for each of the member's: mean colour, and pixels."""
+    return np.frombuffer(case.results[member][0], np.float32).reshape(-1, 4)
+
+
+def test_jpeg_and_pixels_of_all_sizes_share_a_batch_at_a_size(models, kit, arena, serve) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.mean(), arena)
+        await case.ready()
+        jpegs = [encode_jpeg(one_colour(h, w, 200, 100, 20)) for h, w in [(90, 700), (16, 16)]]
+        members = [
+            kit.put(arena, sent(jpegs[0])),
+            kit.put(arena, one_colour(30, 20, 10, 20, 30)[None]),
+            kit.put(arena, sent(*jpegs)),
+            kit.put(arena, np.stack([one_colour(64, 64, 1, 2, 3)] * 2)),
+        ]
+        for number, size in enumerate([64, 32, 160, 64]):
+            report = await case.run(number, *members, size=size)
+            assert isinstance(report, BatchFinished), report
+            assert report.timing.input_s > 0
+            assert [len(answer(case, member)) for member in range(4)] == [1, 1, 2, 2]
+            for member in range(4):
+                assert np.allclose(answer(case, member)[:, 3], size * size, rtol=1e-3)
+            for row in (answer(case, 0)[0], *answer(case, 2)):
+                assert np.allclose(row[:3], [200, 100, 20], atol=3)  # red first
+            assert np.allclose(answer(case, 1)[0, :3], [10, 20, 30], atol=0.01)
+            assert np.allclose(answer(case, 3)[:, :3], [1, 2, 3], atol=0.01)
+        assert not case.faults
+
+    serve(body)
+
+
+def test_a_damaged_image_fails_alone(models, kit, arena, serve) -> None:
+    async def body(executor: Executor) -> None:
+        case = kit.Case(executor, models.mean(), arena)
+        await case.ready()
+        good = encode_jpeg(one_colour(40, 40, 50, 60, 70))
+        members = [kit.put(arena, sent(*each)) for each in ([good], [good, DAMAGED], [good])]
+        assert isinstance(await case.run(1, *members, size=32), BatchFinished)
+        expected = "input 'image': expected a JPEG as element 1, got one that is damaged"
+        assert case.faults == {1: expected}
+        for member in (0, 2):
+            assert np.allclose(answer(case, member)[0, :3], [50, 60, 70], atol=2)
+        assert isinstance(await case.run(2, members[0], size=32), BatchFinished)
+        assert not case.faults
+
+    serve(body)
+
+
+def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, serve) -> None:
+    async def body(executor: Executor) -> None:
+        jpeg = kit.put(arena, sent(encode_jpeg(one_colour(50, 90, 9, 99, 199))))
+        fixed = kit.Case(executor, models.mean(24, 40), arena)
+        stated = kit.Case(executor, models.mean(), arena, warmup_shapes={"image": (24, 40, 3)})
+        for case in (fixed, stated):
+            await case.ready()
+            raw = kit.put(arena, one_colour(24, 40, 9, 99, 199)[None])
+            assert isinstance(await case.run(1, raw, jpeg), BatchFinished)
+            assert np.allclose(answer(case, 0)[0], [9, 99, 199, 24 * 40], rtol=1e-3)
+            assert np.allclose(answer(case, 1), answer(case, 0), atol=3)
+        own = kit.put(arena, one_colour(10, 12, 1, 2, 3)[None])
+        assert isinstance(await stated.run(2, own), BatchFinished)
+        assert np.allclose(answer(stated, 0)[0, 3], 120, rtol=1e-3)
+        assert isinstance(await fixed.run(2, own), BatchFinished)
+        assert np.allclose(answer(fixed, 0)[0, 3], 24 * 40, rtol=1e-3)
+        unknown = kit.Case(executor, models.mean("a", "b"), arena)
+        await unknown.ready()
+        report = await unknown.run(1, jpeg)
+        assert report == BatchFailed(1, "input 'image': unlike shapes in one batch")
+
+    serve(body)
+
+
+@pytest.mark.parametrize("size", [64, 300])
+def test_a_reduced_decoding_is_what_area_means_of_the_whole_are(size: int) -> None:
+    image = made_up_image(700, 1300, np.random.default_rng(3))
+    jpeg, out = encode_jpeg(image), np.empty((size, size, 3), np.uint8)
+    decode_into(jpeg, out)
+    whole = cv2.cvtColor(cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1), cv2.COLOR_BGR2RGB)
+    expected = cv2.resize(whole, (size, size), interpolation=cv2.INTER_AREA)
+    assert np.abs(out.astype(int) - expected).mean() < 1.0
+
+
+@pytest.mark.parametrize("shape", [(64, 96), (32, 32), (33, 50), (20, 20), (1, 1), (70, 20)])
+def test_without_opencv_pixels_are_resized_alike(shape, monkeypatch) -> None:
+    image = np.random.default_rng(1).integers(256, size=(*shape, 3), dtype=np.uint8)
+    image = cv2.GaussianBlur(image, (0, 0), 4)  # area means and lines between pixels agree on it
+    there, here = np.empty((32, 32, 3), np.uint8), np.empty((32, 32, 3), np.uint8)
+    resize_into(image, there)
+    monkeypatch.setattr(images_module, "load_opencv", lambda: None)
+    resize_into(image, here)
+    assert np.abs(here.astype(int) - there).max() <= (1 if 64 % shape[0] == 0 else 40)
+    assert np.abs(here.astype(int) - there).mean() < 3
+    with pytest.raises(TensorError, match=r"slacktide\[images\]"):
+        decode_into(DAMAGED, here)
