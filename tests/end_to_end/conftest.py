@@ -60,10 +60,11 @@ class Zoo:
         *,
         version: str = "1",
         settings: str = "",
+        file: str = "model.onnx",
     ) -> Path:
         graph = helper.make_graph(list(nodes), "g", list(inputs), list(outputs), list(weights))
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-        path = self.root / name / version / "model.onnx"
+        path = self.root / name / version / file
         path.parent.mkdir(parents=True, exist_ok=True)
         # In one step: a replica that starts now opens the model that was, or this one.
         written = path.with_suffix(".tmp")
@@ -196,6 +197,38 @@ class Zoo:
                 numpy_helper.from_array(np.array([4]), "four"),
                 numpy_helper.from_array(np.zeros(3, np.float32), "three"),
             ],
+            settings=settings,
+        )
+
+    def sight(
+        self,
+        name: str = "sight",
+        *,
+        file: str = "model.onnx",
+        size: int | str = "size",
+        shift: float = 0.0,
+        settings: str = "",
+    ) -> Path:
+        """Of an image, its mean colour plus `shift` and the height at which it was run: two
+        outputs [rows]. Its size is free unless `size` is a number."""
+        return self.save(
+            name,
+            [
+                helper.make_node("Cast", ["image"], ["x"], to=TensorProto.FLOAT),
+                helper.make_node("ReduceMean", ["x"], ["m"], axes=[1, 2, 3], keepdims=0),
+                helper.make_node("Add", ["m", "shift"], ["mean"]),
+                helper.make_node("Shape", ["image"], ["h"], start=1, end=2),
+                helper.make_node("Cast", ["h"], ["high"], to=TensorProto.FLOAT),
+                helper.make_node("Mul", ["m", "zero"], ["z"]),
+                helper.make_node("Add", ["z", "high"], ["side"]),
+            ],
+            [value("image", TensorProto.UINT8, ["n", size, size, 3])],
+            [value("mean", TensorProto.FLOAT, ["n"]), value("side", TensorProto.FLOAT, ["n"])],
+            [
+                numpy_helper.from_array(np.float32(shift), "shift"),
+                numpy_helper.from_array(np.float32(0.0), "zero"),
+            ],
+            file=file,
             settings=settings,
         )
 

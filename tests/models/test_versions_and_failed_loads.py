@@ -40,14 +40,15 @@ def loaded() -> LoadedVersion:
 def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     version = loaded()
     version.state = VersionState.READY
-    other = version.add_pool(NOTHING, version.pool.times, variant="small")
+    small = version.definition.of_variant("128")
+    other = version.add_pool(NOTHING, version.pool.times, definition=small)
     catalog = Catalog()
     catalog.add(version)
     assert catalog.all() == (version,)
     assert [catalog.loaded(pool.id).version for pool in version.pools] == [version, version]
-    assert str(other.id) == "m:1@small"
+    assert str(other.id) == "m:1@128"
     version.pool.replicas_up.add(0)
-    assert not version.is_up
+    assert version.is_up, "one pool is enough"
     other.replicas_up.add(1)
     assert version.is_up
     version.definition = SimpleNamespace(settings=ModelSettings())
@@ -57,6 +58,9 @@ def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     plan = builder.plan()
     assert plan.deployments == tuple(Deployment(p.id, "shared", 4) for p in version.pools)
     assert plan.routes == (Route("m", version.pool.id, version=version.pin),)
+    version.main, version.pools[0].at_first = 1, False
+    assert builder.plan().deployments == (Deployment(other.id, "shared", 4),)
+    assert builder.plan().routes == (Route("m", other.id, version=version.pin),)
     catalog.forget(version)
     assert catalog.all() == ()
     assert catalog.pool(other.id) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -122,3 +122,13 @@ def image_input(interface: ModelInterface) -> int | None:
         and 0 not in spec.shape
     ]
     return found[0] if len(found) == 1 else None
+
+
+def any_size(interface: ModelInterface) -> ModelInterface:
+    """The same, with height and width of its image input free, if it has one."""
+    index = image_input(interface)
+    if index is None:
+        return interface
+    specs = list(interface.inputs)
+    specs[index] = replace(specs[index], shape=(specs[index].shape[0], -1, -1, 3))
+    return replace(interface, inputs=tuple(specs))

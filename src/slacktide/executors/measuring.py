@@ -32,7 +32,12 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import Arena
 from slacktide.executors.cores import hardware_fingerprint
-from slacktide.executors.measuring_sizes import FEWEST, measure_sizes, sizes_beside
+from slacktide.executors.measuring_sizes import (
+    FEWEST,
+    measure_sizes,
+    sizes_beside,
+    with_image_sizes,
+)
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.onnx_runtime import Fault, fault_of
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
@@ -115,11 +120,12 @@ async def measure(
         try:
             opened = await replica.ready()
             interface = opened.interface
+            source, sized = with_image_sizes(source, interface, all_of_them=thorough)
             try:
                 rows = await asyncio.to_thread(SyntheticRows, interface, source)
             except ValueError as error:
                 raise MeasuringError(str(error), permanent=True) from None
-            shapes = rows.shapes(opened.row_shapes)
+            shapes = rows.shapes({**opened.row_shapes, **sized})
             generator = np.random.default_rng(seed)
             inputs = await asyncio.to_thread(rows.payloads, shapes, arena, generator=generator)
             sizes = batch_sizes(max(1, interface.max_batch))

@@ -1,9 +1,10 @@
 """What rows of other sizes take, measured beside a profile's table, which is taken at one size.
 
-Of a model with padded axes these are the lengths that it declares; of another with free axes the
-`shapes` that its configuration lists. Where it lists none, a row of half and one of twice the
-extent in each free axis are tried, and where that does not run, in the longest alone: so three
-sizes are known, and a law over them begins (profiles/size_law.py).
+Of a model with padded axes these are the lengths that it declares; of a family the sizes at which
+its variants run images; of another with free axes the `shapes` that its configuration lists. Where
+it lists none, a row of half and one of twice the extent in each free axis are tried, and where that
+does not run, in the longest alone: so three sizes are known, and a law over them begins
+(profiles/size_law.py).
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import asyncio
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
 
 from slacktide.domain import Signature
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.arena import Arena, MemoryLimitExceeded, Slot
 from slacktide.executors.ports import ModelSource, RowShapes
 from slacktide.executors.synthetic_inputs import SyntheticRows
@@ -30,6 +31,8 @@ FEWEST = 3
 """Samples of every point, even over the budget."""
 EXTENTS = (0.5, 2.0)
 """Of the profile's, for rows that nothing states."""
+MOST_SIZES = 5
+"""Of a family's images, measured where time is short: the law over sizes reads the others."""
 GRAIN = 32
 """Free extents from twice that on are tried in multiples of it: detectors halve an image five
 times."""
@@ -79,7 +82,8 @@ def _other_shapes(
 ) -> Iterator[tuple[str, list[RowShapes]]]:
     """The key that states them, and the shapes to try in order."""
     for more in source.more_shapes:
-        yield f"inputs.{next(iter(more))}.shapes", [rows.shapes({**shapes, **more})]
+        key = "variants.sizes" if source.image_sizes else f"inputs.{next(iter(more))}.shapes"
+        yield key, [rows.shapes({**shapes, **more})]
     if source.more_shapes:
         return
     free = {spec.name: interface.row_axes(spec) for spec in interface.inputs}
@@ -105,6 +109,24 @@ def _other_shapes(
             with suppress(ValueError):  # more than a row may take
                 tries.append(rows.shapes(made))
         yield "", tries
+
+
+def with_image_sizes(
+    source: ModelSource, interface: ModelInterface, *, all_of_them: bool
+) -> tuple[ModelSource, RowShapes]:
+    """`source` with shapes for the sizes at which its variants run images, and the shape of the
+    table's rows: the largest image, whose full batches show what memory holds. Of many sizes
+    `MOST_SIZES`, spread evenly, are measured unless `all_of_them` are to be."""
+    image, sizes = image_input(interface), source.image_sizes
+    if image is None or not sizes or interface.inputs[image].shape[1] >= 0:
+        return source, {}
+    if len(sizes) > MOST_SIZES and not all_of_them:
+        steps = np.linspace(0, len(sizes) - 1, MOST_SIZES)
+        sizes = tuple(sizes[round(step)] for step in steps)
+    name = interface.inputs[image].name
+    *others, largest = ({name: (size, size, 3)} for size in sizes)
+    shapes = {**source.warmup_shapes, **largest}
+    return replace(source, warmup_shapes=shapes, more_shapes=tuple(others)), largest
 
 
 def _scaled(size: int, extent: float) -> int:

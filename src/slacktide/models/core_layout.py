@@ -25,6 +25,7 @@ from itertools import chain
 from slacktide.domain import Deployment, LaneSpec, Plan, Route
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
+from slacktide.planning import Stated
 from slacktide.planning.scaling.planner import ScaledModel
 from slacktide.planning.scaling.view import ScalingLimits
 from slacktide.profiles import session_sizes
@@ -309,19 +310,24 @@ class PlanBuilder:
         for version in self._versions:
             most = max(1, version.interface.max_batch)
             for lane in self._layout.lanes_of[version.name]:
-                deployments += [Deployment(pool.id, lane, most) for pool in version.pools]
+                pools = (pool for pool in version.pools if pool.at_first)
+                deployments += [Deployment(pool.id, lane, most) for pool in pools]
             routes.append(Route(version.name, version.pool.id, version=version.pin))
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))
 
-    def scaled(self) -> dict[str, ScaledModel]:
-        """How models are scaled, by name; those that are not are not named."""
-        found: dict[str, ScaledModel] = {}
+    def stated(self) -> Stated:
+        """How models are scaled, and of which variants they are, by name; those that are fixed in
+        both are not named."""
+        found: dict[str, tuple[object, ...]] = {}
         for version in self._versions:
+            told: list[object] = [] if version.family is None else [version.family]
             lane = self._layout.scaled_lane(version.name)
             if lane is not None:
                 planner, options = self._planner or version.definition.settings.planner
                 limits = replace(lane.limits, batch_max=max(1, version.interface.max_batch))
-                found[version.name] = ScaledModel(limits, planner, options)
+                told.append(ScaledModel(limits, planner, options))
+            if told:
+                found[version.name] = tuple(told)
         return found
 
     def _assign_lanes(self, models: Mapping[str, ModelSettings]) -> Layout:

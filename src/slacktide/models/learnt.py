@@ -16,18 +16,20 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.profiles import (
     ClassedTimes,
+    LatencyTable,
     ProfileError,
     ProfileRecord,
     ShapedTimes,
     fit_latency,
 )
+from slacktide.profiles.variant_times import table_at
 
 if TYPE_CHECKING:
     from slacktide.models.profile_cache import ProfiledModel
@@ -57,17 +59,29 @@ def is_shaped(interface: ModelInterface, settings: ModelSettings) -> bool:
     )
 
 
-def times_of(known: ProfiledModel, settings: ModelSettings) -> PoolTimes:
-    """The predictions that follow from a profile, with nothing learnt."""
+def times_of(known: ProfiledModel, settings: ModelSettings, image_size: int = 0) -> PoolTimes:
+    """The predictions that follow from a profile, with nothing learnt; of the variant that runs
+    images of this size, if one is named. Raises ProfileError if the profile says nothing of it."""
     record, interface = known.record, known.interface
     if known.guess:
         return ShapedTimes(record.table, ())
+    if image_size:
+        return ClassedTimes(size_table(record, interface, image_size))
     if is_shaped(interface, settings):
         reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
         return ShapedTimes(record.table, reference, record.sizes)
     return ClassedTimes(
         record.table, latency=lambda cores: fit_latency(record.table, cores, record.sizes).latency
     )
+
+
+def size_table(record: ProfileRecord, interface: ModelInterface, image_size: int) -> LatencyTable:
+    """The table of rows whose image is `image_size` pixels high and wide. Raises ProfileError."""
+    image = image_input(interface)
+    reference = tuple(record.shapes[spec.name] for spec in interface.inputs)
+    sized = (image_size, image_size, 3)
+    wanted = tuple(sized if i == image else shape for i, shape in enumerate(reference))
+    return table_at(record.table, reference, record.sizes, wanted)
 
 
 class LearntTimes:
@@ -83,7 +97,7 @@ class LearntTimes:
         Never raises for them."""
 
         def fresh() -> PoolTimes:
-            return times_of(known, definition.settings)
+            return times_of(known, definition.settings, definition.image_size)
 
         if known.key is None or not _is_kept(definition):
             return fresh()
@@ -97,8 +111,8 @@ class LearntTimes:
 
     async def save(self, versions: Iterable[LoadedVersion]) -> None:
         """Write what has moved since it was written last. Never raises for a file."""
-        for version in versions:
-            pool, definition = version.pool, version.definition
+        for pool in [pool for version in versions for pool in version.pools]:
+            version, definition = pool.version, pool.definition
             known, revision = pool.known, pool.times.revision
             if known is None or known.key is None or not _is_kept(definition):
                 continue

@@ -76,6 +76,8 @@ class ModelCounters:
         self.executions = 0
         self.by_rows: dict[int, ComputeSeconds] = {}
         """Of executions, by their rows."""
+        self.by_variant: dict[str, tuple[int, int]] = {}
+        """(executions, their rows) by the variant of a family."""
         self.last_at_ms = 0
         """Wall-clock milliseconds since the epoch of the last result; 0 before the first."""
         self.load_s = 0.0
@@ -111,7 +113,7 @@ class ModelCounters:
         if outcome.budget_s is not None:
             self.budget_s.add(outcome.budget_s)
 
-    def executed(self, rows: int, timing: BatchTiming, at_ms: int) -> None:
+    def executed(self, rows: int, timing: BatchTiming, at_ms: int, variant: str = "") -> None:
         self.executions += 1
         self.last_at_ms = at_ms
         self.batch_rows.add(rows)
@@ -119,3 +121,6 @@ class ModelCounters:
         if batch is None:
             batch = self.by_rows[rows] = ComputeSeconds()
         batch.add(timing)
+        if variant:
+            batches, before = self.by_variant.get(variant, (0, 0))
+            self.by_variant[variant] = batches + 1, before + rows

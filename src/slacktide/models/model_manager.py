@@ -13,21 +13,20 @@ import errno
 import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from slacktide.domain import Plan
 from slacktide.executors.arena import Arena, MemoryBudget
 from slacktide.executors.ports import Executor
-from slacktide.executors.synthetic_inputs import assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, Layout, PlanBuilder
+from slacktide.models.families import at_first, first_route, prepare_version
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfileCache
-from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring, source_of
+from slacktide.models.replica_launcher import ReplicaLauncher, executor_for_measuring
 from slacktide.models.repository.errors import NotFoundError, RepositoryError
-from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition, Repository
 from slacktide.models.versions import UNLOADED, Catalog, LoadedVersion, VersionState
 from slacktide.planning import Stated
@@ -230,17 +229,12 @@ class ModelManager:
 
     async def _prepare(self, definition: ModelDefinition, layout: Layout) -> LoadedVersion:
         lane = layout.scaled_lane(definition.name)
-        source = source_of(definition, () if lane is None else lane.threads(definition.settings))
+        threads = () if lane is None else lane.threads(definition.settings)
         executor = executor_for_measuring(self._executors, definition)
         core_sets = layout.core_sets(definition.name)
-        known = await self._profiles.known(definition, source, executor, core_sets)
-        warnings = check_interface(definition, known.interface)
-        assumed = await asyncio.to_thread(
-            assumptions_of, source, known.interface, known.record.shapes, known.guess
-        )
-        for warning in (*warnings, *assumed):
+        made = await prepare_version(definition, threads, core_sets, executor, self._profiles)
+        for warning in made.warnings:
             log.warning("%s: %s", definition.name, warning)
-        times = await asyncio.to_thread(self._profiles.learnt.times, definition, known)
         self._generation += 1
         limit = min(definition.settings.limits.memory or _ARENA_LIMIT, _ARENA_LIMIT)
         try:
@@ -260,16 +254,29 @@ class ModelManager:
             definition.version,
             self._generation,
             definition,
-            known.interface,
+            made.interface,
             arena,
-            InputCheck(known.interface, definition.settings),
+            InputCheck(made.interface, definition.settings, any_image=made.family is not None),
             # Counters never fall: a version that is loaded again goes on where it was.
             before.counters if before is not None else ModelCounters(),
+            family=made.family,
         )
-        # Replicas warm up with the row that was found to run, and need not look for it again.
-        batch = source.max_batch if known.interface.batches else 0
-        source = replace(source, warmup_shapes=known.record.shapes, max_batch=batch)
-        version.add_pool(source, times, cores=len(core_sets[0]) or 1, known=known)
+        cores = len(core_sets[0]) or 1
+        for one in made.pools:
+            version.add_pool(
+                one.source, one.times, cores=cores, definition=one.definition, known=one.known
+            )
+        if made.family is not None:
+            version.main = first_route(made.pools, cores, definition.settings.slo)
+            for pool, loaded in zip(
+                version.pools, at_first(made.family, version.main), strict=True
+            ):
+                pool.at_first = loaded
+            log.info(
+                "%s: variants %s; %s at first",
+                *(definition.name, ", ".join(pool.variant for pool in version.pools)),
+                version.pool.variant,
+            )
         return version
 
     async def _bring_up(self, new: Sequence[LoadedVersion], layout: Layout) -> None:
@@ -278,14 +285,17 @@ class ModelManager:
             self._catalog.add(version)
         self._plan_builder.add(new, layout)
         pools = [pool.id for version in new for pool in version.pools]
-        starting = [self._launcher.await_up(pool) for pool in pools]
+        starting = {pool: self._launcher.await_up(pool) for pool in pools}
         try:
             self.apply()
             async with asyncio.timeout(self._settings.start_s):
-                for waiting in starting:
-                    problem = await waiting
+                for pool, waiting in starting.items():
+                    # Of a family's files only those are started that the plan has at first.
+                    unwanted = not waiting.done() and not self._launcher.wanted(pool)
+                    problem = None if unwanted else await waiting
                     if problem is not None:
-                        raise ControlError("unavailable", problem)
+                        named = f"variant {pool.variant}: {problem}" if pool.variant else problem
+                        raise ControlError("unavailable", named)
         except TimeoutError:
             reason = f"it was not up within {self._settings.start_s:g} s"
             raise ControlError("unavailable", reason) from None
@@ -314,7 +324,7 @@ class ModelManager:
 
     def apply(self) -> None:
         """Tell the engine what is deployed now. Raises ControlError if it cannot be."""
-        self._driver.apply(self._plan_builder.plan(), self._plan_builder.scaled())
+        self._driver.apply(self._plan_builder.plan(), self._plan_builder.stated())
 
     def _failed(
         self,

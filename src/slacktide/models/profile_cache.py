@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from slacktide.domain.tensors import ModelInterface
+from slacktide.domain.tensors import ModelInterface, image_input
 from slacktide.executors.cores import hardware_fingerprint
 from slacktide.executors.measuring import measure
 from slacktide.executors.onnx_file import DEFAULT_MAX_BATCH
 from slacktide.executors.ports import Executor, ModelSource, SessionSize
-from slacktide.models.learnt import LearntTimes
+from slacktide.models.learnt import LearntTimes, size_table
 from slacktide.models.repository.errors import RepositoryError
 from slacktide.models.repository.profile_store import (
     ProfileKey,
@@ -92,6 +93,7 @@ class ProfileCache:
             log.warning("profile of %s ignored: %s", definition.where, error)
             return None
         interface = _limited(interface, definition)
+        sessions = _sessions(stored.get("sessions"))
         mismatch = record.mismatch(
             cores=cores,
             max_batch=interface.max_batch,
@@ -99,6 +101,8 @@ class ProfileCache:
             shapes=definition.warmup_shapes,
             threads=threads,
         )
+        if mismatch is None:
+            mismatch = _silent_on(definition, record, interface)
         # Files of before there was a content hold for rows of which all is stated.
         as_stated = "content" not in stored and _all_stated(definition, interface)
         if mismatch is None and not (as_stated or stored.get("content") == _content(definition)):
@@ -106,7 +110,24 @@ class ProfileCache:
         if mismatch is not None:
             log.info("profile of %s cannot be used: it %s", definition.where, mismatch)
             return None
-        return ProfiledModel(record, interface, key=key)
+        return ProfiledModel(record, interface, sessions, key=key)
+
+    def accuracies(self, definition: ModelDefinition) -> dict[str, float]:
+        """How good variants were found to be (`slacktide profile --accuracy`); none if that was
+        never measured for these files. Blocks: reads files."""
+        stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
+        found = stored.get("accuracy")
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {
+            str(name): float(value)
+            for name, value in pairs
+            if type(value) in (int, float) and 0.0 < value <= 1.0
+        }
+
+    def save_accuracies(self, definition: ModelDefinition, content: Mapping[str, Any]) -> Path:
+        """Keep what `accuracies` will find as `content["accuracy"]`. Blocks. Raises
+        RepositoryError."""
+        return self._store.save(definition, accuracy_key(definition), content, "accuracy")
 
     async def measure(
         self,
@@ -137,6 +158,7 @@ class ProfileCache:
             "record": measured.record.to_dict(),
             "interface": measured.interface.to_dict(),
             "content": await asyncio.to_thread(_content, definition),
+            "sessions": [list(session) for session in measured.sessions],
         }
         try:
             await asyncio.to_thread(self._store.save, definition, key, document)
@@ -151,6 +173,34 @@ class ProfileCache:
         return ProfileKey(
             model_hash(definition), hardware if device == "cpu" else f"{hardware}-{device}"
         )
+
+
+def accuracy_key(definition: ModelDefinition) -> ProfileKey:
+    """What accuracies are kept for: the files, on any hardware. Reads files."""
+    return ProfileKey(model_hash(definition), "")
+
+
+def _silent_on(
+    definition: ModelDefinition, record: ProfileRecord, interface: ModelInterface
+) -> str | None:
+    """What is amiss if a profile says nothing of a size at which the model is to run images."""
+    variants = definition.settings.variants
+    if variants is None or image_input(interface) is None:
+        return None
+    for size in variants.sizes:
+        try:
+            size_table(record, interface, size)
+        except ProfileError as error:
+            return str(error)
+    return None
+
+
+def _sessions(stored: object) -> tuple[SessionSize, ...]:
+    """Of the replica that a profile was measured on; none of earlier files, which do not say."""
+    try:
+        return tuple(SessionSize(int(one[0]), int(one[1])) for one in stored)  # type: ignore[attr-defined]
+    except (TypeError, ValueError, IndexError, KeyError):
+        return ()
 
 
 def _content(definition: ModelDefinition) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, ReplicaLost, TellCircuit
+from slacktide.domain.tensors import any_size
 from slacktide.engine import Engine
 from slacktide.engine.ports import PoolParts, PoolView
 from slacktide.executors.ports import Executor, ModelSource, OpenedModel, ReplicaHandle, Reporter
 from slacktide.models.repository.repository import ModelDefinition
-from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedPool, VersionState
 from slacktide.recording import Recorder, export_times
 from slacktide.scheduling import PoolRecipe
@@ -43,7 +43,7 @@ class ModelPoolFactory:
         """See `PoolFactory`. Raises KeyError if the version is not loaded."""
         loaded = self._catalog.loaded(pool)
         version, times = loaded.version, loaded.times
-        recipe = self._recipe(version.definition.settings)
+        recipe = self._recipe(loaded)
         if self._recorder is not None:
             self._recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
         return recipe.parts(
@@ -54,7 +54,8 @@ class ModelPoolFactory:
             failed=version.fail,
         )
 
-    def _recipe(self, settings: ModelSettings) -> PoolRecipe:
+    def _recipe(self, loaded: LoadedPool) -> PoolRecipe:
+        settings = loaded.version.definition.settings
         options: dict[str, object]
         if self._scheduler is not None:
             name, options = self._scheduler, dict(self._options)
@@ -63,7 +64,8 @@ class ModelPoolFactory:
             options = settings.scheduler.spelt_out()
         if settings.queue_limit is not None:
             options["max_queue"] = settings.queue_limit
-        return PoolRecipe(name, options, settings.share, settings.profiling.online)
+        online, rescue = settings.profiling.online, loaded.version.rescue_of(loaded)
+        return PoolRecipe(name, options, settings.share, online, loaded.size, rescue)
 
 
 log = logging.getLogger("slacktide.models")
@@ -103,7 +105,9 @@ class ReplicaLauncher:
         version = pool.version
         fits, planned = opened.interface.max_batch, version.interface.max_batch
         found = replace(opened.interface, max_batch=planned if fits and planned else fits)
-        if found != version.interface:
+        if found != version.interface and (
+            version.family is None or any_size(found) != version.interface
+        ):
             return "the model's inputs, outputs or batch axis are not those of its profile"
         if fits < planned:
             name = version.name
@@ -134,7 +138,8 @@ class ReplicaLauncher:
         pool = self._catalog.pool(batch.replica.pool)
         if pool is not None:
             if not batch.solo:
-                pool.version.counters.executed(batch.rows, timing, int(time.time() * 1000))
+                at_ms = int(time.time() * 1000)
+                pool.version.counters.executed(batch.rows, timing, at_ms, pool.variant)
             # The engine learns of this batch afterwards: the batches before it count.
             if pool.times.drifted != pool.drifting:
                 pool.drifting = not pool.drifting
@@ -147,7 +152,12 @@ class ReplicaLauncher:
             return
         version = pool.version
         name, reason = f"{version.name}:{version.version}", command.reason
-        if command.circuit is Circuit.OPEN:
+        others = any(each.replicas_up for each in version.pools if each is not pool)
+        if command.circuit is Circuit.OPEN and others:
+            log.error("%s: variant %s is unavailable: %s", name, pool.variant, reason)
+            version.counters.circuit_openings += 1
+            self._tell(pool.id, reason)
+        elif command.circuit is Circuit.OPEN:
             after = (
                 "" if command.retry_s is None else f"; it is tried again in {command.retry_s:g} s"
             )
@@ -162,11 +172,16 @@ class ReplicaLauncher:
             log.info("%s has worked since its trial began; all of its replicas start", name)
 
     def _tell_if_up(self, loaded: LoadedPool) -> None:
-        """All that are in the plan now: there may be fewer than when it was loaded."""
-        pool = self._engine.snapshot().pools.get(loaded.id)
-        wanted = 0 if pool is None else sum(replica.staying for replica in pool.replicas)
-        if 0 < wanted <= len(loaded.replicas_up):
+        """All that are in the plan now: there may be fewer than when it was loaded, and none of a
+        variant that a planner has taken back."""
+        wanted = self.wanted(loaded.id)
+        if wanted <= len(loaded.replicas_up) and (wanted or loaded.version.family is not None):
             self._tell(loaded.id, None)
+
+    def wanted(self, id: PoolId) -> int:
+        """Replicas that a pool is to have, by the plan in force."""
+        pool = self._engine.snapshot().pools.get(id)
+        return 0 if pool is None else sum(replica.staying for replica in pool.replicas)
 
     def _tell(self, pool: PoolId, problem: str | None) -> None:
         awaited = self._awaited.get(pool)
@@ -183,7 +198,9 @@ def executor_for_measuring(
 
 
 def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> ModelSource:
-    """What an executor needs to open a version, with sessions of so many `threads`."""
+    """What an executor needs to open a version, or one variant of it, with sessions of so many
+    `threads`."""
+    variants = definition.settings.variants
     return ModelSource(
         definition.name,
         definition.version,
@@ -199,4 +216,7 @@ def source_of(definition: ModelDefinition, threads: tuple[int, ...] = ()) -> Mod
         definition.values,
         definition.samples,
         definition.sample_rows,
+        images=variants is not None,
+        image_size=definition.image_size,
+        image_sizes=() if variants is None else variants.sizes,
     )

@@ -22,6 +22,7 @@ from slacktide.models.learnt import PoolTimes
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.profile_cache import ProfiledModel
 from slacktide.models.repository.repository import ModelDefinition
+from slacktide.planning.variants import Family
 
 log = logging.getLogger("slacktide.models")
 
@@ -47,10 +48,17 @@ class LoadedPool:
 
     id: PoolId
     version: LoadedVersion = field(repr=False)
+    definition: ModelDefinition = field(repr=False)
+    """Of its variant; the version's own where there is but one pool."""
     source: ModelSource
     times: PoolTimes
     cores: int = 1
     """Of a lane it serves on, at least; 1 on an accelerator."""
+    size: int = 0
+    """What a request asks for that wants this variant: the side of its images in pixels, or its
+    place among the files, from 1; 0: it is none."""
+    at_first: bool = True
+    """Whether it is deployed before a planner decides."""
     sessions: Sequence[SessionSize] = ()
     """Of the replica that came up last."""
     replicas_up: set[int] = field(default_factory=set)
@@ -84,8 +92,12 @@ class LoadedVersion:
     """Why it is unavailable."""
     failed: bool = False
     """For good: it stays unavailable until it is loaded anew."""
+    family: Family | None = None
+    """Its variants, in the order of its pools; None: it has none."""
     pools: list[LoadedPool] = field(default_factory=list)
-    """At least one once it is complete (`add_pool`)."""
+    """At least one once it is complete (`add_pool`); of a family smallest first."""
+    main: int = 0
+    """The pool that serves it until a planner decides, by number."""
     in_flight: int = 0
     """Calls that have not been answered."""
     blocklist: InputBlocklist = field(default_factory=InputBlocklist)
@@ -112,23 +124,37 @@ class LoadedVersion:
         times: PoolTimes,
         *,
         cores: int = 1,
-        variant: str = "",
+        definition: ModelDefinition | None = None,
         known: ProfiledModel | None = None,
     ) -> LoadedPool:
-        """Have one pool more serve the version. The engine learns of it with the next plan."""
+        """Have one pool more serve the version, of the variant of `definition` if that names one.
+        The engine learns of it with a plan."""
+        variant, size = "", 0
+        if definition is not None and definition.variant:
+            variant, size = definition.variant, definition.image_size or len(self.pools) + 1
         id = PoolId(self.name, self.version, variant, self.generation)
-        self.pools.append(LoadedPool(id, self, source, times, cores, known=known))
+        own = definition or self.definition
+        self.pools.append(LoadedPool(id, self, own, source, times, cores, size, known=known))
         return self.pools[-1]
 
     @property
     def pool(self) -> LoadedPool:
-        """The first: deadlines and prices of requests go by its times."""
-        return self.pools[0]
+        """The main one: deadlines and prices of requests go by its times."""
+        return self.pools[self.main]
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, and every pool has a replica."""
-        return self.state is VersionState.READY and all(pool.replicas_up for pool in self.pools)
+        """Whether it answers, and a pool has a replica: of a family one variant is enough."""
+        return self.state is VersionState.READY and any(pool.replicas_up for pool in self.pools)
+
+    def rescue_of(self, pool: LoadedPool) -> tuple[str, ...]:
+        """Smaller variants that may answer what would be too late here, most accurate first."""
+        settings = self.definition.settings.variants
+        if settings is None or not settings.rescue:
+            return ()
+        return tuple(
+            reversed([smaller.variant for smaller in self.pools[: self.pools.index(pool)]])
+        )
 
     def enter(self) -> None:
         self.in_flight += 1
@@ -181,7 +207,8 @@ class LoadedVersion:
     def limit_batch(self, rows: int) -> None:
         """Batches, and so requests, have at most so many rows from now on."""
         self.interface = replace(self.interface, max_batch=rows)
-        self.check = InputCheck(self.interface, self.definition.settings)
+        sized = self.family is not None
+        self.check = InputCheck(self.interface, self.definition.settings, any_image=sized)
 
     def fail(self, reason: str) -> None:
         """Out of service for good, because of what it runs under, not of what it is."""

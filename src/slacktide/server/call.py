@@ -347,8 +347,11 @@ class ServerCall(PendingRequest):
     def _make_reply(self, version: LoadedVersion, outcome: Outcome) -> InferReply:
         options, outputs = self._options, self.outputs
         reply = InferReply(outcome, version.name, version.version, self._call_id, None)
+        reply.variant = self.variant
         if options.report_timing:
-            reply.parameters = timing_parameters(outcome, version.pool.variant)
+            reply.parameters = timing_parameters(outcome, self.variant)
+        elif self.variant:
+            reply.parameters = {"variant": self.variant}
         if outputs is None or (options.discard_late and outcome.kind is _LATE):
             self._plane.overload.count(outcome.reason)
             reply.message = message_for(outcome, version.name)

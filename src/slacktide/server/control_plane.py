@@ -221,7 +221,18 @@ def model_statistics(version: LoadedVersion) -> dict[str, Any]:
             for rows, batch in sorted(counters.by_rows.items())
         ],
         "memory_usage": [],
+        **({} if version.family is None else {"variant_stats": _variants(version)}),
     }
+
+
+def _variants(version: LoadedVersion) -> list[dict[str, Any]]:
+    """What each variant of a family has run; ours as well."""
+    found = []
+    for pool in version.pools:
+        batches, rows = version.counters.by_variant.get(pool.variant, (0, 0))
+        counts = {"inference_count": rows, "execution_count": batches}
+        found.append({"variant": pool.variant, "replicas": len(pool.replicas_up), **counts})
+    return found
 
 
 def _compute(spent: ComputeSeconds) -> dict[str, dict[str, int]]:

@@ -11,6 +11,7 @@ from slacktide.models.input_check import CheckedInputs
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import LoadedVersion
 from slacktide.wire.calls import Buffer, CallContext
+from slacktide.wire.errors import BadField
 from slacktide.wire.parameters import CallOptions
 
 
@@ -37,6 +38,19 @@ def best_effort_due(context: CallContext, p99_alone: float) -> float:
     return context.first_byte + max(1.0, 10.0 * p99_alone)
 
 
+def size_asked(version: LoadedVersion, options: CallOptions, image_size: int = 0) -> int:
+    """What a call asks for of a family (`LoadedPool.size`): the variant that it names, else that of
+    the size of its image, where variants are sizes; 0: the route decides. Raises BadField."""
+    if not options.variant:
+        return image_size if version.pools[0].definition.image_size else 0
+    for pool in version.pools:
+        if pool.variant == options.variant:
+            return pool.size
+    names = ", ".join(repr(pool.variant) for pool in version.pools if pool.variant)
+    known = f"one of {names}" if names else f"none: {version.name!r} has no variants"
+    raise BadField("parameters.variant", known, options.variant)
+
+
 def request_of(
     id: int,
     context: CallContext,
@@ -61,6 +75,9 @@ def request_of(
         client=context.session or context.client,
         work_hint=options.work_hint if checked.work_hint is None else checked.work_hint,
         network_time=options.network_s,
+        size=0
+        if version.family is None and not options.variant
+        else size_asked(version, options, checked.image_size),
     )
 
 
@@ -92,6 +109,7 @@ def notice_of(
         application=options.application,
         client=context.session or context.client,
         likely_due=due(context, options, settings, settings.slo) if deadline is None else None,
+        size=size_asked(version, options) if options.variant else 0,
     )
 
 

@@ -20,7 +20,7 @@ class PendingRequest(ABC):
     A call is one of these. A call that is more than one request (a pipeline) would have several.
     """
 
-    __slots__ = ("id", "outputs", "payload", "timing", "waits")
+    __slots__ = ("id", "outputs", "payload", "timing", "variant", "waits")
 
     def __init__(self, id: int) -> None:
         self.id = id
@@ -31,6 +31,8 @@ class PendingRequest(ABC):
         """None unless a result was computed."""
         self.timing: BatchTiming | None = None
         """Of the batch that computed it."""
+        self.variant = ""
+        """Of the model, that computed it."""
 
     @abstractmethod
     def answered(self, outcome: Outcome) -> None:
@@ -66,11 +68,13 @@ class PendingRequests:
 
     def store_outputs(self, batch: Batch, results: BatchOutputs, timing: BatchTiming) -> None:
         """Keep the results for the answers."""
+        variant = batch.replica.pool.variant
         for member, outputs in zip(batch.members, results, strict=True):
             request = self._pending.get(member.id)
             if request is not None:
                 request.outputs = outputs
                 request.timing = timing
+                request.variant = variant
 
     def answer(self, command: Answer) -> None:
         """Report an outcome to the request, if it waits for it."""

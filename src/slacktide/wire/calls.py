@@ -81,6 +81,8 @@ class InferReply:
     parameters: dict[str, Parameter] = field(default_factory=dict)
     """Top-level response parameters (timing, where asked for)."""
     retry_after_s: float | None = None
+    variant: str = ""
+    """Of the model, that ran; empty: none did, or there is but one."""
 
     def in_order(self, wanted: Sequence[str]) -> list[OutputValue]:
         """The outputs as the client asked for them."""

@@ -32,6 +32,7 @@ PARAMETER_HEADERS: Mapping[str, str] = {
     "slacktide-late": "late",
     "slacktide-report-timing": "report_timing",
     "slacktide-network-us": "network_us",
+    "slacktide-variant": "variant",
 }
 """Header or metadata name (lower case) → parameter name."""
 
@@ -104,6 +105,8 @@ class CallOptions:
     """True: put timing into the answer's parameters."""
     network_s: float = 0.0
     """Seconds the client spent sending before our first byte."""
+    variant: str = ""
+    """Of a family, that is to answer; empty: the server chooses."""
 
 
 @dataclass(slots=True)
@@ -118,8 +121,11 @@ class HeaderFields:
 PLAIN_OPTIONS = CallOptions()
 """Those of a call without parameters."""
 _KNOWN = frozenset(
-    ("timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us")
-).union(LOOK_ALIKES)
+    (
+        "timeout", "priority", "application", "work_hint", "late", "report_timing", "network_us",
+        "variant",
+    )
+).union(LOOK_ALIKES)  # fmt: skip
 
 
 def parse_parameters(
@@ -144,6 +150,7 @@ def parse_parameters(
         discard_late=_late("parameters.late", get("late", "deliver")),
         report_timing=_flag("parameters.report_timing", get("report_timing", False)),
         network_s=_number("parameters.network_us", get("network_us", 0)) * 1e-6,
+        variant=_label("parameters.variant", get("variant", "")),
     )
 
 
@@ -193,7 +200,7 @@ def timing_parameters(outcome: Outcome, variant: str) -> dict[str, Parameter]:
 
 def _typed(header: str, parameter: str, value: str) -> Parameter:
     """A header's text as the parameter's own type, checked here so the header gets the blame."""
-    if parameter == "application":
+    if parameter in ("application", "variant"):
         return _label(header, value)
     if parameter == "late":
         _late(header, value)

@@ -8,7 +8,7 @@ from typing import Any
 
 from slacktide.domain.padding import pad_element, unfit
 from slacktide.domain.suggestions import suggestion
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, image_input
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import InputPad, ModelSettings, Versions
@@ -96,6 +96,13 @@ def _settings(definition: ModelDefinition, interface: ModelInterface) -> Iterato
         if settings.finite and not spec.datatype.is_float:
             yield Problem(f"inputs.{name}.finite", f"{spec.datatype.wire_name} is always finite")
     yield from padding_problems(definition.settings, interface)
+    variants, index = definition.settings.variants, image_input(interface)
+    if variants is not None and variants.sizes:
+        if index is None:
+            yield Problem("variants.sizes", "the model has no image input (uint8 [-1, -1, -1, 3])")
+        elif interface.inputs[index].shape[1] >= 0:
+            name, axes = interface.inputs[index].name, interface.inputs[index].shape[1:3]
+            yield Problem("variants.sizes", f"images of {name!r} are always {axes[0]} × {axes[1]}")
 
 
 def _unlisted(definition: ModelDefinition, interface: ModelInterface) -> Iterator[str]:
@@ -230,6 +237,11 @@ def config_json(definition: ModelDefinition, interface: ModelInterface) -> dict[
             tensor["optional"] = True  # Triton's word for an input that may be left out
     # Clients read the presence of the key: it stands for batching by the server.
     config.pop("dynamic_batching", None)
+    if settings.variants is not None:
+        names = ",".join(settings.variants.names)
+        config["parameters"] = {
+            **config.get("parameters", {}), "variants": {"string_value": names}
+        }  # fmt: skip
     if interface.batches:
         config["dynamic_batching"] = _dynamic_batching(settings)
     return config

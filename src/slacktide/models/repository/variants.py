@@ -93,3 +93,13 @@ class VariantSettings(Section):
     def names(self) -> tuple[str, ...]:
         """Of the variants, smallest first."""
         return tuple(map(str, self.sizes)) or tuple(self.files)
+
+    @property
+    def planner_name(self) -> str:
+        """`variants` or `none`."""
+        return str(self.planner.get("name", PLANNERS[0]))
+
+    @property
+    def planner_options(self) -> dict[str, object]:
+        """What stands beside its name."""
+        return {key: value for key, value in self.planner.items() if key != "name"}

@@ -1,0 +1,229 @@
+"""What is loaded of a model's files: one pool, or those of the variants of a family.
+
+Sizes of one file share its profile, from which the law over sizes reads the times of each. Files
+have a profile each, and take and give the same but for the size of an image input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
+from slacktide.executors.ports import Executor, ModelSource
+from slacktide.executors.synthetic_inputs import assumptions_of
+from slacktide.models.learnt import PoolTimes
+from slacktide.models.profile_cache import ProfileCache, ProfiledModel
+from slacktide.models.replica_launcher import source_of
+from slacktide.models.repository.errors import InterfaceMismatchError, Problem
+from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.repository import ModelDefinition
+from slacktide.models.repository.variants import VariantSettings
+from slacktide.planning.variants import Family, FamilyVariant
+
+_LOADED_PER_BYTE = 1.5
+"""Memory of a session for each byte of its file, where it was not measured: ONNX Runtime keeps
+some weights in a second form."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPool:
+    """What one pool is made of."""
+
+    definition: ModelDefinition
+    source: ModelSource
+    known: ProfiledModel
+    times: PoolTimes
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVersion:
+    """A version that may be deployed."""
+
+    interface: ModelInterface
+    """As clients see it: an image of a family may have any size."""
+    pools: tuple[PreparedPool, ...]
+    """Smallest first; the only one, if it is no family."""
+    family: Family | None
+    warnings: tuple[str, ...]
+
+
+async def prepare_version(
+    definition: ModelDefinition,
+    threads: tuple[int, ...],
+    core_sets: Sequence[tuple[int, ...]],
+    executor: Executor,
+    profiles: ProfileCache,
+) -> PreparedVersion:
+    """Find or measure the profiles of a version, hold its files against each other, and choose the
+    variants worth serving. `executor` measures, on `core_sets`.
+
+    Raises RepositoryError, naming the file, or MeasuringError.
+    """
+    settings = definition.settings.variants
+    names = ("",) if settings is None else settings.names
+    warnings: list[str] = []
+    family: Family | None = None
+    if settings is not None:
+        measured = await asyncio.to_thread(profiles.accuracies, definition)
+        accuracy, assumed = accuracies(settings, measured)
+        names, dropped = worth_serving(accuracy)
+        warnings += [*assumed, *dropped]
+    profiled: dict[Path, ProfiledModel] = {}
+    pools: list[PreparedPool] = []
+    for name in names:
+        own = definition.of_variant(name) if name else definition
+        source = source_of(own, threads)
+        known = profiled.get(own.model_path)
+        if known is None:
+            file = definition if own.image_size else own
+            timed = source_of(file, threads)
+            known = profiled[own.model_path] = await profiles.known(
+                file, timed, executor, core_sets
+            )
+            warnings += check_interface(file, known.interface)
+            if pools:
+                check_alike(own, known.interface, pools[0].definition, pools[0].known.interface)
+            shapes, guess = known.record.shapes, known.guess
+            if settings is not None and not guess:
+                timed = replace(timed, warmup_shapes=shapes)  # of images they are not assumed
+            warnings += await asyncio.to_thread(
+                assumptions_of, timed, known.interface, shapes, guess
+            )
+        times = await asyncio.to_thread(profiles.learnt.times, own, known)
+        # Replicas warm up with the row that was found to run, and need not look for it again.
+        batch = source.max_batch if known.interface.batches else 0
+        row = row_shapes(known, own.image_size)
+        pools.append(
+            PreparedPool(own, replace(source, warmup_shapes=row, max_batch=batch), known, times)
+        )
+    interface = pools[0].known.interface
+    if settings is not None:
+        most = min(pool.known.interface.max_batch for pool in pools)
+        interface = replace(any_size(interface), max_batch=most)
+        family = Family(
+            tuple(
+                FamilyVariant(
+                    pool.definition.variant,
+                    accuracy[pool.definition.variant],
+                    pool.definition.image_size,
+                    _nbytes(settings, pool) if settings.files else 0,
+                )
+                for pool in pools
+            ),
+            settings.planner_name,
+            settings.planner_options,
+            settings.resident,
+            settings.lane_memory,
+        )
+    return PreparedVersion(interface, tuple(pools), family, tuple(dict.fromkeys(warnings)))
+
+
+def accuracies(
+    settings: VariantSettings, measured: Mapping[str, float]
+) -> tuple[dict[str, float], list[str]]:
+    """How good each variant is: as stated, as `measured`, or between its neighbours by order; and a
+    sentence on those of which nothing is known."""
+    known = {name: settings.accuracy.get(name, measured.get(name)) for name in settings.names}
+    places = {i: value for i, value in enumerate(known.values()) if value is not None}
+    at, values = [-1, *places, len(known)], [0.0, *places.values(), 1.0]
+    found = {name: float(np.interp(i, at, values)) for i, name in enumerate(known)}
+    unknown = [name for name, value in known.items() if value is None]
+    if not unknown:
+        return found, []
+    return found, [
+        f"variants: the accuracy of {', '.join(unknown)} is not known, and is taken to rise in "
+        "their order; state variants.accuracy, or measure it with slacktide profile --accuracy"
+    ]
+
+
+def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[str]]:
+    """The variants that are more accurate than all smaller ones, smallest first, and a sentence on
+    each of the others."""
+    kept: list[str] = []
+    notes = []
+    for name, value in accuracy.items():
+        if kept and value <= accuracy[kept[-1]]:
+            best = kept[-1]
+            notes.append(
+                f"variants: {name!r} is not served: its accuracy is {value:.3g}, no more than that "
+                f"of {best!r}, {accuracy[best]:.3g}, which is smaller"
+            )
+        else:
+            kept.append(name)
+    return tuple(kept), notes
+
+
+def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) -> int:
+    """The pool that serves until a planner decides: the most accurate whose p99 alone is within
+    half of the objective, else the smallest."""
+    within = [
+        index
+        for index, pool in enumerate(pools)
+        if slo is None or pool.times.of(1, cores).p99 <= slo / 2
+    ]
+    return max(within, default=0)
+
+
+def at_first(family: Family, route: int) -> tuple[bool, ...]:
+    """Which variants are loaded before a planner decides: all, if they share one copy; else those
+    of the `route`, the smallest, and what is nearest to the route, as far as a lane has room."""
+    if family.switches_free:
+        return (True,) * len(family.variants)
+    order = sorted(range(len(family.variants)), key=lambda i: (i != route, i != 0, abs(i - route)))
+    chosen: set[int] = set()
+    used = 0
+    for index in order[: family.resident]:
+        used += family.variants[index].nbytes
+        if chosen and family.memory is not None and used > family.memory:
+            break
+        chosen.add(index)
+    return tuple(index in chosen for index in range(len(family.variants)))
+
+
+def row_shapes(known: ProfiledModel, image_size: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a row, by input, with an image of that size; 0: as it was profiled."""
+    shapes = dict(known.record.shapes)
+    index = image_input(known.interface)
+    if image_size and index is not None:
+        shapes[known.interface.inputs[index].name] = (image_size, image_size, 3)
+    return shapes
+
+
+def check_alike(
+    own: ModelDefinition, mine: ModelInterface, first: ModelDefinition, other: ModelInterface
+) -> None:
+    """Raises InterfaceMismatchError, naming the file, unless two variants take and give alike."""
+    pairs = [
+        (kind, ours, theirs)
+        for kind, ours, theirs in (
+            ("inputs", any_size(mine).inputs, any_size(other).inputs),
+            ("outputs", mine.outputs, other.outputs),
+        )
+        if ours != theirs
+    ]
+    problems = [
+        Problem(kind, f"expected {_told(theirs)} as {first.where} has, got {_told(ours)}")
+        for kind, ours, theirs in pairs
+    ]
+    if mine.batches != other.batches:
+        problems.append(Problem("max_batch", f"expected a batch axis, or none, as {first.where}"))
+    if problems:
+        raise InterfaceMismatchError(own.where, *problems)
+
+
+def _told(specs: Sequence[TensorSpec]) -> str:
+    return ", ".join(f"{s.name!r} {s.datatype.wire_name} {list(s.shape)}" for s in specs)
+
+
+def _nbytes(settings: VariantSettings, pool: PreparedPool) -> int:
+    """Memory of one copy: as stated, as measured, or as its file suggests."""
+    name = pool.definition.variant
+    measured = sum(session.nbytes for session in pool.known.sessions)
+    if name in settings.memory or measured:
+        return settings.memory.get(name, measured)
+    return max(1, round(_LOADED_PER_BYTE * pool.source.path.stat().st_size))
