@@ -2,8 +2,8 @@
 
 `optimum` names every replica and is the program as printed, with an order among the replicas, which
 are alike. `bound` counts them instead: how many run variant j in batches of b. There a client may
-be split between replicas of a variant, so it bounds the optimum from above, and it takes a second
-where the program takes minutes. A set of clients can be split among configurations if, for every
+be split between replicas, so it bounds the optimum from above, and it takes a second where the
+program takes minutes. With `undivided` a client is split between replicas of one variant only. A set of clients can be split among configurations if, for every
 batch m, those that take no more than m rows fit into the replicas that run no more (their limits
 are nested, so these conditions suffice).
 
@@ -43,17 +43,22 @@ class Optimum:
 
 
 def bound(
-    fleet: Fleet, *, mapped: float = 0.0, whole: bool = True, seconds: float = 10.0
+    fleet: Fleet,
+    *,
+    mapped: float = 0.0,
+    whole: bool = True,
+    undivided: bool = False,
+    seconds: float = 10.0,
 ) -> float | None:
     """No assignment that maps clients of weight `mapped` has more accuracy (as in `score`).
 
-    Without `whole`, replicas may be split, too, which makes it a linear program. None if nothing is
-    known after `seconds`. Raises SolverMissingError."""
+    Without `whole`, replicas may be split, too, which makes it a linear program; `undivided` gives
+    each client one variant, which is closer and takes a few times as long. None if nothing is known after `seconds`. Raises SolverMissingError."""
     runs = _configurations(fleet)
     program = _Program()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
     program.require(((at, 1.0) for at in counts), most=fleet.replicas)
-    taken = _fractions(fleet, program, runs)
+    taken = _fractions(fleet, program, runs, whole=undivided)
     for variant in range(len(fleet.variants)):
         own = [at for at, (kind, _, _) in enumerate(runs) if kind == variant]
         asking = [client for client, kind in taken if kind == variant]

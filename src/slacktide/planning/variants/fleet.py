@@ -120,6 +120,8 @@ class Fleet:
         self.weight = np.array([each.weight for each in clients])
         self.value = self.weight * np.array([each.rate for each in clients])
         """Of a client, to be multiplied by the accuracy it gets."""
+        self.pairs = np.tril_indices(len(variants))
+        """Of variants: (the first, the second), which is no larger."""
         self._throughput = np.zeros((len(variants), self.batches + 1))
         """(variant, b): the most frames per second in batches of b or less."""
         for at, each in enumerate(variants):

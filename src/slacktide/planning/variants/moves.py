@@ -8,24 +8,35 @@ serve; leaving never does harm. So a move is allowed if the replica it ends in a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Fleet
+from slacktide.planning.variants.pairs import Effort, divided
 
 _LEAST = 1e-9
 """Gain below which a move is not worth making: rounding."""
 
 
-def improved(fleet: Fleet, assignment: Assignment, *, most: int = 1000) -> Assignment:
+def improved(
+    fleet: Fleet, assignment: Assignment, *, most: int = 1000, pairs: Effort | None = None
+) -> Assignment:
     """The assignment after the best moves, one after the other, until none gains or `most` are
-    made. Clients first (`AssignmentScore`): none is dropped but for heavier ones."""
+    made. Clients first (`AssignmentScore`): none is dropped but for heavier ones. `pairs`: where no
+    move gains, two replicas' clients are divided anew (`pairs.py`)."""
     if not fleet.clients:
         return assignment
     state = _State(fleet, assignment)
     for _ in range(most):
-        if not (state.move() or state.exchange() or state.refill() or state.enlarge()):
+        if not (
+            state.move()
+            or state.exchange()
+            or state.refill()
+            or state.enlarge()
+            or (pairs is not None and state.divide(pairs))
+        ):
             break
     return state.assignment()
 
@@ -199,6 +210,33 @@ class _State:
         self.variants[found[0]] = found[1]
         self._read_replicas()
         return True
+
+    def divide(self, effort: Effort) -> bool:
+        """Divide the clients of two replicas anew, with any two variants; with a client that is
+        mapped to none, if that can be."""
+        fleet = self.fleet
+        out = np.flatnonzero(self.at == UNMAPPED).tolist()
+        for client in (*out, None):
+            for first, second in combinations(range(len(self.variants)), 2):
+                members = np.flatnonzero((self.at == first) | (self.at == second))
+                least = float((self.accuracy[self.at[members]] * self.rates[members]).sum())
+                if client is not None:
+                    if not fleet.limits[client].any():
+                        break
+                    members, least = np.append(members, client), -1.0
+                found = divided(fleet, members, least=least, effort=effort)
+                if found is None:
+                    continue
+                gain = fleet.value[found.first].sum() * fleet.accuracy[found.variants[0]]
+                gain += fleet.value[found.second].sum() * fleet.accuracy[found.variants[1]]
+                gain -= (fleet.value[members] * self.accuracy[self.at[members]]).sum()
+                if client is None and gain <= _LEAST:
+                    continue  # more of the rate, but not of the weight
+                self.at[found.first], self.at[found.second] = first, second
+                self.variants[first], self.variants[second] = found.variants
+                self._read_replicas()
+                return True
+        return False
 
     def assignment(self) -> Assignment:
         return ordered(self.variants, self.at.tolist())

@@ -1,0 +1,126 @@
+"""Two replicas' clients divided anew, with the two variants that gain the most: exactly.
+
+Batch limits are nested, so for given variants and given batches a and b it is settled which clients
+only the first replica can serve and which only the second. All others may go to either: what sums
+of rates they can make up are the bits of an integer, as in `mapping.py`. Of two variants the more
+accurate one is to serve as much of the rate as it can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import and_
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.planning.variants.fleet import Fleet
+
+Clients = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Effort:
+    """How many more pairs of batches may be looked at, and what has been looked at in vain."""
+
+    left: int
+    vain: dict[bytes, float] = field(default_factory=dict)
+    """By clients: no two replicas reach more than this with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Clients of two replicas, and what these run."""
+
+    variants: tuple[int, int]
+    first: Clients
+    second: Clients
+
+
+def divided(fleet: Fleet, members: Clients, *, least: float, effort: Effort) -> Division | None:
+    """All of `members` on two replicas, with the most accuracy · rate (in columns of the grid) of
+    which more than `least` is to be had; None if that cannot be, or effort is used up."""
+    key = members.tobytes()
+    if effort.left <= 0 or len(members) < 2 or effort.vain.get(key, np.inf) <= least:
+        return None
+    rates, limits = np.array(fleet.rates)[members], fleet.limits[members]
+    total = int(rates.sum())
+    sums = np.tensordot(rates, limits[:, :, None] >= np.arange(fleet.batches + 1), 1)
+    served = np.minimum(fleet.columns, sums)[:, 1:].max(axis=1)
+    """By variant: no replica serves more of the rate."""
+    first, second = fleet.pairs
+    hoped = fleet.accuracy[second] * total
+    hoped = hoped + (fleet.accuracy[first] - fleet.accuracy[second]) * served[first]
+    hoped[served[first] + served[second] < total] = -1.0
+    best, found = least + 1e-9, None
+    order = np.flatnonzero(hoped > best)
+    columns = limits.T.tolist()
+    for at in order[np.argsort(-hoped[order], kind="stable")].tolist():
+        if hoped[at] <= best or effort.left <= 0:
+            break
+        variants = int(first[at]), int(second[at])
+        reached, mask = _best(fleet, rates.tolist(), columns, variants, best, effort)
+        if mask is not None:
+            best = reached
+            chosen = np.array(mask)
+            found = Division(variants, members[chosen], members[~chosen])
+    if found is None and effort.left > 0:
+        effort.vain[key] = least
+    return found
+
+
+def _best(
+    fleet: Fleet,
+    rates: list[int],
+    limits: list[list[int]],
+    variants: tuple[int, int],
+    least: float,
+    effort: Effort,
+) -> tuple[float, list[bool] | None]:
+    """The most that is reached beyond `least`, and which clients the first replica has then.
+    `limits`: by variant, of each client."""
+    one, other = (limits[variant] for variant in variants)
+    large, small = (float(fleet.accuracy[variant]) for variant in variants)
+    first, second = (fleet.columns[variant].tolist() for variant in variants)
+    total, found = sum(rates), None
+    for a in sorted({*one} - {0}, reverse=True):
+        cannot = [limit < a for limit in one]
+        high = min(first[a], total - sum(compress(rates, cannot)))
+        if small * total + (large - small) * high <= least:
+            continue
+        for b in sorted({*other} - {0}, reverse=True):
+            low = max(0, total - second[b])
+            if low > high:
+                break  # capacities fall with the batch
+            must = [limit < b for limit in other]
+            if any(map(and_, must, cannot)):
+                continue
+            effort.left -= 1
+            sums = _sums(rates, must, cannot)[-1] & ((2 << high) - 1)
+            reached = sums.bit_length() - 1
+            worth = small * total + (large - small) * reached
+            if reached >= low and worth > least:
+                least, found = worth, (must, cannot, reached)
+    return least, None if found is None else _chosen(rates, *found)
+
+
+def _sums(rates: list[int], must: list[bool], cannot: list[bool]) -> list[int]:
+    """What rates the first replica may have, as bits, with none of the clients, one more, …"""
+    found = [1]
+    for rate, forced, barred in zip(rates, must, cannot, strict=True):
+        before = found[-1]
+        if not barred:
+            before = before << rate if forced else before | before << rate
+        found.append(before)
+    return found
+
+
+def _chosen(rates: list[int], must: list[bool], cannot: list[bool], reached: int) -> list[bool]:
+    """Which clients make up the rate that is reached."""
+    sums, chosen = _sums(rates, must, cannot), must.copy()
+    for at in reversed(range(len(rates))):
+        if must[at] or not sums[at] >> reached & 1:
+            chosen[at] = True
+            reached -= rates[at]
+    return chosen
