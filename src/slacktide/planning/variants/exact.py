@@ -3,9 +3,9 @@
 `optimum` names every replica and is the program as printed, with an order among the replicas, which
 are alike. `bound` counts them instead: how many run variant j in batches of b. There a client may
 be split between replicas, so it bounds the optimum from above, and it takes a second where the
-program takes minutes. With `undivided` a client is split between replicas of one variant only. A set of clients can be split among configurations if, for every
-batch m, those that take no more than m rows fit into the replicas that run no more (their limits
-are nested, so these conditions suffice).
+program takes minutes. A set of clients can be split among configurations if, for every batch m,
+those that take no more than m rows fit into the replicas that run no more (their limits are nested,
+so these conditions suffice).
 
 Clients come first: `bound` and the second step of `optimum` ask for the most accuracy while clients
 of a given weight are mapped.
@@ -52,8 +52,9 @@ def bound(
 ) -> float | None:
     """No assignment that maps clients of weight `mapped` has more accuracy (as in `score`).
 
-    Without `whole`, replicas may be split, too, which makes it a linear program; `undivided` gives
-    each client one variant, which is closer and takes a few times as long. None if nothing is known after `seconds`. Raises SolverMissingError."""
+    Without `whole`, replicas may be split, too, which makes it a linear program. `undivided` splits
+    no client between variants, which is closer and takes a few times as long. None if nothing is
+    known after `seconds`. Raises SolverMissingError."""
     runs = _configurations(fleet)
     program = _Program()
     counts = program.add(len(runs), most=fleet.replicas, whole=whole)
