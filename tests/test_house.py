@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("wire",),
     ("models",),
     ("netem",),
-    ("frontends", "load"),
+    ("frontends", "load", "client"),
     ("observability",),
     ("server",),
     ("simulation",),

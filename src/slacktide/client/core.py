@@ -1,0 +1,454 @@
+"""What a client of a video stream does, without I/O: events and `now` in, actions out.
+
+The newest waiting frame is encoded first, and only when the link takes it (`uplink.py`). Its size
+is decided then: as advised, or smaller if by the client's own estimate it would be late or the link
+does not carry the rate. What would be late at the smallest size is *hopeless* and not sent.
+A fallback runs what is hopeless, refused or unmapped, what waited too long or has not reached the
+server when it is time to start, and everything while the server is gone.
+
+Sending nothing teaches nothing. So once a second, when nothing else is sent, a frame is sent at the
+smallest size all the same (a *trial*); the fallback runs that frame too.
+
+Each captured frame gets exactly one outcome, at the latest `patience` after its deadline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from random import Random
+
+from slacktide.client.messages import (
+    Advice,
+    AdviceChanged,
+    ClientAction,
+    ClientClosed,
+    ClientEvent,
+    ClientSettings,
+    Connect,
+    Connected,
+    Disconnected,
+    EncodeFrame,
+    FallbackDone,
+    FrameAcknowledged,
+    FrameAnswered,
+    FrameCaptured,
+    FrameEncoded,
+    FrameOutcome,
+    FrameResult,
+    FrameSent,
+    GiveUp,
+    ReportOutcome,
+    RunFallback,
+    SendFrame,
+)
+from slacktide.client.uplink import Uplink
+from slacktide.workloads.link_estimate import BytesPerPixel
+
+TRIAL_S = 1.0
+SHORTEST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
+"""Between attempts to connect: doubled each time, of which half to all is waited."""
+CONNECT_S = 5.0
+"""An attempt to connect may take so long."""
+SILENCE_S = 3.0
+"""A server that acknowledges nothing for so long, with frames in flight, is gone."""
+START_EARLY = 1.25
+"""The fallback is given so many times what it takes."""
+_KEPT = 0.7
+"""Of a smoothed time, with each new one."""
+
+
+class _Link(Enum):
+    DOWN = auto()
+    CONNECTING = auto()
+    UP = auto()
+    CLOSED = auto()
+
+
+@dataclass(slots=True)
+class _Frame:
+    id: int
+    width: int
+    height: int
+    captured_at: float
+    deadline: float
+    size: int = 0
+    trial: bool = False
+    sent: bool = False
+    reached_at: float = inf
+    """When it was acknowledged."""
+    local: bool = False
+    """It has been left to the fallback, which may have been too busy for it."""
+    otherwise: tuple[FrameResult, str] = (FrameResult.LOST, "no answer")
+    """How it ends if nothing better comes."""
+
+
+class ClientCore:
+    """One session of one client. `rng` draws the jitter of reconnects."""
+
+    def __init__(self, settings: ClientSettings, rng: Random) -> None:
+        self.settings = settings
+        self.uplink = Uplink(settings.most_bytes_in_flight, settings.bytes_per_s)
+        self.advice: Advice | None = None
+        self.patience = max(settings.slo, 1.0)
+        """Seconds after its deadline for which a frame's answer is waited for."""
+        self._rng = rng
+        self._bytes = BytesPerPixel()
+        self._link, self._connect_at, self._failures = _Link.DOWN, -inf, 0
+        self._heard_at = self._sent_at = self._up_at = -inf
+        self._silence = max(SILENCE_S, 2.0 * settings.slo)
+        self._sizes: tuple[int, ...] = ()
+        self._frames: dict[int, _Frame] = {}
+        """Those without an outcome, oldest first."""
+        self._waiting: dict[int, _Frame] = {}
+        self._local: dict[int, _Frame] = {}
+        """They wait for the fallback."""
+        self._encoding: tuple[int, float] | None = None
+        self._running: tuple[int, float] | None = None
+        """The frame that is being encoded, and run by the fallback, each with its start."""
+        self._full = False
+        """The frame encoded last had no room: none is until something arrives."""
+        self._delivered = 0
+        self._answer_s = self._encode_s = 0.0
+        self._fallback_s = settings.slo / 4
+        """Smoothed: from acknowledgement to answer, of an encoding, of the fallback. Bounded, lest
+        a bad spell make every later frame hopeless."""
+        self._actions: list[ClientAction] = []
+        self._now = -inf
+
+    def handle(self, event: ClientEvent, *, now: float) -> list[ClientAction]:
+        """What is to be done, in order. Raises ValueError if a captured frame's id is not new."""
+        self._now = now = max(now, self._now)
+        match event:
+            case FrameCaptured():
+                self._captured(event, now)
+            case FrameEncoded():
+                self._encoded(event, now)
+            case FrameSent():
+                self.uplink.begun(event.id, now=now)
+            case FrameAcknowledged():
+                self._acknowledged(event, now)
+            case FrameAnswered():
+                self._answered(event, now)
+            case AdviceChanged():
+                self.advice, self._heard_at = event.advice, now
+            case FallbackDone():
+                self._fallback_done(event, now)
+            case Connected():
+                self._connected(event, now)
+            case Disconnected():
+                self._disconnected(event.detail, now)
+            case ClientClosed():
+                self._link = _Link.CLOSED
+                for frame in list(self._frames.values()):
+                    self._report(frame, FrameResult.DROPPED, now, "the client was closed")
+            case _:
+                pass
+        self._advance(now)
+        actions, self._actions = self._actions, []
+        return actions
+
+    def next_wakeup(self) -> float:
+        """When `TimerFired` is to come, at the latest; infinite: never."""
+        now = self._now
+        if self._link is _Link.CLOSED:
+            return inf
+        if self._link is _Link.DOWN:
+            times = [self._connect_at]
+        elif self._link is _Link.CONNECTING:
+            times = [self._heard_at + CONNECT_S]
+        else:
+            times = [self._gone_at()]
+            if self._waiting and not self._full and self._encoding is None:
+                times += [at for at in (self.uplink.opens_at(now=now),) if at > now]
+        times += [self._leaves_at(frame, now) for frame in self._waiting.values()]
+        times += [self._too_late(frame) for frame in self._local.values()]
+        times += [frame.deadline + self.patience for frame in self._frames.values()]
+        starts = [self._start_at(each) for each in self._frames.values() if self._is_open(each)]
+        times += [at for at in starts if at > now]
+        if not self.uplink.acknowledges:
+            times.append(self.uplink.first_deadline + self.patience)
+        return min(times)
+
+    # ── events ──────────────────────────────────────────────────────────────────────────────────
+
+    def _captured(self, event: FrameCaptured, now: float) -> None:
+        if event.id in self._frames:
+            raise ValueError(f"frame {event.id} has been captured before")
+        deadline = event.captured_at + self.settings.slo
+        frame = _Frame(event.id, event.width, event.height, event.captured_at, deadline)
+        self._frames[event.id] = frame
+        if self._link is _Link.CLOSED:
+            self._report(frame, FrameResult.DROPPED, now, "the client was closed")
+            return
+        self._waiting[event.id] = frame
+        if len(self._waiting) > self.settings.most_waiting:
+            oldest = next(iter(self._waiting.values()))
+            self._instead(oldest, FrameResult.DROPPED, now, "newer frames took its place")
+
+    def _encoded(self, event: FrameEncoded, now: float) -> None:
+        if self._encoding is None or self._encoding[0] != event.id:
+            return
+        self._encode_s += (1.0 - _KEPT) * (now - self._encoding[1] - self._encode_s)
+        self._encoding = None
+        frame = self._frames.get(event.id)
+        if frame is None:
+            return
+        if event.failed:
+            self._instead(frame, FrameResult.REFUSED, now, event.failed)
+            return
+        self._bytes.observe(event.nbytes, self._pixels(frame, frame.size))
+        if self._link is not _Link.UP or not self.uplink.has_room(event.nbytes):
+            self._full = len(self.uplink) > 0
+            self._waiting[frame.id] = frame
+            self._waiting = dict(sorted(self._waiting.items()))
+            return
+        if not frame.trial and now + self._needs(event.nbytes, now) > frame.deadline:
+            smaller = self._choose(frame, now, below=frame.size)
+            if smaller is None:
+                self._instead(frame, FrameResult.DROPPED, now, "it would have been late")
+            else:
+                self._encode(frame, smaller, now)
+            return
+        self.uplink.send(frame.id, event.nbytes, frame.deadline, now=now)
+        self._sent_at, frame.sent = now, True
+        rate = self.uplink.bytes_per_s(now=now)
+        self._actions.append(SendFrame(frame.id, now - frame.captured_at, rate))
+        if frame.trial and self.settings.fallback:
+            self._instead(frame, FrameResult.LOST, now, "a trial of the link")
+
+    def _acknowledged(self, event: FrameAcknowledged, now: float) -> None:
+        self._heard_at, self._full = now, False
+        self._delivered += 1
+        self.uplink.arrived(event.id, event.transfer_s, now=now)
+        frame = self._frames.get(event.id)
+        if frame is not None:
+            frame.reached_at = min(frame.reached_at, now)
+
+    def _answered(self, event: FrameAnswered, now: float) -> None:
+        self._heard_at, self._full, self._failures = now, False, 0
+        self.advice = event.advice or self.advice
+        if event.id in self.uplink:
+            self._delivered += 1
+            if event.failed:
+                self.uplink.withdrawn(event.id)
+            else:
+                self.uplink.arrived(event.id, 0.0, now=now)
+        frame = self._frames.get(event.id)
+        if frame is None or not frame.sent:
+            return
+        if event.failed:
+            self._instead(frame, FrameResult.REFUSED, now, event.failed)
+            return
+        if frame.reached_at < inf:
+            took = min(now - frame.reached_at, self.settings.slo / 2)
+            self._answer_s += (1.0 - _KEPT) * (took - self._answer_s)
+        if now <= frame.deadline:
+            self._report(frame, FrameResult.ANSWERED, now, variant=event.variant)
+        elif not self._is_local(frame):
+            self._report(frame, FrameResult.LATE, now, variant=event.variant)
+
+    def _fallback_done(self, event: FallbackDone, now: float) -> None:
+        if self._running is None or self._running[0] != event.id:
+            return
+        took, self._running = now - self._running[1], None
+        longest = max(took, _KEPT * self._fallback_s + (1.0 - _KEPT) * took)
+        self._fallback_s = min(longest, self.settings.slo / 2)
+        frame = self._frames.get(event.id)
+        if frame is None:
+            return
+        if event.failed:
+            result, detail = frame.otherwise
+            self._report(frame, result, now, f"{detail}; fallback: {event.failed}")
+        elif now <= frame.deadline:
+            self._report(frame, FrameResult.FALLBACK, now, frame.otherwise[1])
+        else:
+            self._report(frame, FrameResult.LATE, now, f"fallback: {frame.otherwise[1]}")
+
+    def _connected(self, event: Connected, now: float) -> None:
+        if self._link is not _Link.CONNECTING:
+            return
+        self._link, self._heard_at, self._up_at = _Link.UP, now, now
+        self.advice, self.uplink.acknowledges = event.advice, event.acknowledges
+        named = {size for _, size, _ in event.variants if size > 0}
+        self._sizes = tuple(sorted(named or set(self.settings.sizes))) or (0,)
+
+    def _disconnected(self, detail: str, now: float) -> None:
+        if self._link not in (_Link.CONNECTING, _Link.UP):
+            return
+        if self._link is _Link.UP and now - self._up_at > LONGEST_DELAY_S:
+            self._failures = 0
+        delay = min(SHORTEST_DELAY_S * 2.0 ** min(self._failures, 10), LONGEST_DELAY_S)
+        self._link, self._connect_at = _Link.DOWN, now + delay * self._rng.uniform(0.5, 1.0)
+        self._failures += 1
+        self._full = False
+        for lost in self.uplink.broken():
+            frame = self._frames.get(lost)
+            if frame is not None:
+                self._instead(frame, FrameResult.LOST, now, detail or "the connection ended")
+
+    # ── what follows ────────────────────────────────────────────────────────────────────────────
+
+    def _advance(self, now: float) -> None:
+        if self._link is _Link.CLOSED:
+            return
+        if self._link is _Link.CONNECTING and now >= self._heard_at + CONNECT_S:
+            self._disconnected("the server does not answer", now)
+        elif self._link is _Link.UP and now >= self._gone_at():
+            self._disconnected(f"nothing was acknowledged for {self._silence:g} s", now)
+        if self._link is _Link.DOWN and now >= self._connect_at:
+            self._link, self._heard_at = _Link.CONNECTING, now
+            self._actions.append(Connect())
+        self.uplink.watch(now=now)
+        for frame in list(self._frames.values()):
+            if now >= frame.deadline + self.patience:
+                self._report(frame, frame.otherwise[0], now, frame.otherwise[1])
+            elif self._is_open(frame) and self._start_at(frame) <= now < self._too_late(frame):
+                self._instead(frame, FrameResult.LOST, now, "it has not reached the server")
+        if not self.uplink.acknowledges:
+            for late in self.uplink.expired(self.patience, now=now):
+                self._actions.append(GiveUp(late))
+                self._full = False
+        self._try_link(now)
+        for frame in list(self._waiting.values()):
+            if now >= self._leaves_at(frame, now):
+                if self._link is not _Link.UP:
+                    self._instead(frame, FrameResult.LOST, now, "not connected")
+                elif self._unmapped():
+                    self._instead(frame, FrameResult.DROPPED, now, "no variant is on time")
+                else:
+                    self._instead(frame, FrameResult.DROPPED, now, "it would have been late")
+        self._send_newest(now)
+        self._start_fallback(now)
+
+    def _send_newest(self, now: float) -> None:
+        if not self._waiting or not self._may_send(now):
+            return
+        frame = next(reversed(self._waiting.values()))
+        size = self._choose(frame, now)
+        if size is None:  # what lies ahead of it is in its way; what is hopeless has left
+            return
+        if self.uplink.has_room(self._bytes.of(self._pixels(frame, size))):
+            self._encode(frame, size, now)
+
+    def _try_link(self, now: float) -> None:
+        """Send the newest frame as a trial if it would not be sent otherwise."""
+        if not self._waiting or len(self.uplink) or now < self._sent_at + TRIAL_S:
+            return
+        frame = next(reversed(self._waiting.values()))
+        if not self._may_send(now) or not self._leaves_at(frame, now) <= now < frame.deadline:
+            return
+        frame.trial = True
+        self._encode(frame, self._sizes[0], now)
+
+    def _start_fallback(self, now: float) -> None:
+        for frame in list(self._local.values()):
+            if now >= self._too_late(frame) or len(self._local) > self.settings.most_waiting:
+                del self._local[frame.id]
+                if frame.id not in self.uplink:
+                    self._report(frame, frame.otherwise[0], now, frame.otherwise[1])
+        if self._local and self._running is None:
+            _, frame = self._local.popitem()
+            self._running = frame.id, now
+            self._actions.append(RunFallback(frame.id))
+
+    def _encode(self, frame: _Frame, size: int, now: float) -> None:
+        self._waiting.pop(frame.id, None)
+        frame.size = size
+        self._encoding = frame.id, now
+        self._actions.append(EncodeFrame(frame.id, size))
+
+    def _instead(self, frame: _Frame, result: FrameResult, now: float, detail: str) -> None:
+        """The server will not answer this frame on time: leave it to the fallback, if that can."""
+        self._waiting.pop(frame.id, None)
+        frame.otherwise = result, detail
+        if self._is_local(frame):
+            return
+        if self.settings.fallback and not frame.local and now < self._too_late(frame):
+            frame.local = True
+            self._local[frame.id] = frame
+        else:
+            self._report(frame, result, now, detail)
+
+    def _report(
+        self, frame: _Frame, result: FrameResult, now: float, detail: str = "", variant: str = ""
+    ) -> None:
+        for where in (self._frames, self._waiting, self._local):
+            where.pop(frame.id, None)
+        if any(job is not None and job[0] == frame.id for job in (self._running, self._encoding)):
+            self._actions.append(GiveUp(frame.id))
+        seconds = now - frame.captured_at
+        self._actions.append(
+            ReportOutcome(frame.id, FrameOutcome(result, seconds, frame.size, variant, detail))
+        )
+
+    # ── judgements ──────────────────────────────────────────────────────────────────────────────
+
+    def _choose(self, frame: _Frame, now: float, below: float = inf) -> int | None:
+        """The largest size, no larger than advised, at which the frame is on time and the link
+        carries the rate; failing that the smallest, if it is on time; None: it is hopeless."""
+        advised = self.advice.size if self.advice is not None and self.advice.size else inf
+        if self._unmapped():
+            advised = 0
+        sizes = [size for size in self._sizes if size <= advised] or list(self._sizes[:1])
+        if not self.uplink.bytes_per_s(now=now):
+            sizes = sizes[: self._delivered + 1]  # the first frames climb until one shows a rate
+        sizes = [size for size in sizes if size < below]
+        for size in reversed(sizes):
+            nbytes = self._bytes.of(self._pixels(frame, size))
+            if now + self._encode_s + self._needs(nbytes, now) > frame.deadline:
+                continue
+            smallest = size == sizes[0]
+            if smallest or self.uplink.carries(nbytes, self.settings.rate, now=now):
+                return size
+        return None
+
+    def _needs(self, nbytes: float, now: float) -> float:
+        """Seconds from sending so many bytes to the answer."""
+        return self.uplink.seconds(nbytes, now=now) + self._answer_s
+
+    def _leaves_at(self, frame: _Frame, now: float) -> float:
+        """When a frame that waits to be sent does so no longer."""
+        if self._link is not _Link.UP:
+            return -inf if self.settings.fallback else frame.deadline
+        if self._unmapped() and self.settings.fallback:
+            return -inf
+        nbytes = self._bytes.of(self._pixels(frame, self._sizes[0]))
+        rate = self.uplink.bytes_per_s(now=now)
+        needs = nbytes / rate + self.uplink.round_trip + self._answer_s if rate else 0.0
+        hopeless = frame.deadline - needs - self._encode_s
+        return min(hopeless, self._start_at(frame)) if self.settings.fallback else hopeless
+
+    def _start_at(self, frame: _Frame) -> float:
+        """When the fallback should begin with it, where nothing better is in sight."""
+        return frame.deadline - START_EARLY * self._fallback_s
+
+    def _too_late(self, frame: _Frame) -> float:
+        """When the fallback need not begin with it any more."""
+        return frame.deadline - self._fallback_s
+
+    def _is_open(self, frame: _Frame) -> bool:
+        """Whether the fallback may yet run it: it has been sent, and has not reached the server."""
+        return self.settings.fallback and frame.id in self.uplink and not frame.local
+
+    def _is_local(self, frame: _Frame) -> bool:
+        """Whether the fallback is running it, or will."""
+        running = self._running is not None and self._running[0] == frame.id
+        return running or frame.id in self._local
+
+    def _may_send(self, now: float) -> bool:
+        ready = self._link is _Link.UP and self._encoding is None and not self._full
+        return ready and now >= self.uplink.opens_at(now=now)
+
+    def _gone_at(self) -> float:
+        """When the server is given up for gone."""
+        return max(self._heard_at, self.uplink.silent_since) + self._silence
+
+    def _unmapped(self) -> bool:
+        return self.advice is not None and not self.advice.mapped
+
+    @staticmethod
+    def _pixels(frame: _Frame, size: int) -> int:
+        whole = frame.width * frame.height
+        return whole if size == 0 else min(size * size, whole)
