@@ -1,0 +1,119 @@
+"""How good answers are: mean average precision and F1 of detectors, top-1 of classifiers.
+
+A found box is right if it covers a box of its class that no better one has taken, with an
+intersection of half of their union or more. Boxes are matched within their image, by falling score,
+each to the free box that it covers best. Equal scores are one step of the curve, so that no order
+among them counts. Average precision is the area below the precision that is reached at a recall or
+beyond it (all points, as PASCAL VOC has it from 2010 on), and its mean is over the classes that
+have boxes. F1 is that of the best threshold on the score, over all classes together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.floating[Any]]
+OVERLAP = 0.5
+"""Least intersection over union of a box that is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """Of one image, n of them. Scores that are not above 0 are padding, and so are no numbers."""
+
+    boxes: Numbers
+    """[n, 4]: left, top, right and bottom, in fractions of the image."""
+    classes: NDArray[Any]
+    """[n], whole numbers."""
+    scores: Numbers | None = None
+    """[n]; None: this is how it is, not what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionScore:
+    """How good found boxes are, 0 to 1."""
+
+    mean_average_precision: float
+    f1: float
+    threshold: float
+    """Score from which on found boxes give that F1."""
+
+
+def score_detections(found: Sequence[Boxes], truth: Sequence[Boxes]) -> DetectionScore:
+    """`found` and `truth` of the same images. Raises ValueError if no image has a box."""
+    classes = np.concatenate([each.classes for each in truth]) if truth else np.zeros(0)
+    if not len(classes):
+        raise ValueError("no image has a box")
+    hits, kinds, scores = [np.zeros(0, bool)], [np.zeros(0)], [np.zeros(0)]
+    for ours, theirs in zip(found, truth, strict=True):
+        kept, right = _matched(ours, theirs)
+        hits.append(right)
+        kinds.append(np.asarray(ours.classes)[kept])
+        scores.append(np.asarray(ours.scores, float)[kept])
+    right, kind, score = map(np.concatenate, (hits, kinds, scores))
+    precisions = []
+    for one in np.unique(classes):
+        own = kind == one
+        precisions.append(_average_precision(right[own], score[own], int((classes == one).sum())))
+    counts, true, steps = _curve(right, score)
+    f1 = 2.0 * true / (counts + len(classes))
+    best = int(f1.argmax()) if len(f1) else -1
+    return DetectionScore(
+        float(np.mean(precisions)),
+        float(f1[best]) if best >= 0 else 0.0,
+        float(steps[best]) if best >= 0 else 0.0,
+    )
+
+
+def top1(scores: Sequence[Numbers], labels: Sequence[int]) -> float:
+    """The part of images whose class has the highest score; the first of several counts."""
+    pairs = zip(scores, labels, strict=True)
+    return float(np.mean([int(np.argmax(each)) == label for each, label in pairs]))
+
+
+def overlaps(one: Numbers, other: Numbers) -> Numbers:
+    """[n, m]: intersection over union of each of n boxes with each of m."""
+    low = np.maximum(one[:, None, :2], other[None, :, :2])
+    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
+    both = np.clip(high - low, 0.0, None).prod(axis=2)
+    areas = [np.clip(each[:, 2:] - each[:, :2], 0.0, None).prod(axis=1) for each in (one, other)]
+    union = areas[0][:, None] + areas[1][None, :] - both
+    found: Numbers = np.divide(both, union, out=np.zeros_like(both), where=union > 0.0)
+    return found
+
+
+def _matched(found: Boxes, truth: Boxes) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Which of the found boxes count, and whether each of those is right."""
+    scores = np.asarray(found.scores, float)
+    kept = np.flatnonzero(np.isfinite(scores) & (scores > 0.0))
+    right = np.zeros(len(kept), bool)
+    if not len(kept) or not len(truth.classes):
+        return kept, right
+    boxes = np.asarray(found.boxes, float).reshape(-1, 4)[kept]
+    covered = overlaps(boxes, np.asarray(truth.boxes, float).reshape(-1, 4))
+    covered[np.asarray(found.classes)[kept][:, None] != np.asarray(truth.classes)[None, :]] = 0.0
+    for one in np.lexsort((-covered.max(axis=1), -scores[kept])):
+        best = int(covered[one].argmax())
+        if covered[one, best] >= OVERLAP:
+            right[one] = True
+            covered[:, best] = 0.0  # it is taken
+    return kept, right
+
+
+def _curve(right: NDArray[np.bool_], scores: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """(found boxes, right ones, score) at each threshold, the highest first."""
+    order = np.argsort(-scores, kind="stable")
+    right, scores = right[order], scores[order]
+    ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)[: len(scores)])
+    return ends + 1.0, np.cumsum(right)[ends].astype(float), scores[ends]
+
+
+def _average_precision(right: NDArray[np.bool_], scores: Numbers, boxes: int) -> float:
+    counts, true, _ = _curve(right, scores)
+    precision = np.maximum.accumulate((true / counts)[::-1])[::-1] if len(counts) else counts
+    return float((np.diff(true / boxes, prepend=0.0) * precision).sum())
