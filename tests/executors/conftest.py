@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,9 +158,20 @@ class Case:
     """One replica under test: its handle and its reports, in order."""
 
     def __init__(
-        self, executor: Executor, path: Path, arena: Arena, lane: str = "lane", **source: Any
+        self,
+        executor: Executor,
+        path: Path,
+        arena: Arena,
+        lane: str = "lane",
+        *,
+        id: int = 0,
+        generation: int = 0,
+        **source: Any,
     ) -> None:
         self.arena = arena
+        self.path = path
+        self.id = id
+        self.on_report: Callable[[Report], object] = lambda event: None
         self.results: list[list[bytes]] = []
         """Bytes of the last results, by member and output."""
         self.shapes: list[list[tuple[int, ...]]] = []
@@ -170,7 +181,7 @@ class Case:
         self.faults: Mapping[int, str] = {}
         self._reports: asyncio.Queue[Report] = asyncio.Queue()
         self.handle: ReplicaHandle = executor.start(
-            Kit.replica(lane), Kit.source(path, **source), arena, self._on_report
+            Kit.replica(lane, id, generation), Kit.source(path, **source), arena, self._on_report
         )
 
     def _on_report(
@@ -188,6 +199,7 @@ class Case:
             self.shapes = [[shape for shape, _ in member] for member in outputs]
         self.opened, self.out_of_memory = opened or self.opened, out_of_memory
         self._reports.put_nowait(event)
+        self.on_report(event)
 
     async def next(self) -> Report:
         return await asyncio.wait_for(self._reports.get(), Kit.PATIENCE)
@@ -224,8 +236,9 @@ class Kit:
         )
 
     @staticmethod
-    def replica(lane: str = "lane") -> Replica:
-        return Replica(0, PoolId("m", "1"), lane, available_cores()[:1], 32)
+    def replica(lane: str = "lane", id: int = 0, generation: int = 0) -> Replica:
+        pool = PoolId("m", "1", "", generation)
+        return Replica(id, pool, lane, available_cores()[:1], 32)
 
     @staticmethod
     def put(arena: Arena, *tensors: Any, rows: int | None = None) -> Payload:

@@ -12,8 +12,10 @@ import pytest
 
 from slacktide.domain import BatchFailed, BatchFinished
 from slacktide.executors import images as images_module
+from slacktide.executors.cores import available_cores
 from slacktide.executors.images import decode_into, encode_jpeg, made_up_image, resize_into
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.executors.measuring import measure
 from slacktide.executors.ports import Executor
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.tensor_io import TensorError, encode_strings
@@ -121,6 +123,53 @@ def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, serv
         assert report == BatchFailed(1, "input 'image': unlike shapes in one batch")
 
     serve(body)
+
+
+class Watched(ProcessExecutor):
+    """Notes of each batch the shapes of its members' images, and the size it runs at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran: set[tuple[tuple[int, ...], int]] = set()
+
+    def start(self, *args: Any) -> Any:
+        handle = super().start(*args)
+        run = handle.run
+
+        def watched(batch: int, members: Any, size: int = 0) -> None:
+            self.ran |= {(member.tensors[0].shape, size) for member in members}
+            run(batch, members, size)
+
+        handle.run = watched  # type: ignore[method-assign]
+        return handle
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        (True, {((1,), 64), ((1,), 32)}),
+        (False, {((1, 64, 64, 3), 0), ((1, 32, 32, 3), 0)}),
+    ],
+)
+def test_a_profile_of_images_decodes_and_resizes_them(images, expected, models, kit) -> None:
+    async def measured() -> None:
+        executor = Watched()
+        shapes = {"warmup_shapes": {"image": (64, 64, 3)}, "more_shapes": ({"image": (32, 32, 3)},)}
+        source = kit.source(models.mean(), images=images, max_batch=2, **shapes)
+        found = await measure(executor, source, cores=[available_cores()[:1]], budget_s=0.1)
+        assert not found.guess
+        assert executor.ran == expected
+        assert {size.signature for size in found.record.sizes} == {((32, 32, 3),)}
+        await executor.close()
+
+    asyncio.run(measured())
+
+
+def test_images_that_are_made_up_are_as_large_as_photographs() -> None:
+    image = made_up_image(200, 300, np.random.default_rng(0))
+    bits = 8 * len(encode_jpeg(image)) / (200 * 300)
+    assert 0.5 < bits < 3
+    assert image.std() > 20
 
 
 @pytest.mark.parametrize("size", [64, 300])

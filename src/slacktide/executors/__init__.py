@@ -7,6 +7,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `arena`: shared memory for payloads, and how much of it may be used
 - `process` (`fork_client`, `fork_server`, `worker_handle`, `worker`): a process for each replica
 - `in_process`: the other two executors
+- `shared_replicas`: variants of one file by image size, which are one process on a lane
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
 - `session` (`tensor_io`): running a model; `session_pool`: in several sessions
 - `images` (`jpeg_header`): images as an input, decoded and resized

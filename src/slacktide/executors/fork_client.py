@@ -198,5 +198,6 @@ def _environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
+        "OPENCV_FOR_THREADS_NUM": "1",
         "ORT_DISABLE_TELEMETRY": "1",
     }

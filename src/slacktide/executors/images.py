@@ -54,7 +54,7 @@ class ImageGatherer:
     def __init__(self, spec: TensorSpec, stated: Sequence[int] | None) -> None:
         """`stated`: the shape of a row, for JPEGs where the model leaves it free."""
         self._plain = InputGatherer(spec)
-        self._name = spec.name
+        self.name = spec.name
         self._fixed = spec.shape[1:3] if spec.shape[1] > 0 else None
         self._stated = None if stated is None else tuple(stated[:2])
         self.size = 0
@@ -74,7 +74,7 @@ class ImageGatherer:
             return self._plain.gather(tensors, arena)
         wanted = wanted or self._stated
         if wanted is None:
-            raise TensorError(f"input {self._name!r}: unlike shapes in one batch")
+            raise TensorError(f"input {self.name!r}: unlike shapes in one batch")
         height, width = wanted
         rows = sum([each.shape[0] for each in tensors])
         joined = self._plain.room(rows * height * width * 3).reshape(rows, height, width, 3)
@@ -83,11 +83,11 @@ class ImageGatherer:
             start, end = end, end + tensor.shape[0]
             data = arena[tensor.offset : tensor.offset + tensor.nbytes]
             if len(data) != tensor.nbytes:
-                raise TensorError(f"input {self._name!r} lies outside the arena")
+                raise TensorError(f"input {self.name!r} lies outside the arena")
             into = joined[start:end]
             if len(tensor.shape) == 4:
                 if len(data) != np.prod(tensor.shape):
-                    raise TensorError(f"input {self._name!r}: its bytes do not fill its shape")
+                    raise TensorError(f"input {self.name!r}: its bytes do not fill its shape")
                 for row, out in zip(
                     np.frombuffer(data, np.uint8).reshape(tensor.shape), into, strict=True
                 ):
@@ -97,14 +97,14 @@ class ImageGatherer:
                 self._decode(data, into)
             except ValueError as error:
                 into.fill(0)
-                self.faults[member] = f"input {self._name!r}: {error}"
+                self.faults[member] = f"input {self.name!r}: {error}"
         return joined
 
     def _decode(self, data: memoryview, into: NDArray[np.uint8]) -> None:
         """Raises ValueError if one of the images cannot be decoded."""
         jpegs = list(split_elements(data))
         if len(jpegs) != len(into):
-            raise TensorError(f"input {self._name!r}: its elements do not fill its shape")
+            raise TensorError(f"input {self.name!r}: its elements do not fill its shape")
         for index, (jpeg, out) in enumerate(zip(jpegs, into, strict=True)):
             try:
                 decode_into(jpeg, out)

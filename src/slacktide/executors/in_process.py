@@ -37,11 +37,13 @@ from slacktide.executors.ports import (
     ModelSource,
     OpenedModel,
     Payload,
+    ReplicaHandle,
     Report,
     Reporter,
     Resized,
 )
 from slacktide.executors.session import ModelSession
+from slacktide.executors.shared_replicas import SharedReplicas
 from slacktide.executors.tensor_io import cut_outputs, lay_out
 
 
@@ -98,6 +100,7 @@ class InProcessExecutor:
     def __init__(self) -> None:
         self._openings: set[asyncio.Task[None]] = set()
         self._handles: set[InProcessReplica] = set()
+        self._shared = SharedReplicas(self._start)
 
     def start(
         self,
@@ -105,6 +108,12 @@ class InProcessExecutor:
         source: ModelSource,
         arena: Arena,
         report: Reporter,
+    ) -> ReplicaHandle:
+        start = self._shared.start if source.image_size else self._start
+        return start(replica, source, arena, report)
+
+    def _start(
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> InProcessReplica:
         handle = InProcessReplica(replica, map_read_only(arena.fd), report, self._handles.discard)
         self._handles.add(handle)

@@ -135,7 +135,7 @@ async def measure(
                 work.meter.enter(index, f"moving to {_cores(len(core_set))}")
                 if len(sets) > 1:
                     await replica.resize(core_set)
-                replica.inputs = inputs
+                replica.inputs, replica.size = inputs, rows.image_size(shapes)
                 warm = await work.warm_up(replica, sizes, len(sets))
                 if not warm:
                     guess = work.note

@@ -165,6 +165,7 @@ async def measure_sizes(
                 replica.inputs = await asyncio.to_thread(
                     rows.payloads, one.shapes, arena, generator=generator
                 )
+                replica.size = rows.image_size(one.shapes)
                 for count in dict.fromkeys((1, max(warm))):
                     if warm[count] * max(1.0, one.size) * (FEWEST + 1) > most_s:
                         if one.stated and count == 1:

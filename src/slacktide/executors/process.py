@@ -1,5 +1,7 @@
 """`ProcessExecutor`: a worker process for each replica, so that a crash costs one batch.
 
+Replicas of one file on one lane that differ in the size of their images alone share one.
+
 The default executor. It runs on the server's loop (asyncio or uvloop) and never blocks it.
 """
 
@@ -14,8 +16,9 @@ from slacktide.executors.allocator import AffinityAllocator, CpuAllocator
 from slacktide.executors.arena import Arena
 from slacktide.executors.fork_client import ForkClient
 from slacktide.executors.output_file import OutputReader, make_output_file
-from slacktide.executors.ports import ModelSource, Reporter
+from slacktide.executors.ports import ModelSource, ReplicaHandle, Reporter
 from slacktide.executors.protocol import SpawnRequest
+from slacktide.executors.shared_replicas import SharedReplicas
 from slacktide.executors.worker_handle import WorkerHandle
 
 
@@ -32,6 +35,7 @@ class ProcessExecutor:
         self._fork_clients: list[ForkClient] = []
         """The one in use is the last; those before it were abandoned, and still have workers."""
         self._handles: set[WorkerHandle] = set()
+        self._shared = SharedReplicas(self._start)
         self._numbers = count()
         self._closed = False
         self._empty: asyncio.Event | None = None
@@ -42,9 +46,15 @@ class ProcessExecutor:
         source: ModelSource,
         arena: Arena,
         report: Reporter,
-    ) -> WorkerHandle:
+    ) -> ReplicaHandle:
         if self._closed:
             raise RuntimeError("this executor is closed")
+        start = self._shared.start if source.image_size else self._start
+        return start(replica, source, arena, report)
+
+    def _start(
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
+    ) -> WorkerHandle:
         loop = asyncio.get_running_loop()
         self.warm()
         control, their_control = socket.socketpair()

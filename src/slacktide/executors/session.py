@@ -181,16 +181,15 @@ class ModelSession:
         if self._padding is not None:
             self._warm_up_lengths(self._padding)
         if self._images is not None:
-            self._warm_up_images()
+            self._warm_up_images(self._images.name)
 
-    def _warm_up_images(self) -> None:
+    def _warm_up_images(self, name: str) -> None:
         """Load what decodes, and run a row at each size that images are resized to. Raises
         ModelError."""
         load_opencv()
-        spec = self.interface.inputs[image_input(self.interface) or 0]
         for size in self._source.image_sizes:
             try:
-                wanted = {**self.row_shapes, spec.name: (size, size, 3)}
+                wanted = {**self.row_shapes, name: (size, size, 3)}
                 self._check_rows(self._infer(self._synthetic(1, wanted), None), 1)
             except Exception as error:  # whatever a model may raise
                 if self.fault(error) is not Fault.MODEL:

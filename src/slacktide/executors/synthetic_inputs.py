@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slacktide.domain.padding import pad_element
-from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec, fits, image_input
 from slacktide.executors.arena import Arena
+from slacktide.executors.images import encode_jpeg, load_opencv, made_up_image
 from slacktide.executors.ports import Constant, ModelSource, Payload, RowShapes, TensorRef
 from slacktide.executors.sample_rows import read_archive, read_row
 from slacktide.executors.tensor_io import encode_strings
@@ -41,6 +42,8 @@ class SyntheticRows:
         padding = None if source.padding is None else source.padding.fitting(interface)
         self._padded = {} if padding is None else padding.inputs
         self._typical_length = None if padding is None else padding.typical
+        index = image_input(interface) if source.images else None
+        self._image = None if index is None else interface.inputs[index]
         self._stated = {
             spec.name: self._fitting(spec, source.warmup_shapes[spec.name], "shape")
             for spec in interface.inputs
@@ -147,10 +150,25 @@ class SyntheticRows:
                 )
         return found
 
+    def image_size(self, shapes: RowShapes) -> int:
+        """Side of the square that batches of these `shapes` have images resized to; 0: none."""
+        image = self._image
+        if image is None or image.shape[1] > 0:
+            return 0
+        height, width = shapes[image.name][:2]
+        return height if height == width else 0
+
+    def _jpeg_input(self, shapes: RowShapes) -> str | None:
+        image = self._image
+        if image is None or not (image.shape[1] > 0 or self.image_size(shapes)):
+            return None
+        return image.name if load_opencv() is not None else None
+
     def payloads(
         self, shapes: RowShapes, arena: Arena, *, generator: np.random.Generator
     ) -> list[Payload]:
         """Requests of one row each, written to `arena`, at most 16 of them and 64 MiB (but one).
+        Images are JPEGs of their shape, where these are decoded.
 
         They differ, so that a batch reads as much memory as a live one would. The slots live as
         long as the arena. Raises MemoryLimitExceeded if not even one fits.
@@ -160,6 +178,10 @@ class SyntheticRows:
         lead = (1,) if self._interface.batches else ()
         while len(made) < _MOST_ROWS:
             arrays = self.arrays(shapes, 1, generator, first=len(made))
+            axes = {name: (*lead, *shape) for name, shape in shapes.items()}
+            if (name := self._jpeg_input(shapes)) is not None:
+                arrays[name] = np.array([encode_jpeg(arrays[name][0])], object)
+                axes[name] = (1,)
             encoded = [
                 array.tobytes() if array.dtype != object else encode_strings(array)
                 for array in arrays.values()
@@ -172,7 +194,7 @@ class SyntheticRows:
             for spec, data in zip(self._interface.inputs, encoded, strict=True):
                 slot = arena.allocate(len(data))
                 arena.view(slot)[:] = data
-                refs.append(TensorRef(slot.offset, len(data), (*lead, *shapes[spec.name])))
+                refs.append(TensorRef(slot.offset, len(data), axes[spec.name]))
             made.append(Payload(1, tuple(refs)))
         return made
 
@@ -219,6 +241,8 @@ class SyntheticRows:
         if rows is not None and rows.shape[1:] == shape[1:]:
             return rows[np.arange(first, first + shape[0]) % len(rows)]
         padded = self._padded.get(spec.name)
+        if spec is self._image and spec.name not in self._values:
+            return np.stack([made_up_image(shape[1], shape[2], generator) for _ in range(shape[0])])
         if spec.name in self._values:
             return np.full(shape, self._values[spec.name], spec.datatype.dtype)
         if padded is not None and padded.mask:

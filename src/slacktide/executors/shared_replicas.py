@@ -1,0 +1,181 @@
+"""`SharedReplicas`: replicas that differ in the size of their images alone, and are one underneath.
+
+Variants of one file, by the size at which its images run, need no session of their own: the batch
+says its size. So the first replica of such on a lane is started, and those that follow join it. To
+a driver each is a replica like any other: it comes up, runs its batches, is moved and stopped by
+itself. But where the one underneath is lost, or one of them is killed, all of them are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+
+from slacktide.domain import Replica, ReplicaLost, ReplicaUp
+from slacktide.executors.arena import Arena
+from slacktide.executors.ports import (
+    NO_FAULTS,
+    BatchOutputs,
+    ModelSource,
+    OpenedModel,
+    Payload,
+    ReplicaHandle,
+    Report,
+    Reporter,
+    Resized,
+)
+
+Start = Callable[[Replica, ModelSource, Arena, Reporter], ReplicaHandle]
+
+
+class SharedReplicas:
+    """Those of one executor. `start` starts what is underneath."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._shared: dict[Hashable, _Shared] = {}
+
+    def start(
+        self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
+    ) -> SizedReplica:
+        """As `Executor.start`, for a source with an `image_size`."""
+        pool = replica.pool
+        of = (pool.model, pool.version, pool.generation, source.path, arena)
+        key = (replica.lane, replica.device, of)
+        shared = self._shared.get(key)
+        if shared is None:
+            shared = _Shared(replica.cores, lambda: self._shared.pop(key))
+            shared.handle = self._start(replica, source, arena, shared.report)
+            self._shared[key] = shared
+        return shared.join(replica, source.image_size, report)
+
+
+class _Shared:
+    """What is underneath the replicas of one file on one lane."""
+
+    handle: ReplicaHandle
+
+    def __init__(self, cores: tuple[int, ...], ended: Callable[[], object]) -> None:
+        """`ended` is called once, when nothing may join any more."""
+        self.loop = asyncio.get_running_loop()
+        self._ended = ended
+        self._members: dict[int, SizedReplica] = {}
+        self._running: dict[int, SizedReplica] = {}
+        """By batch."""
+        self._opened: OpenedModel | None = None
+        self._cores = cores
+        self._resized: Resized | None = None
+        """The last report of `_cores`, once there is one."""
+
+    def join(self, replica: Replica, size: int, report: Reporter) -> SizedReplica:
+        member = self._members[replica.id] = SizedReplica(self, replica.id, size, report)
+        if self._opened is not None:
+            self.loop.call_soon(member.up, self._opened)
+            if replica.cores != self._cores or (self._resized and self._resized.detail):
+                self.resize(member, replica.cores)
+        return member
+
+    def run(self, member: SizedReplica, batch: int, payloads: Sequence[Payload]) -> None:
+        self.handle.run(batch, payloads, member.size)
+        self._running[batch] = member
+
+    def resize(self, member: SizedReplica, cores: tuple[int, ...]) -> None:
+        if cores != self._cores:
+            self._cores, self._resized = cores, None
+            self.handle.resize(cores)
+        elif self._resized is not None or self._opened is not None:
+            self.loop.call_soon(member.tell, self._resized or Resized(cores))
+
+    def leave(self, member: SizedReplica) -> None:
+        if self._members.pop(member.id, None) is not None and not self._members:
+            self._ended()
+            self.handle.stop()
+
+    def report(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
+    ) -> None:
+        """What is underneath reports."""
+        members = tuple(self._members.values())
+        if isinstance(event, ReplicaUp):
+            assert opened is not None
+            self._opened = opened
+            for member in members:
+                member.up(opened)
+        elif isinstance(event, Resized):
+            self._resized = event
+            for member in members:
+                member.tell(event)
+        elif isinstance(event, ReplicaLost):
+            self._members.clear()
+            self._ended()
+            # Those that ran something come last: while one of them seems to run, the lane is not
+            # free, and no other one, which is lost as well, is given a batch.
+            busy = set(self._running.values())
+            for member in sorted(members, key=lambda member: member in busy):
+                lost = replace(event, replica=member.id)
+                member.tell(lost, out_of_memory=out_of_memory)
+        elif (runner := self._running.pop(event.batch, None)) is not None:
+            runner.tell(event, outputs, faults=faults)
+
+
+class SizedReplica:
+    """A `ReplicaHandle`, whose batches have images of one size."""
+
+    def __init__(self, shared: _Shared, id: int, size: int, report: Reporter) -> None:
+        self.id = id
+        self.size = size
+        self._shared = shared
+        self._report: Reporter | None = report
+
+    @property
+    def pid(self) -> int | None:
+        return self._shared.handle.pid
+
+    @property
+    def descriptor(self) -> int | None:
+        return self._shared.handle.descriptor
+
+    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+        """`size` is its own, whatever is named."""
+        self._shared.run(self, batch, members)
+
+    def abort(self, batch: int) -> None:
+        self._shared.handle.abort(batch)
+
+    def resize(self, cores: tuple[int, ...]) -> None:
+        self._shared.resize(self, cores)
+
+    def stop(self) -> None:
+        self._report = None
+        self._shared.leave(self)
+
+    def kill(self) -> None:
+        if self._report is not None:
+            self._shared.handle.kill()
+
+    def up(self, opened: OpenedModel) -> None:
+        """Report that it is."""
+        self.tell(ReplicaUp(self.id), opened=opened)
+
+    def tell(
+        self,
+        event: Report,
+        outputs: BatchOutputs = (),
+        *,
+        opened: OpenedModel | None = None,
+        out_of_memory: bool = False,
+        faults: Mapping[int, str] = NO_FAULTS,
+    ) -> None:
+        """Report, unless it was stopped."""
+        report = self._report
+        if isinstance(event, ReplicaLost):
+            self._report = None
+        if report is not None:
+            report(event, outputs, opened=opened, out_of_memory=out_of_memory, faults=faults)
