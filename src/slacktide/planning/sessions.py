@@ -40,6 +40,8 @@ class SessionMeasured:
     """Seconds, for a message of no length."""
     bytes_per_pixel: float
     """Of its encoded frames, smoothed; 0: not known yet."""
+    pixels: float = 0.0
+    """Pixels of the frames that have so many, since larger ones have fewer; 0: 128 × 128."""
     rate: float = 0.0
     """Frames per second that it really sends, or would if it could; 0: as stated."""
     overhead: float = 0.0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -38,6 +39,7 @@ from slacktide.domain import (
     ReplicaUp,
     Request,
     RowsReleased,
+    RunBatch,
     Submitted,
     TimerFired,
 )
@@ -52,6 +54,7 @@ from slacktide.planning import (
     Stated,
 )
 from slacktide.runtime import Runtime, Watch
+from slacktide.simulation.acting import SimulatedClients, Turn
 from slacktide.simulation.hardware import Execution, Hardware, Report
 from slacktide.simulation.items import (
     ExternalEvent,
@@ -72,12 +75,14 @@ class EventOrder(IntEnum):
     REPLICA = 1
     """Replicas, lanes, plans, memory and sessions. Before requests: a request that comes at the
     instant at which a replica comes up finds it up."""
-    NOTICE = 2
-    REQUEST = 3
+    CLIENT = 2
+    """A client that acts has its turn: what has come to it is known, what it sends comes next."""
+    NOTICE = 3
+    REQUEST = 4
     """After notices, so that an upload that takes no time is announced before it is complete."""
-    WITHDRAWAL = 4
+    WITHDRAWAL = 5
     """After requests, so that a request withdrawn as it comes was known."""
-    TIMER = 5
+    TIMER = 6
     """Last: whatever ends, comes or goes at this instant has changed what is due."""
 
 
@@ -105,7 +110,13 @@ ORDER_OF: Mapping[type[Event | SessionEvent], EventOrder] = {
 Answered: TypeAlias = Callable[[Request | Notice, Outcome], None]
 """Told of every request's outcome; of a `Notice` where no body was to come."""
 
-_Happens: TypeAlias = Event | JobDone | SessionEvent | Failure | SimulatedUpload
+
+@dataclass(frozen=True, slots=True)
+class _ClientTurn:
+    turn: Turn
+
+
+_Happens: TypeAlias = Event | JobDone | SessionEvent | Failure | SimulatedUpload | _ClientTurn
 _Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
 _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _TURNS_MOST = 10_000
@@ -153,6 +164,7 @@ class Simulation:
         self._open: dict[int, Request | Notice] = {}
         """Known to the engine and without an outcome."""
         self._turns = 0
+        self._clients: SimulatedClients | None = None
         plan = self.runtime.rebase(plan, stated or {}, now=begin)
         self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
 
@@ -161,7 +173,15 @@ class Simulation:
         """Requests that are known and have no outcome yet."""
         return len(self._open)
 
-    def run(self, items: Iterable[Item], *, until: float = math.inf) -> None:
+    def put_turn(self, at: float, turn: Turn) -> None:
+        """Have a client act at `at`."""
+        self._put(at, EventOrder.CLIENT, _ClientTurn(turn))
+
+    def join(self, clients: SimulatedClients) -> None:
+        """These act in this run; call it before `run`."""
+        self._clients = clients
+
+    def run(self, items: Iterable[Item] = (), *, until: float = math.inf) -> None:
         """Let everything happen until nothing is left to happen, or until just after `until`.
 
         `items` must come in the order of their arrivals. Raises SimulationError if they do not, or
@@ -238,12 +258,22 @@ class Simulation:
         heap = self._heap
         at, kind, _, first = heappop(heap)
         self.now = at
+        if isinstance(first, _ClientTurn):
+            told = first.turn(at)
+            for each in told:
+                if isinstance(each, Submitted):
+                    self._open[each.request.id] = each.request
+                elif isinstance(each, Announced):
+                    self._open[each.notice.id] = each.notice
+            if told:
+                self._deliver(told, at)
+            return
         if kind not in _TOGETHER:
             event = self._event(first)
             if event is not None:
                 self._deliver((event,), at)
             return
-        together = [first]
+        together: list[_Happens] = [first]
         while heap and heap[0][0] == at and heap[0][1] in _TOGETHER:
             if _announced_in(together, heap[0][3]):
                 break  # its sender learns first whether the body is wanted
@@ -264,20 +294,30 @@ class Simulation:
             return self.hardware.fails(what, now=self.now)
         elif isinstance(what, Report):
             return what if self.hardware.happens(what, now=self.now) else None
+        elif isinstance(what, _ClientTurn):
+            return None  # `_step` takes them
         return what
 
     def _deliver(self, events: Sequence[Event | JobDone | SessionEvent], at: float) -> None:
         self.now = at
         commands = self.runtime.handle(events, now=at)
+        clients = self._clients
+        if clients is not None and clients.plan is not self.engine.plan:
+            clients.plan_changed(self.engine.plan, now=at)
         if self._check:
             check_invariants(self.engine)
         for job in self.runtime.take_jobs():
             self._put(at + self._job_s, EventOrder.REPLICA, job.run())
         for command in commands:
             if type(command) is not Answer:
+                if clients is not None and type(command) is RunBatch:
+                    clients.runs(command.batch)
                 self.hardware.carry_out(command, now=at)
-            elif (request := self._open.pop(command.id, None)) is not None and self._answered:
-                self._answered(request, command)
+            elif (request := self._open.pop(command.id, None)) is not None:
+                if clients is not None:
+                    clients.answered(command.id, command)
+                if self._answered is not None:
+                    self._answered(request, command)
 
 
 def _announced_in(events: Sequence[_Happens], what: object) -> bool:
