@@ -41,9 +41,11 @@ def serve(request: pytest.FixtureRequest) -> Callable[[Body], None]:
 def start(models, kit, arena) -> Callable[..., Any]:
     """Start a variant of one model; further names change its source."""
 
+    path = models.mean()
+
     def started(executor: Executor, size: int, id: int, **named: Any) -> Any:
         source = {"images": True, "image_sizes": SIZES, "image_size": size, **named}
-        return kit.Case(executor, models.mean(), source.pop("arena", arena), id=id, **source)
+        return kit.Case(executor, path, source.pop("arena", arena), id=id, **source)
 
     return started
 

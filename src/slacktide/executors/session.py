@@ -69,7 +69,7 @@ class ModelSession:
         self._opener = opener
         self._sessions = {threads: session}
         self._session = session
-        source = self._source = opener.source
+        source = opener.source
         self._outputs = [spec.name for spec in interface.outputs]
         padding = None if source.padding is None else source.padding.fitting(interface)
         self._padding = padding
@@ -79,8 +79,15 @@ class ModelSession:
         index = image_input(interface)
         if index is not None and isinstance(self._gatherers[index], InputGatherer):
             spec = interface.inputs[index]
+            if (
+                source.image_sizes and spec.shape[1] < 0
+            ):  # full batches of the largest show what memory holds
+                largest = max(source.image_sizes)
+                shapes = {**source.warmup_shapes, spec.name: (largest, largest, 3)}
+                source = replace(source, warmup_shapes=shapes)
             stated = source.warmup_shapes.get(spec.name)
             self._gatherers[index] = self._images = ImageGatherer(spec, stated)
+        self._source = source
         self._lengths = None if padding is None else LengthReader(padding, interface)
         # NumPy has no bfloat16, and ONNX Runtime's own values are slower for all the rest.
         self._by_value = any(
