@@ -4,12 +4,16 @@ Order matters. New lanes and pools come first, so that routes can lead to them; 
 and waiting requests follow them; only then do old placements and pools go. What runs stays where
 it is: its placement retires after the batch. A pool that moves to other lanes serves on the old
 ones until it is up on a new one.
+
+A plan for a thousand clients comes twice a second and differs in a few routes. So what it has in
+common with the plan in force is not gone through again: placements if their deployments are the
+same, waiting requests if their client's route is.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from slacktide.domain import Circuit, Deployment, LaneSpec, Plan, PlanChanged, PoolId, Reason
 from slacktide.engine.idle_work import IdleWork
@@ -38,18 +42,30 @@ class Deploying:
         self._replicas = replicas
         self._resizing = resizing
         self._idle = idle
+        self._applied: Plan | None = None
+        """In force; None while a plan is being applied, or if that has failed."""
 
     def plan_changed(self, event: PlanChanged) -> None:
         state, plan = self._state, event.plan
+        before, self._applied = self._applied, None
         state.lane_changes += 1
         self._shape_lanes(plan.lanes)
-        for deployment in plan.deployments:
-            self._place(deployment)
         deployed = {deployment.pool for deployment in plan.deployments}
-        state.routes = RouteTable(state.pools, plan.routes, deployed)
-        self._follow_routes(deployed)
-        self._remove_what_left(plan)
-        state.to_review.extend(state.pools.values())  # a trial may have lost its place
+        if before is not None and plan.deployments == before.deployments:
+            if plan.routes != before.routes:
+                table = RouteTable(state.pools, plan.routes, deployed)
+                clients = table.clients_unlike(state.routes)
+                state.routes = table
+                self._follow_routes(deployed, clients)
+        else:
+            self._place(plan.deployments)
+            state.routes = RouteTable(state.pools, plan.routes, deployed)
+            self._follow_routes(deployed)
+            before = None
+        if before is None or plan.lanes != before.lanes:
+            self._remove_what_left(plan)
+            state.to_review.extend(state.pools.values())  # a trial may have lost its place
+        self._applied = plan
 
     def tidy(self, lane: Lane) -> None:
         """Once a lane is free: take away, or start anew, what was to go while it was busy."""
@@ -69,35 +85,42 @@ class Deploying:
                 self._resizing.aim(lane, spec.cores)
             lane.removed = False
 
-    def _place(self, deployment: Deployment) -> None:
+    def _place(self, deployments: Sequence[Deployment]) -> None:
         state = self._state
-        lane = state.lanes[deployment.lane]
-        pool = state.pools.get(deployment.pool)
-        if pool is None:
-            pool = state.pools[deployment.pool] = Pool(
-                deployment.pool, deployment.max_batch, state.factory, state.settings
-            )
-        pool.removed = False
-        if pool.crashes.circuit is Circuit.OPEN and pool.crashes.retry_at == math.inf:
-            return  # unavailable for good
-        for placement in pool.placements:
-            if placement.lane is lane:
-                if placement.phase.leaves:
-                    placement.go(Step.KEEP)
-                placement.cap, placement.wanted = deployment.max_batch, deployment.generation
-                placement.adapt()
+        placed = {
+            (p.pool.id, name): p for name, lane in state.lanes.items() for p in lane.placements
+        }
+        for deployment in deployments:
+            id, lane = deployment.pool, state.lanes[deployment.lane]
+            pool = state.pools.get(id)
+            if pool is None:
+                pool = Pool(id, deployment.max_batch, state.factory, state.settings)
+                state.pools[id] = pool
+            pool.removed = False
+            if pool.crashes.circuit is Circuit.OPEN and pool.crashes.retry_at == math.inf:
+                continue  # unavailable for good
+            placement = placed.get((id, deployment.lane))
+            if placement is None:
+                self._replicas.place(pool, lane, deployment)
+                continue
+            if placement.phase.leaves:
+                placement.go(Step.KEEP)
                 pool.count_lanes()
-                down = pool.crashes.circuit is Circuit.OPEN
-                if down or placement.generation != placement.wanted:
-                    self._replicas.restart(placement)
-                return
-        self._replicas.place(pool, lane, deployment)
+            placement.cap, placement.wanted = deployment.max_batch, deployment.generation
+            placement.adapt()
+            down = pool.crashes.circuit is Circuit.OPEN
+            if down or placement.generation != placement.wanted:
+                self._replicas.restart(placement)
 
-    def _follow_routes(self, deployed: Container[PoolId]) -> None:
+    def _follow_routes(
+        self, deployed: Container[PoolId], clients: Container[str] | None = None
+    ) -> None:
         """Waiting requests go where their route leads now; without a route they stay, and one that
-        was rescued does while its pool is there."""
+        was rescued does while its pool is there. `clients`: those whose routes have changed, if
+        no others have."""
         state = self._state
-        for entry in tuple(state.waiting()):
+        waiting = [e for e in state.waiting() if clients is None or e.request.client in clients]
+        for entry in waiting:
             if entry.rescued and entry.pool.id in deployed:
                 continue
             target = state.routes.pool_for(entry.request)
@@ -109,7 +132,7 @@ class Deploying:
         kept = {(deployment.pool, deployment.lane) for deployment in plan.deployments}
         pools = {pool for pool, _ in kept}
         for pool in tuple(state.pools.values()):
-            staying = [p for p in pool.placements if (pool.id, p.lane.name) in kept]
+            staying = {p for p in pool.placements if (pool.id, p.lane.name) in kept}
             moved = bool(staying) and not any(p.phase.serves for p in staying)
             for placement in tuple(pool.placements):
                 if placement not in staying:

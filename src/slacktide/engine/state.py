@@ -60,6 +60,14 @@ class RouteTable:
         for _, id in sorted([(pools[id].size, id) for id in deployed if pools[id].size]):
             self._by_size.setdefault((id.model, id.version, id.generation), []).append(pools[id])
 
+    def clients_unlike(self, other: RouteTable) -> set[str] | None:
+        """Clients whose routes are others in `other`; None if more than clients' routes are."""
+        if self._plain != other._plain or self._by_application != other._by_application:
+            return None
+        mine, others = self._by_client, other._by_client
+        changed = {key[2] for key, pool in mine.items() if others.get(key) != pool}
+        return changed | {key[2] for key in others if key not in mine}
+
     def pool_for(self, request: Request | Notice) -> Pool | None:
         """The pool of the narrowest matching route; None if none matches or it is not there."""
         model, version = request.model, request.version
