@@ -93,6 +93,7 @@ EXPORTS = {
     """,
     "slacktide.planning.variants": """
         UNMAPPED Annealing Assignment AssignmentScore Client Family FamilyVariant Fleet Variant
+        VariantsOptions VariantsPlanner VariantsStatus
         published search
     """,
     "slacktide.simulation": """

@@ -17,17 +17,20 @@ from typing import Any, get_args, get_origin
 import pytest
 import yaml
 
-from slacktide.domain.options import cell, rows
-from slacktide.domain.registry import Registered
+from slacktide.domain.options import Options, cell, rows
 from slacktide.models.repository.fields import Section
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.planning.scaling.planners import PLANNERS
+from slacktide.planning.variants import VariantsOptions
 from slacktide.scheduling import POLICIES
 from slacktide.simulation.scenario.sections import Scenario
 
 DOCS = Path(__file__).parents[2] / "docs"
 TABLE = re.compile(r"^<!-- options of ([\w.]+)(?:: (.+))? -->\n\n(?:\|.*\n)*", re.MULTILINE)
-ENTRIES: dict[str, Registered[object]] = {**POLICIES, **PLANNERS}
+ENTRIES: dict[str, type[Options]] = {
+    **{name: each.options for name, each in {**POLICIES, **PLANNERS}.items()},
+    "variants": VariantsOptions,
+}
 FILES: dict[str, type[Section]] = {"slacktide.yaml": ModelSettings, "scenario": Scenario}
 
 
@@ -90,7 +93,7 @@ def written(text: str) -> str:
     def table(found: re.Match[str]) -> str:
         name, chosen = found.groups()
         of_file = chosen is not None
-        lines = key_rows(name, chosen.split(", ")) if of_file else rows(ENTRIES[name].options)
+        lines = key_rows(name, chosen.split(", ")) if of_file else rows(ENTRIES[name])
         head = (f"| {'key' if of_file else 'option'} | default | meaning |", "| --- | --- | --- |")
         marker = found[0].partition("\n")[0]
         return f"{marker}\n\n" + "".join(f"{line}\n" for line in (*head, *lines))

@@ -51,6 +51,7 @@ from slacktide.observability.metrics.own import CONDITIONS, server_families
 from slacktide.observability.metrics.triton import FAILURES, failure_of
 from slacktide.observability.metrics.usage import Gpu
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
+from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
@@ -83,6 +84,7 @@ class World:
             self.runtime,
             self.budget,
             self.scaling,
+            VariantsPlanner(),
             self.resizes,
             process_executor=workers,
             nvml=FakeGpus(),

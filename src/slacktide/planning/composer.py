@@ -93,7 +93,10 @@ class Composer:
         urgent = False
         for name, planner in self.planners.items():
             self._at_work = planner
-            if name in self.computing or not planner.is_urgent(snapshot, now=now):
+            if name in self.computing:
+                urgent = urgent or planner.meanwhile_at() <= now
+                continue
+            if not planner.is_urgent(snapshot, now=now):
                 continue
             compute = planner.job(snapshot, now=now)
             if compute is None:
@@ -114,8 +117,8 @@ class Composer:
             return None
         at = math.inf
         for name, planner in self.planners.items():
-            if name not in self.computing:
-                at = min(at, planner.next_wakeup(snapshot))
+            busy = name in self.computing
+            at = min(at, planner.meanwhile_at() if busy else planner.next_wakeup(snapshot))
         return at if at < math.inf else None
 
     def put_off(self, until: float) -> str | None:

@@ -126,6 +126,11 @@ class Planner(ABC):
         this moment: freeze it to use it later. Not asked again before the answer is there."""
         return None
 
+    def meanwhile_at(self) -> float:
+        """Asked while its job runs: when it is to plan all the same, from what it has (absolute
+        seconds); infinite: not before the job is done."""
+        return math.inf
+
     @abstractmethod
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         """`draft` with its own fields filled in. Called for every plan, also where another planner

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ from slacktide.observability.metrics import Metrics
 from slacktide.observability.observers import Observers
 from slacktide.observability.tracing import RequestTracer, open_tracer
 from slacktide.planning.scaling import ScalingPlanner
+from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import CorrectedTimes
 from slacktide.recording import Recorder
 from slacktide.server.control_plane import ServerControlPlane
@@ -109,10 +111,10 @@ class App:
         )
         self.engine = Engine(pools.parts, engine_settings)
         self.scaling = ScalingPlanner(found.numbers)
+        self.variants = VariantsPlanner(stopwatch=time.perf_counter, report=_report_unmapped)
         launcher = ReplicaLauncher(self.catalog, self._executors, self.engine)
-        self.driver = Driver(
-            self.engine, launcher, planners=(self.scaling,), recorder=self.recorder
-        )
+        planners = (self.scaling, self.variants)  # which lanes there are, then what is on them
+        self.driver = Driver(self.engine, launcher, planners=planners, recorder=self.recorder)
         self.models = ModelManager(
             ModelManagerSettings(
                 cores=found.numbers,
@@ -153,6 +155,7 @@ class App:
             self.driver.runtime,
             budget,
             self.scaling,
+            self.variants,
             self.driver.replicas.resizes,
             process_executor=process,
             pod=found.pod,
@@ -251,6 +254,16 @@ class App:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.shutdown)
         self._folder.close()
+
+
+def _report_unmapped(model: str, unmapped: int, sessions: int) -> None:
+    if unmapped:
+        log.warning(
+            "%s: %d of %d sessions are mapped to no variant: there is no time for their frames",
+            *(model, unmapped, sessions),
+        )
+    else:
+        log.info("%s: all of %d sessions are mapped to a variant", model, sessions)
 
 
 def _require_writable(folder: Path) -> None:

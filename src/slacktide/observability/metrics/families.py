@@ -144,6 +144,13 @@ expected_budget_seconds          gauge    Budget that the planner expects of arr
 plan_condition                   gauge    1 if this condition keeps the model from its target
 plans_total                      counter  Plans made, other than by loads and unloads
 planning_seconds_total           counter  Time of the server's event loop spent on planning, seconds
+planned_sessions                 gauge    Sessions of clients that stream frames to a family
+unmapped_sessions                gauge    Sessions for whose frames no variant has time
+planned_accuracy                 gauge    Mean accuracy planned for the frames of sessions, 0 to 1
+variant_plans_total              counter  Searches for the variants of lanes and sessions
+variant_planning_seconds_total   counter  Time that these took beside the event loop, seconds
+variant_switches_total           counter  Lanes that were given another variant
+variant_mismatches_total         counter  Lanes that were given a variant that was not loaded yet
 resizes_total                    counter  Resizes of lanes, by outcome
 resize_seconds                   histogram Decision to confirmation by all replicas, seconds
 pod_cpu_limit_cores              gauge    CPU limit of the server's pod, in force

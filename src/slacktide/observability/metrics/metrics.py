@@ -20,6 +20,7 @@ from slacktide.observability.metrics.own import (
     scaling_families,
     server_families,
     session_families,
+    variants_families,
     version_families,
 )
 from slacktide.observability.metrics.triton import gpu_families, machine_families, model_families
@@ -32,6 +33,7 @@ from slacktide.observability.metrics.usage import (
     usage_of,
 )
 from slacktide.planning.scaling import ScalingPlanner
+from slacktide.planning.variants import VariantsPlanner
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 
@@ -46,6 +48,7 @@ class Metrics:
     runtime: Runtime
     budget: MemoryBudget
     scaling: ScalingPlanner
+    variants: VariantsPlanner
     resizes: ResizeTracker
     process_executor: Workers | None = None
     pod: PodAllocator | None = None
@@ -65,6 +68,7 @@ class Metrics:
             version_families(views, self.catalog),
             session_families(views),
             scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
+            variants_families(self.variants.status()),
             () if self.pod is None else pod_families(self.pod),
             server_families(snapshot, self.budget, usage_of(self.process_executor)),
             recording_families(self.recorder),

@@ -28,6 +28,7 @@ from slacktide.observability.metrics.families import (
 )
 from slacktide.observability.metrics.usage import WorkerUsage
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner, ScalingStatus
+from slacktide.planning.variants import VariantsStatus
 from slacktide.recording import Recorder
 from slacktide.runtime import Runtime
 
@@ -168,6 +169,24 @@ def session_families(views: Sequence[VersionView]) -> Iterable[MetricFamily]:
         for session in view.sessions:
             made.add(session.nbytes, **view.labels, threads=str(session.threads))
     yield made
+
+
+def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFamily]:
+    """How the clients of families of variants are planned."""
+    named: Mapping[str, Callable[[VariantsStatus], float]] = {
+        "planned_sessions": lambda status: status.sessions,
+        "unmapped_sessions": lambda status: status.unmapped,
+        "planned_accuracy": lambda status: status.accuracy,
+        "variant_plans_total": lambda status: status.plans,
+        "variant_planning_seconds_total": lambda status: status.planning_s,
+        "variant_switches_total": lambda status: status.switches,
+        "variant_mismatches_total": lambda status: status.mismatches,
+    }
+    for name, value in named.items():
+        made = family(name)
+        for model, status in sorted(found.items()):
+            made.add(value(status), model=model)
+        yield made
 
 
 def pod_families(pod: PodAllocator) -> Iterable[MetricFamily]:

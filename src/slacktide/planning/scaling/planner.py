@@ -39,6 +39,7 @@ from slacktide.planning.scaling.view import (
     Waiting,
     view_of,
 )
+from slacktide.planning.variants.family import Family
 
 OWNED = (PlanField.REPLICAS, PlanField.LANE_CORES, PlanField.BATCH_CAPS)
 
@@ -178,8 +179,13 @@ class ScalingPlanner(Planner):
         """The model whose policy is being asked something."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        scaled = stated_as(ScaledModel, stated)
-        return frozenset((name, field) for name in scaled for field in OWNED)
+        planned = {m for m, each in stated_as(Family, stated).items() if each.planner != "none"}
+        return frozenset(
+            (name, field)
+            for name in stated_as(ScaledModel, stated)
+            for field in OWNED
+            if field is not PlanField.BATCH_CAPS or name not in planned
+        )
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Models that stay keep their sizes and what their policies know."""

@@ -51,6 +51,12 @@ class Variant:
         if list(self.seconds) != sorted(self.seconds):
             raise ValueError("seconds: expected times that do not fall with the batch")
 
+    def most(self, budget: float) -> float:
+        """Frames per second that a replica serves at most for clients with that budget."""
+        return max(
+            [(b + 1) / s for b, s in enumerate(self.seconds) if 2.0 * s <= budget], default=0.0
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Client:

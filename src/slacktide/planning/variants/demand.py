@@ -1,0 +1,131 @@
+"""What clients ask of a family: what each session sends and what its link leaves for the server,
+and the requests that belong to no session.
+
+    bytes of a frame of p pixels  ~ p^0.83       (JPEG; the factor is measured)
+    budget for variant j          = SLO − bytes of j / bandwidth − round trip − overhead
+                                    0 where the link does not carry them at the client's rate
+
+What clients state is not trusted: it is kept within bounds, and what was measured replaces it.
+
+Source: Jellyfish, §3.3 and §4.1; the law of bytes and the learnt room are ours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from slacktide.domain import Request
+from slacktide.planning.sessions import SessionMeasured, SessionOpened
+
+BYTES_PER_PIXEL = 0.6
+"""Of JPEG pictures 128 pixels wide, until a client's are known."""
+PIXELS = 128 * 128
+POWER = 0.83
+"""Bytes of a picture grow with this power of its pixels."""
+RATE_MOST = 240.0
+"""Frames per second that are planned for one session."""
+WEIGHTS = (1 / 16, 16.0)
+
+
+class Session:
+    """One client that streams frames."""
+
+    __slots__ = ("_bytes", "measured", "opened", "rate", "slo", "weight")
+
+    def __init__(self, opened: SessionOpened) -> None:
+        self.measured: SessionMeasured | None = None
+        self.state(opened)
+
+    def state(self, opened: SessionOpened) -> None:
+        """What it says of itself."""
+        self.opened = opened
+        self.slo = _within(opened.slo, 0.0, 3600.0, 0.0)
+        self.weight = _within(opened.weight, *WEIGHTS, 1.0)
+        self._update()
+
+    def measure(self, measured: SessionMeasured) -> None:
+        """What is known of its link and frames."""
+        self.measured = measured
+        self._update()
+
+    def _update(self) -> None:
+        known = self.measured
+        rate = self.opened.rate if known is None or known.rate <= 0.0 else known.rate
+        rate = _within(rate, 0.5, RATE_MOST, RATE_MOST if rate == math.inf else 1.0)
+        self.rate = math.ceil(2.0 * rate - 0.2) / 2.0
+        """Frames per second, on a coarse grid: what is hardly another is planned alike."""
+        each, pixels = (0.0, 0.0) if known is None else (known.bytes_per_pixel, known.pixels)
+        if not 0.0 < each < math.inf:
+            each = BYTES_PER_PIXEL
+        if not 0.0 < pixels < math.inf:
+            pixels = PIXELS
+        self._bytes = each * math.pow(pixels, 1.0 - POWER)
+
+    @property
+    def floor(self) -> float:
+        """Least accuracy of use to it."""
+        return _within(self.opened.floor, 0.0, 2.0, 0.0)
+
+    def frame(self, side: int) -> float:
+        """Bytes of a frame of so many pixels in width and height."""
+        return self._bytes * math.pow(side, 2.0 * POWER)
+
+    def budget(self, side: int, *, room: float) -> float:
+        """Seconds left for the server with frames of that side; 0: none. `room`: share of the
+        bandwidth to plan with."""
+        known = self.measured
+        if known is None:
+            return self.slo
+        bandwidth = _within(known.bytes_per_s, 0.0, 1e12, 0.0) * room
+        seconds = self.frame(side) / bandwidth if bandwidth > 0.0 else math.inf
+        if seconds * self.rate > 1.0:
+            return 0.0
+        left = self.slo - seconds - _within(known.rtt, 0.0, 3600.0, 0.0)
+        return max(0.0, left - _within(known.overhead, 0.0, 3600.0, 0.0))
+
+    def budgets(self, sides: Sequence[int], *, room: float) -> tuple[float, ...]:
+        """By variant. While its link is not known only the smallest has one."""
+        if self.measured is None:
+            return (self.slo, *(0.0 for _ in sides[1:]))
+        return tuple([self.budget(side, room=room) for side in sides])
+
+
+class SessionlessRequests:
+    """Requests that belong to no session, of one size or of none."""
+
+    FALL, RISE = 0.2, 0.01
+    """Gains of the usual budget: one request in twenty is enough to hold it down."""
+
+    __slots__ = ("_rows", "_since", "budget", "rate")
+
+    def __init__(self, *, now: float) -> None:
+        self.rate = 0.0
+        """Rows per second."""
+        self.budget = 0.0
+        """Seconds between arrival and deadline, leaning towards the short ones."""
+        self._rows, self._since = 0, now
+
+    def see(self, request: Request, *, now: float) -> None:
+        """One has come."""
+        budget = 3600.0 if request.best_effort else min(3600.0, request.deadline - now)
+        if not self.budget:
+            self.budget = budget
+        gain = self.FALL if budget < self.budget else self.RISE
+        self.budget += gain * (budget - self.budget)
+        self._rows += request.rows
+
+    def settle(self, *, now: float) -> None:
+        """The rate of late: rises at once, falls slowly."""
+        seconds = now - self._since
+        if seconds > 0.0:
+            rate = self._rows / max(seconds, 0.5)
+            self.rate = max(rate, self.rate * 0.5 ** (seconds / 2.0))
+            if self.rate < 0.1:
+                self.rate = 0.0
+            self._rows, self._since = 0, now
+
+
+def _within(value: float, least: float, most: float, otherwise: float) -> float:
+    """`value` kept within bounds; `otherwise` if it is no finite number."""
+    return min(max(value, least), most) if math.isfinite(value) else otherwise

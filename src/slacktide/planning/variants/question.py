@@ -1,0 +1,144 @@
+"""What a search is about, and what it has found: all that goes off the loop and comes back.
+
+Requests without a session are clients like others, in as many parts as it takes for one lane each.
+Afterwards an answer still knows what room its lanes have, for clients that come before the next.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slacktide.domain.options import Options, option
+from slacktide.domain.units import SECONDS
+from slacktide.planning.sessions import SessionMeasured, SessionOpened
+from slacktide.planning.variants.demand import Session
+from slacktide.planning.variants.family import Family
+from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Client, Fleet, Variant
+from slacktide.planning.variants.search import search
+
+_PLAIN = "requests without a session"
+
+
+@dataclass(frozen=True, slots=True)
+class VariantsOptions(Options):
+    """How a family is planned. The defaults are what measures best (docs/variants.md)."""
+
+    period: float = option(0.5, "Time from one plan to the next.", unit=SECONDS, above=0)
+    urgent: bool = option(True, "Whether a join, a leave or a fall of a link is planned at once.")
+    pooled: bool = option(
+        True, "Whether variants that share a process are on every lane, not just on their own."
+    )
+    capacity_room: float = option(1.0, "Share of a lane's throughput to plan with.", above=0)
+    bandwidth_room: float = option(1.0, "Share of a link's bandwidth to plan with.", above=0)
+    wait: float = option(1.0, "Batches that a frame is taken to wait at most.", least=0)
+    candidates: int = option(150, "How many sets of variants a plan may try.", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a search is about. Holds nothing that changes."""
+
+    seconds: tuple[tuple[float, ...], ...]
+    """By variant and batch."""
+    family: Family
+    options: VariantsOptions
+    sessions: tuple[tuple[SessionOpened, SessionMeasured | None], ...]
+    requests: tuple[tuple[int, float, float], ...]
+    """(variant or UNMAPPED: any, rate, budget) of those without a session."""
+    lanes: int
+    start: tuple[int, ...]
+    serial: int
+    """Changes seen before it was asked."""
+
+    def answer(self) -> SearchResult:
+        """Plan."""
+        sides = [each.size for each in self.family.variants]
+        room = self.options.capacity_room
+        variants = [
+            Variant(each.name, each.accuracy, tuple([one / room for one in seconds]))
+            for each, seconds in zip(self.family.variants, self.seconds, strict=True)
+        ]
+        clients = []
+        for opened, measured in self.sessions:
+            session = Session(opened)
+            if measured is not None:
+                session.measure(measured)
+            clients.append(client_of(session, sides, self.options))
+        plain: list[int] = []
+        for variant, rate, budget in self.requests:
+            most = variants[max(variant, 0)].most(budget)
+            parts = min(2 * self.lanes, max(1, math.ceil(2.0 * rate / most))) if most else 1
+            budgets = [budget if variant in (at, UNMAPPED) else 0.0 for at in range(len(sides))]
+            plain += [variant] * parts
+            clients += [Client(_PLAIN, rate / parts, tuple(budgets))] * parts
+        fleet = Fleet(variants, clients, self.lanes)
+        found = search(fleet, start=self.start, candidates=self.options.candidates)
+        return SearchResult(self, fleet, found, plain)
+
+
+class SearchResult:
+    """A plan for a family, and the room it leaves."""
+
+    def __init__(
+        self, question: Question, fleet: Fleet, found: Assignment, plain: Sequence[int]
+    ) -> None:
+        self.serial = question.serial
+        self.lanes = found.variants
+        """Variants that they are to run, largest first."""
+        given = [
+            UNMAPPED if replica == UNMAPPED else found.variants[replica]
+            for replica in found.clients
+        ]
+        self.sessions = {
+            opened.id: variant
+            for (opened, _), variant in zip(question.sessions, given, strict=False)
+        }
+        """Variant of each."""
+        rest = given[len(question.sessions) :]
+        free = [got for asked, got in zip(plain, rest, strict=True) if asked == UNMAPPED]
+        self.plain = max(0, min(free)) if free else None
+        """Of requests without a session; None: there are none."""
+        self._fleet = fleet
+        self._loads = [0.0] * len(self.lanes)
+        self._tightest = [fleet.batches] * len(self.lanes)
+        for client, replica in enumerate(found.clients):
+            if replica != UNMAPPED:
+                self._loads[replica] += fleet.clients[client].rate
+                limit = int(fleet.limits[client, self.lanes[replica]])
+                self._tightest[replica] = min(self._tightest[replica], limit)
+        self._twice = [[2.0 * each for each in variant.seconds] for variant in fleet.variants]
+
+    def place(self, client: Client) -> int:
+        """The largest variant with room for a client more, which it takes; or UNMAPPED."""
+        fleet = self._fleet
+        for lane, variant in enumerate(self.lanes):
+            tightest = min(self._tightest[lane], self.limit(client, variant))
+            most = float(fleet.columns[variant, tightest]) * fleet.step
+            if self._loads[lane] + client.rate <= most:
+                self._loads[lane] += client.rate
+                self._tightest[lane] = tightest
+                return variant
+        return UNMAPPED
+
+    def limit(self, client: Client, variant: int) -> int:
+        """The largest batch that its budget allows."""
+        if client.floor > self._fleet.variants[variant].accuracy:
+            return 0
+        return bisect_right(self._twice[variant], client.budgets[variant] + 1e-12)
+
+
+def client_of(session: Session, sides: Sequence[int], options: VariantsOptions) -> Client:
+    """A session as the search sees it, which lets a frame wait for one batch of its own length on a
+    lane of full speed: other rules are put into its budgets."""
+    scale = 2.0 / ((1.0 + options.wait) * options.capacity_room)
+    budgets = session.budgets(sides, room=options.bandwidth_room)
+    return Client(
+        session.opened.id,
+        session.rate,
+        tuple([scale * each for each in budgets]),
+        session.weight,
+        session.floor,
+    )

@@ -1,0 +1,235 @@
+"""A family of variants on an engine, with its planner, for tests: stepped by hand, or in virtual
+time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from slacktide.domain import (
+    Batch,
+    Deployment,
+    Event,
+    LaneSpec,
+    Outcome,
+    Plan,
+    PlanChanged,
+    PoolId,
+    ReplicaUp,
+    Request,
+    Route,
+    StartReplica,
+    TimerFired,
+)
+from slacktide.engine import Engine, PoolParts, PoolView
+from slacktide.planning import JobDone, SessionEvent, SessionMeasured, SessionOpened
+from slacktide.planning.scaling import ScalingPlanner
+from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
+from slacktide.profiles import PointTime
+from slacktide.runtime import Runtime
+from slacktide.scheduling import make_scheduler
+from slacktide.simulation import Item, Simulation
+
+SIDES = (128, 256, 416, 608)
+ALONE = {"128": 0.010, "256": 0.016, "416": 0.030, "608": 0.060}
+"""Seconds of a batch of one row, by variant; each row more takes half of that."""
+SIZES = tuple(FamilyVariant(str(side), 0.2 + 0.1 * at, side) for at, side in enumerate(SIDES))
+FILES = tuple(
+    FamilyVariant(str(side), 0.2 + 0.1 * at, side, nbytes=1000) for at, side in enumerate(SIDES)
+)
+MAX_BATCH = 8
+GAP = 0.02
+"""Seconds after which the next plan of a few sessions may come."""
+FAST = 50e6
+"""Bytes per second of a link that carries everything."""
+
+
+class VariantTimes:
+    """Certain times of one variant."""
+
+    def __init__(self, variant: str) -> None:
+        self.alone = ALONE[variant]
+        self.revision = 0
+
+    def of(self, rows: int, cores: int, members: Sequence[Request] = ()) -> PointTime:
+        return PointTime(self.alone * (1 + rows) / 2)
+
+    def classes(self, cores: int) -> None:
+        """All alike."""
+
+
+class AsLong:
+    """An execution: batches take what is predicted."""
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        return VariantTimes(batch.replica.pool.variant).of(batch.rows, cores).expected
+
+
+def pool_of(variant: str, version: str = "1", generation: int = 0) -> PoolId:
+    return PoolId("m", version, variant, generation)
+
+
+def base_plan(lanes: int, *, pin: str | None = None, generation: int = 0) -> Plan:
+    """Every variant on every lane, as loads lay it out."""
+    names = [f"lane{number}" for number in range(lanes)]
+    pools = [pool_of(each.name, generation=generation) for each in SIZES]
+    return Plan(
+        tuple(LaneSpec(name, (number,)) for number, name in enumerate(names)),
+        tuple(Deployment(pool, name, MAX_BATCH) for name in names for pool in pools),
+        (Route("m", pools[0], pin),),
+    )
+
+
+def new_engine() -> Engine:
+    def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
+        times = VariantTimes(pool.variant)
+        scheduler = make_scheduler("slack", {}, max_batch=max_batch, times=times, view=view)
+        return PoolParts(scheduler, times, size=int(pool.variant))
+
+    return Engine(parts)
+
+
+def opened(id: str, *, rate: float = 10.0, slo: float = 0.2, **more: Any) -> SessionOpened:
+    return SessionOpened(id, "m", rate, slo, **more)
+
+
+def measured(id: str, bytes_per_s: float = FAST, **more: Any) -> SessionMeasured:
+    return SessionMeasured(id, bytes_per_s, 0.0, 0.6, **more)
+
+
+class ServedFamily:
+    """Stepped by hand: what the planner wants computed waits until `compute` is called."""
+
+    def __init__(
+        self,
+        *,
+        lanes: int = 2,
+        variants: Sequence[FamilyVariant] = SIZES,
+        options: Mapping[str, object] | None = None,
+        base: Plan | None = None,
+        **stated: Any,
+    ) -> None:
+        self.reports: list[tuple[str, int, int]] = []
+        self.planner = VariantsPlanner(report=lambda *each: self.reports.append(each))
+        self.faults: list[str] = []
+        self.runtime = Runtime(
+            new_engine(),
+            (ScalingPlanner(range(lanes)), self.planner),
+            on_fault=lambda what, error, fatal=False: self.faults.append(f"{what}: {error!r}"),
+        )
+        self.now = 0.0
+        self.starting: list[int] = []
+        self.stated = {"m": Family(tuple(variants), options=options or {}, **stated)}
+        self.rebase(base or base_plan(lanes))
+        self.come_up()
+        self.compute()
+
+    def rebase(self, base: Plan) -> None:
+        self.turn(PlanChanged(self.runtime.rebase(base, self.stated, now=self.now)))
+
+    def turn(self, *events: Event | JobDone | SessionEvent, at: float | None = None) -> None:
+        """One turn of a driver; replicas that are to start wait for `come_up`."""
+        self.now = self.now if at is None else at
+        for command in self.runtime.handle(events, now=self.now):
+            if isinstance(command, StartReplica):
+                self.starting.append(command.replica.id)
+
+    def come_up(self) -> None:
+        """Every replica that is to start is up, and the planner has been asked again."""
+        while self.starting:
+            starting, self.starting = self.starting, []
+            for replica in starting:
+                self.turn(ReplicaUp(replica))
+            self.turn(TimerFired())
+
+    def compute(self) -> int:
+        """Run what waits to be computed, and put it in force; how many there were."""
+        self.turn(TimerFired())
+        jobs = self.runtime.take_jobs()
+        for job in jobs:
+            self.turn(job.run())
+        self.turn(TimerFired(), at=self.now + GAP)
+        return len(jobs)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with everything that is due in it."""
+        until = self.now + seconds
+        while True:
+            for job in self.runtime.take_jobs():
+                self.turn(job.run())
+            due = self.runtime.next_wakeup()
+            if due is None or due > until:
+                break
+            self.turn(TimerFired(), at=max(due, self.now))
+        self.now = until
+
+    @property
+    def plan(self) -> Plan:
+        return self.runtime.engine.plan
+
+    @property
+    def sizes(self) -> dict[str, str]:
+        """The variant whose size each client is to send."""
+        return {each.client: each.variant for each in self.plan.inputs}
+
+    @property
+    def plain(self) -> str:
+        """The variant of the plain route."""
+        (found,) = {each.pool.variant for each in self.plan.routes if each.client is None}
+        return found
+
+    def route(self, client: str) -> str:
+        """The variant that a client's frames go to."""
+        (found,) = {each.pool.variant for each in self.plan.routes if each.client == client}
+        return found
+
+    def lane(self, name: str) -> set[str]:
+        """The variants on a lane."""
+        return {each.pool.variant for each in self.plan.deployments if each.lane == name}
+
+
+def assert_sound(plan: Plan, sessions: Iterable[str]) -> None:
+    """Each session has one size to send and one route; routes lead where something is."""
+    clients = sorted(sessions)
+    assert sorted(each.client for each in plan.inputs) == clients
+    assert sorted(each.client for each in plan.routes if each.client is not None) == clients
+    placed = {each.pool for each in plan.deployments}
+    assert {each.pool for each in plan.routes} <= placed
+    size = {each.client: each for each in plan.inputs}
+    for route in plan.routes:
+        if route.client is not None:
+            assert size[route.client].variant in (route.pool.variant, "")
+
+
+class VirtualFamily:
+    """In virtual time, with invariants checked; every plan is kept."""
+
+    def __init__(
+        self,
+        items: Iterable[Item],
+        *,
+        lanes: int = 2,
+        variants: Sequence[FamilyVariant] = SIZES,
+        job_s: float = 0.05,
+        start_s: float = 0.0,
+        **stated: Any,
+    ) -> None:
+        self.outcomes: dict[int, Outcome] = {}
+        self.plans: list[tuple[float, Plan]] = []
+        self.planner = VariantsPlanner()
+        self.simulation = Simulation(
+            new_engine(),
+            base_plan(lanes),
+            AsLong(),
+            planners=(ScalingPlanner(range(lanes)), self.planner),
+            stated={"m": Family(tuple(variants), **stated)},
+            answered=lambda request, outcome: self.outcomes.__setitem__(request.id, outcome),
+            watch=self._watch,
+            job_s=job_s,
+            start_s=start_s,
+            check=True,
+        )
+        self.simulation.run(items)
+
+    def _watch(self, events: Sequence[Event], now: float, commands: Sequence[object]) -> None:
+        self.plans += [(now, each.plan) for each in events if isinstance(each, PlanChanged)]
