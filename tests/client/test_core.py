@@ -33,6 +33,7 @@ from slacktide.client.messages import (
     ReportOutcome,
     SendFrame,
 )
+from slacktide.client.uplink import SPARE_S, Uplink
 from slacktide.domain import TimerFired
 
 
@@ -365,3 +366,12 @@ def test_in_any_world_each_frame_has_one_outcome(data):
     if fallback:  # only trials, one a second at most, which are left to the fallback as well
         assert len(world.hopeless) <= 7
         assert {world.sizes[frame] for frame in world.hopeless} <= {SIZES[0]}
+
+
+def test_what_follows_a_frame_that_was_slow_is_expected_later():
+    uplink = Uplink(1 << 20, 1e6)
+    uplink.send(1, 50_000, 1.0, now=0.0)
+    uplink.send(2, 50_000, 1.0, now=0.045)
+    assert uplink.opens_at(now=0.05) == pytest.approx(0.1 - SPARE_S)
+    uplink.arrived(1, 0.07, now=0.07)  # at 0.71 of the rate: no fall
+    assert uplink.opens_at(now=0.07) == pytest.approx(0.07 + 0.07 - SPARE_S, abs=0.003)

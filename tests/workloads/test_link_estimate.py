@@ -56,12 +56,21 @@ def test_two_seconds_after_a_change_it_is_within_15_percent(before: float, after
     assert estimate.bytes_per_s(now=now) == pytest.approx(after * MBIT, rel=0.15)
 
 
-def test_noise_is_smoothed_by_the_mean_of_a_second():
+def test_noise_leaves_the_estimate_a_little_below_the_mean():
     link = LinkEstimate()
     for number in range(40):
         factor = (0.8, 1.25, 1.0, 0.9, 1.1)[number % 5]
         link.observe(20_000, 20_000 * factor / 1e6, now=number / 10)
-    assert link.bytes_per_s(now=4.0) == pytest.approx(1e6, rel=0.06)
+        if number > 20:
+            assert 0.75e6 <= link.bytes_per_s(now=number / 10) <= 1.02e6
+
+
+def test_a_transfer_that_was_slower_than_expected_is_believed_at_once():
+    link = settled(2e6)
+    assert not link.observe(60_000, 60_000 / 1.4e6, now=0.1)  # no fall, and yet
+    assert link.bytes_per_s(now=0.1) == pytest.approx(1.4e6, rel=0.03)
+    link.observe(60_000, 60_000 / 2e6, now=0.2)
+    assert link.bytes_per_s(now=0.2) < 1.9e6  # faster again is not
 
 
 def test_a_fall_is_reported_once_and_makes_the_past_worthless():

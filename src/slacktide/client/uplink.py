@@ -147,6 +147,10 @@ class Uplink:
             seconds = max(now - began, 1e-6)
         self._link.observe(sent.nbytes, seconds, now=now)
         self._arrived_at = now
+        rate, passed = self.bytes_per_s(now=now), now - self.round_trip
+        if self.acknowledges and rate:  # what is behind it leaves at the rate that is known now
+            for each in self._flight.values():
+                passed = each.passes_at = max(passed, each.sent_at) + each.nbytes / rate
 
     def watch(self, *, now: float) -> None:
         """Learn from what has not come yet: the oldest frame bounds the rate."""

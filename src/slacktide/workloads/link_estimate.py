@@ -2,10 +2,11 @@
 
 A rate is smoothed as in Jellyfish (§5): an adaptive filter follows at once where the error is as
 large as it has lately been at most, and slowly where it is small; what is asked for is the harmonic
-mean of the last second. Added to that: a fall makes the past worthless, so the past is forgotten;
-what hardly fills a packet shows how prompt a client is rather than how fast its link, so it weighs
-little; a transfer that takes too long says so before it has ended; and what was learnt long ago
-gives way to the guess.
+mean of the last second. Added to that: a transfer slower than expected is believed at once, and the
+mean is no faster than it, for else every frame of a second would be late; a larger fall makes the
+past worthless, so the past is forgotten; what hardly fills a packet shows how prompt a client is
+rather than how fast its link, so it weighs little; a transfer that takes too long says so before it
+has ended; and what was learnt long ago gives way to the guess.
 
 It is used wherever one clock times transfers: in the server (a frame from its announcement to its
 last byte, a body from its first byte), in the client (a frame from its sending to its
@@ -69,7 +70,8 @@ class LinkEstimate:
         if not fell:
             sample = max(min(seconds, _LONGEST) / nbytes, _FASTEST)
             expected = self._pace if self.measured else 1.0 / self.guess
-            weight = self._gain(abs(sample - expected), now) * nbytes / (nbytes + PACKET)
+            gain = self._gain(abs(sample - expected), now)
+            weight = (1.0 if sample > expected else gain) * nbytes / (nbytes + PACKET)
             self._pace = expected + weight * (sample - expected)
         self._recent.append((now, nbytes, nbytes * self._pace))
         self._last = now
@@ -102,7 +104,7 @@ class LinkEstimate:
             nbytes += size
             seconds += took
         if nbytes:
-            return nbytes / seconds
+            return min(nbytes / seconds, 1.0 / self._pace)
         rate, silence = 1.0 / self._pace, now - self._last - WINDOW_S
         if silence <= 0.0:
             return rate
