@@ -116,6 +116,53 @@ def test_a_variant_that_is_not_loaded_is_answered_by_the_next_larger_one(familie
 
 
 @pytest.mark.parametrize(
+    ("side", "variant"), [(20, "32"), (32, "32"), (40, "64"), (64, "64"), (65, "128"), (999, "128")]
+)
+def test_pixels_go_to_the_variant_of_their_size_or_to_the_next_larger_one(
+    families: Any, side: int, variant: str
+):
+    answer = ask(families, "sizes", sized(side))
+    assert variant_of(answer) == variant
+    assert answer.as_numpy("side") == int(variant), "it was resized"
+    assert answer.as_numpy("mean") == pytest.approx(7.0)
+
+
+def test_images_of_unlike_sizes_share_a_variants_batches(families: Any):
+    house = families
+    sizes = [(8, 20), (30, 12), (16, 16)]
+    calls = [
+        house.call_of({"image": ("UINT8", [1, *size, 3], [9] * (size[0] * size[1] * 3))})
+        for size in sizes * 4
+    ]
+    answers = [house.later("sizes", call) for call in calls]
+    for answer in answers:
+        assert answer.result().status == 200, answer.result()
+        assert answer.result().json["parameters"] == {"variant": "32"}
+        assert answer.result().json["outputs"][0]["data"] == pytest.approx([9.0])
+
+
+def test_files_of_a_fixed_size_take_images_of_any(families: Any):
+    answer = ask(families, "depths", sized(40), variant="small")
+    assert answer.as_numpy("side") == 64
+    assert variant_of(ask(families, "depths", sized(40))) == "large", (
+        "pixels choose among sizes only"
+    )
+
+
+def test_all_sizes_of_a_file_are_one_process(families: Any):
+    def processes(app: Any) -> set[int]:
+        replicas = app.driver.replicas
+        return {
+            replicas._handles[each.id].pid
+            for each in replicas._replicas.values()
+            if each.pool.model == "sizes"
+        }
+
+    lanes = families.look(lambda app: len(app.engine.state.lanes))
+    assert len(families.look(processes)) <= lanes
+
+
+@pytest.mark.parametrize(
     ("model", "expected"),
     [
         ("sizes", "expected one of '32', '64', '128', got '96'"),

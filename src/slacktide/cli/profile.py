@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,13 @@ from slacktide.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console
 
+    from slacktide.models.labelled_images import VariantAccuracy
+    from slacktide.models.profile_cache import ProfiledModel
+    from slacktide.models.repository.repository import ModelDefinition
     from slacktide.profiles import ProfileRecord
 
 
@@ -53,6 +59,15 @@ def profile(
             envvar="SLACKTIDE_STATE_DIR",
         ),
     ] = None,
+    accuracy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of labelled images (labels.jsonl): also measure how accurate each variant "
+            "of a family is, and store it.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -70,11 +85,17 @@ def profile(
     from slacktide.executors.synthetic_inputs import assumptions_of
     from slacktide.executors.timed_replica import MeasuringError
     from slacktide.models.core_layout import assign_lanes
-    from slacktide.models.profile_cache import ProfileCache, ProfiledModel
+    from slacktide.models.families import profiled_files
+    from slacktide.models.labelled_images import (
+        DataError,
+        accuracy_document,
+        measure_accuracy,
+        read_labels,
+    )
+    from slacktide.models.profile_cache import ProfileCache
     from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository.errors import RepositoryError
     from slacktide.models.repository.profile_store import ProfileStore
-    from slacktide.models.repository.repository import ModelDefinition
     from slacktide.models.repository.single_model import SingleModel, open_repository
     from slacktide.profiles.amdahl import fit_grid
     from slacktide.reports import profile_page
@@ -98,6 +119,12 @@ def profile(
         if not definitions:
             fail(f"--version: {version!r} is not served")
     profiles = ProfileCache(ProfileStore(state_dir))
+    if accuracy is not None and definitions[0].settings.variants is None:
+        fail(f"--accuracy: {name} has no variants; state them in its slacktide.yaml")
+    try:
+        images = () if accuracy is None else read_labels(accuracy)
+    except DataError as error:
+        fail(f"--accuracy: {error}")
 
     def threads_of(definition: ModelDefinition) -> tuple[int, ...]:
         """Of its sessions if it were served here alone; none if its cores stay as they are."""
@@ -107,11 +134,13 @@ def profile(
 
     assumed: list[str] = []
 
-    async def measure_all() -> list[tuple[str, ProfiledModel]]:
+    accuracies: dict[str, tuple[VariantAccuracy, ...]] = {}
+
+    async def measure_all() -> list[tuple[ModelDefinition, ProfiledModel]]:
         executor = ProcessExecutor()
         try:
             found = []
-            for definition in definitions:
+            for definition in (file for each in definitions for file in profiled_files(each)):
                 source = source_of(definition, threads_of(definition))
                 with progress_bar(shown=not json) as move:
                     known = await profiles.measure(
@@ -123,19 +152,30 @@ def profile(
                         thorough=thorough,
                         progress=move,
                     )
-                found.append((definition.version, known))
+                found.append((definition, known))
                 shapes, guess = known.record.shapes, known.guess
+                if source.image_sizes:
+                    source = replace(source, warmup_shapes=shapes)
                 assumed.extend(assumptions_of(source, known.interface, shapes, guess))
                 if guess:
                     raise MeasuringError(assumed[-1])
+            for definition in definitions if images else ():
+                with progress_bar(shown=not json) as move:
+                    measured = accuracies[definition.version] = await measure_accuracy(
+                        executor, definition, images, cores=usable, progress=move
+                    )
+                profiles.save_accuracies(definition, accuracy_document(measured, images))
             return found
         finally:
             await executor.close()
 
     try:
-        found = asyncio.run(measure_all())
-    except MeasuringError as error:
+        measured = asyncio.run(measure_all())
+    except (MeasuringError, RepositoryError) as error:
         fail(str(error), FELL_SHORT)
+    except DataError as error:
+        fail(f"--accuracy: {error}", FELL_SHORT)
+    found = [(_label(definition), known) for definition, known in measured]
     records = {number: known.record for number, known in found}
     write_page("--plot", plot, lambda: profile_page(name, records))
     if json:
@@ -146,9 +186,12 @@ def profile(
             }
             for number, table in ((number, one.table) for number, one in records.items())
         }
-        print_json(
-            {number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found}
-        )
+        told: dict[str, object] = {
+            number: {**known.record.to_dict(), "fit": fits[number]} for number, known in found
+        }
+        if accuracies:
+            told["accuracy"] = accuracies
+        print_json(told)
         return
     for number, known in found:
         _print(console(), f"{name} version {number}", known.record)
@@ -157,8 +200,51 @@ def profile(
             for size in known.sessions
         )
         console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
+    for definition in definitions:
+        if definition.settings.variants is not None:
+            own = [known for each, known in measured if each.version == definition.version]
+            now, kept = accuracies.get(definition.version, ()), profiles.accuracies(definition)
+            _print_variants(console(), definition, own, now, kept)
     for sentence in dict.fromkeys(assumed):
         console().print(f"assumed: {sentence}", markup=False, highlight=False)
+
+
+def _label(definition: ModelDefinition) -> str:
+    variant = f"@{definition.variant}" if definition.variant else ""
+    return f"{definition.version}{variant}"
+
+
+def _print_variants(
+    out: Console,
+    definition: ModelDefinition,
+    known: Sequence[ProfiledModel],
+    measured: Sequence[VariantAccuracy],
+    kept: Mapping[str, float],
+) -> None:
+    """A row for each variant: how good and how long it is, and whether it is worth serving. `kept`:
+    all accuracies that were ever measured."""
+    from rich.table import Table
+
+    from slacktide.models.families import accuracies, variant_table, worth_serving
+
+    settings = definition.settings.variants
+    assert settings is not None
+    scores = {each.variant: each for each in measured}
+    in_force, _ = accuracies(settings, kept)
+    served, _ = worth_serving(in_force)
+    cores = known[0].record.table.cores
+    headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
+    kind = "mAP@0.5" if any(each.f1 is not None for each in measured) else "top-1"
+    seen = (kind, "F1@0.5") if measured else ()
+    table = Table("variant", "accuracy", *seen, *headings, "served", title="variants")
+    for index, name in enumerate(settings.names):
+        times = variant_table(known[min(index, len(known) - 1)], definition.of_variant(name))
+        found = [scores[name].accuracy, scores[name].f1] if measured else []
+        cells = ["" if each is None else f"{each:.3f}" for each in found]
+        cells += [f"{times.p99(1, count) * 1e3:.2f} ms" for count in cores]
+        told = "yes" if name in served else "no: a smaller one is as accurate"
+        table.add_row(name, f"{in_force[name]:.3f}", *cells, told)
+    out.print(table)
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

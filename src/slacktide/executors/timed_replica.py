@@ -56,6 +56,9 @@ class TimedReplica:
         """Requests of one row each, to make batches of; to be set before the first `run`."""
         self.size = 0
         """That their images run at; 0: as they are."""
+        self.outputs: BatchOutputs = ()
+        self.faults = NO_FAULTS
+        """Both of the last batch."""
         self._clock = clock
         self._patience_s = patience_s
         self._batches = itertools.count()
@@ -146,5 +149,6 @@ class TimedReplica:
         if isinstance(event, ReplicaLost):
             self._lost = event
         self._opened = opened or self._opened
+        self.outputs, self.faults = outputs, faults
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((now, event))

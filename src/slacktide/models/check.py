@@ -9,22 +9,27 @@ stored.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.measuring import measure
+from slacktide.executors.measuring_sizes import MOST_SIZES
 from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
+from slacktide.executors.ports import ModelSource
 from slacktide.executors.process import ProcessExecutor
 from slacktide.executors.synthetic_inputs import SyntheticRows, assumptions_of
 from slacktide.executors.timed_replica import MeasuringError
 from slacktide.models.core_layout import LaneError, assign_lanes, lane_conflicts
+from slacktide.models.families import accuracies, check_alike, profiled_files, worth_serving
 from slacktide.models.model_manager import machine_reason
+from slacktide.models.profile_cache import ProfileCache
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import ModelFileError, RepositoryError, only_fails
 from slacktide.models.repository.interface import check_interface
+from slacktide.models.repository.profile_store import ProfileStore
 from slacktide.models.repository.repository import ListedModel, ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import SETTINGS_FILE
@@ -83,22 +88,34 @@ def _model(listed: ListedModel) -> Iterator[Finding]:
 
 
 def _version(definition: ModelDefinition) -> Iterator[Finding]:
-    try:
-        with only_fails(definition.where):
-            interface = _declared(definition)
-            if interface is None:
-                message = "inputs or outputs of undeclared rank were not checked"
-                where = definition.where
-                yield Finding(definition.name, Severity.WARNING, f"{where}: {message}")
-                return
-            for warning in check_interface(definition, interface):
-                yield Finding(definition.name, Severity.WARNING, warning)
-            try:
-                SyntheticRows(interface, source_of(definition))
-            except ValueError as error:
-                raise ModelFileError(definition.where, str(error)) from None
-    except RepositoryError as error:
-        yield Finding(definition.name, Severity.ERROR, str(error))
+    first: tuple[ModelDefinition, ModelInterface] | None = None
+    for file in profiled_files(definition):
+        try:
+            with only_fails(file.where):
+                interface = _declared(file)
+                if interface is None:
+                    message = "inputs or outputs of undeclared rank were not checked"
+                    yield Finding(file.name, Severity.WARNING, f"{file.where}: {message}")
+                    continue
+                for warning in check_interface(file, interface):
+                    yield Finding(file.name, Severity.WARNING, warning)
+                try:
+                    SyntheticRows(interface, source_of(file))
+                except ValueError as error:
+                    raise ModelFileError(file.where, str(error)) from None
+                if first is not None:
+                    check_alike(file, interface, *first)
+                first = first or (file, interface)
+        except RepositoryError as error:
+            yield Finding(file.name, Severity.ERROR, str(error))
+    variants = definition.settings.variants
+    if variants is not None:
+        accuracy, assumed = accuracies(
+            variants, ProfileCache(ProfileStore()).accuracies(definition)
+        )
+        for note in (*assumed, *worth_serving(accuracy)[1]):
+            message = f"{definition.name}/{SETTINGS_FILE}: {note}"
+            yield Finding(definition.name, Severity.WARNING, message)
 
 
 def _declared(definition: ModelDefinition) -> ModelInterface | None:
@@ -124,7 +141,7 @@ async def try_loading(
     """
     findings: list[Finding] = []
     fitting: dict[str, ModelSettings] = {}
-    executor = ProcessExecutor()
+    executor, profiles = ProcessExecutor(), ProfileCache(ProfileStore())
     try:
         for listed in open_repository(root).scan():
             if listed.name in skip or not listed.definitions:
@@ -133,17 +150,24 @@ async def try_loading(
                 beside = {**fitting, listed.name: listed.definitions[0].settings}
                 layout = assign_lanes(beside, cores)
                 lane = layout.scaled_lane(listed.name)
-                for definition in listed.definitions:
+                files = (file for each in listed.definitions for file in profiled_files(each))
+                for definition in files:
                     threads = () if lane is None else lane.threads(definition.settings)
                     source = source_of(definition, threads)
+                    core_sets = [each or (0,) for each in layout.core_sets(listed.name)]
+                    counts = [len(each) for each in core_sets]
+                    if source.images and profiles.find(definition, counts, threads) is None:
+                        findings.append(Finding(listed.name, Severity.WARNING, _unmeasured(source)))
                     found = await measure(
                         executor,
                         source,
-                        cores=[each or (0,) for each in layout.core_sets(listed.name)],
+                        cores=core_sets,
                         device=definition.settings.device,
                         budget_s=_BUDGET_S,
                     )
                     shapes = found.record.shapes
+                    if source.images:
+                        source = replace(source, warmup_shapes=shapes)
                     for assumed in assumptions_of(source, found.interface, shapes, found.guess):
                         message = f"{definition.where}: {assumed}"
                         findings.append(Finding(listed.name, Severity.WARNING, message))
@@ -159,3 +183,13 @@ async def try_loading(
     finally:
         await executor.close()
     return findings
+
+
+def _unmeasured(source: ModelSource) -> str:
+    """A sentence on a family of which this machine has no profile."""
+    how = "measured when it is loaded"
+    if len(source.image_sizes) > MOST_SIZES:
+        how += f" at {MOST_SIZES} of {len(source.image_sizes)} sizes, and for the others read off"
+        how += " the law over sizes"
+    name = source.path.name
+    return f"{source.name}/{source.version}/{name}: no profile of this machine; times are {how}"

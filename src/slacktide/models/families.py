@@ -16,7 +16,7 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
 from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.synthetic_inputs import assumptions_of
-from slacktide.models.learnt import PoolTimes
+from slacktide.models.learnt import PoolTimes, size_table
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
@@ -24,6 +24,7 @@ from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
+from slacktide.profiles import LatencyTable
 
 _LOADED_PER_BYTE = 1.5
 """Memory of a session for each byte of its file, where it was not measured: ONNX Runtime keeps
@@ -50,6 +51,11 @@ class PreparedVersion:
     """Smallest first; the only one, if it is no family."""
     family: Family | None
     warnings: tuple[str, ...]
+
+
+def profiled_files(definition: ModelDefinition) -> tuple[ModelDefinition, ...]:
+    """What has a profile each: the version's one file, or that of each variant."""
+    return tuple(map(definition.of_variant, definition.files)) or (definition,)
 
 
 async def prepare_version(
@@ -121,6 +127,14 @@ async def prepare_version(
             settings.lane_memory,
         )
     return PreparedVersion(interface, tuple(pools), family, tuple(dict.fromkeys(warnings)))
+
+
+def variant_table(known: ProfiledModel, own: ModelDefinition) -> LatencyTable:
+    """The table of a variant, by its file's profile. Raises ProfileError if that says nothing of
+    its size."""
+    if not own.image_size:
+        return known.record.table
+    return size_table(known.record, known.interface, own.image_size)
 
 
 def accuracies(

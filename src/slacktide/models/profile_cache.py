@@ -32,6 +32,8 @@ from slacktide.profiles import ProfileError, ProfileRecord
 log = logging.getLogger("slacktide.profiles")
 
 Progress = Callable[[float, str], None]
+LEAST_ACCURACY = 1e-6
+"""Of a variant that was never right: planners want more than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ class ProfileCache:
         found = stored.get("accuracy")
         pairs = found.items() if isinstance(found, dict) else ()
         return {
-            str(name): float(value)
+            str(name): max(float(value), LEAST_ACCURACY)
             for name, value in pairs
-            if type(value) in (int, float) and 0.0 < value <= 1.0
+            if type(value) in (int, float) and 0.0 <= value <= 1.0
         }
 
     def save_accuracies(self, definition: ModelDefinition, content: Mapping[str, Any]) -> Path:

@@ -196,7 +196,7 @@ class Repository:
             ModelDefinition(
                 model,
                 version,
-                *self._place(model, version, settings.file),
+                *self._place(model, version, settings.file, stated=bool(files)),
                 settings=settings,
                 config=config,
                 warnings=translation.warnings + unused,
@@ -207,19 +207,24 @@ class Repository:
                     for name, file in settings.samples.rows.items()
                     if (path := self._sample(model, version, file, "warmup")) is not None
                 },
-                files={n: self._place(model, version, file)[1] for n, file in files.items()},
+                files={
+                    name: self._place(model, version, file, stated=True)[1]
+                    for name, file in files.items()
+                },
             )
             for version in chosen
         )
 
-    def _place(self, model: str, version: str, file: str) -> tuple[Path, Path]:
-        """The folder of a version and its model file."""
+    def _place(
+        self, model: str, version: str, file: str, *, stated: bool = False
+    ) -> tuple[Path, Path]:
+        """The folder of a version and its model file. `stated`: as one of several."""
         folder = resolve(self.root, model, version, kind=PathKind.FOLDER)
         try:
             return folder, resolve(self.root, model, version, file, kind=PathKind.FILE)
         except NotFoundError as error:
             found = _onnx(folder)
-            if not found or os.path.lexists(folder / file):
+            if stated or not found or os.path.lexists(folder / file):
                 raise
             advice = f"rename {shown(found[0])} to {file}"
             if is_name(found[0]):

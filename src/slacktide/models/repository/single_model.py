@@ -63,7 +63,9 @@ class SingleModel(Repository):
     def _versions(self, model: str, folder: Path) -> Iterator[str]:
         yield "1"
 
-    def _place(self, model: str, version: str, file: str) -> tuple[Path, Path]:
+    def _place(
+        self, model: str, version: str, file: str, *, stated: bool = False
+    ) -> tuple[Path, Path]:
         if version != "1":
             raise NotFoundError(model, f"expected version 1, got {version}")
         home, where = self.file.resolve().parent, self.file.name

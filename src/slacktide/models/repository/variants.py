@@ -59,6 +59,9 @@ class VariantSettings(Section):
     """By variant, how good its answers are: above 0, 1 at most. Where it is not stated it is what
     `slacktide profile --accuracy` has measured; without that, variants are taken to be the better
     the later they are listed."""
+    output: str | None = None
+    """Of a classifier, the output with a score for each class, where several have as many: for
+    `slacktide profile --accuracy`."""
     memory: dict[str, Size] = {}  # noqa: RUF012
     """By variant of `files`, what a loaded copy takes. Where it is not stated it is measured."""
     lane_memory: Size | None = None

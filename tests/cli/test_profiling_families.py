@@ -1,0 +1,174 @@
+"""`slacktide profile --accuracy`, on families whose accuracies are known by their making."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from slacktide.models.profile_cache import ProfileCache
+from slacktide.models.repository.profile_store import ProfileStore
+from slacktide.models.repository.repository import Repository
+
+Run = Any
+FAST = ("--budget", "100ms", "--cores", "1")
+BOX = [0.25, 0.25, 0.75, 0.75]
+value = helper.make_tensor_value_info
+
+
+def save(path: Path, nodes: Sequence[Any], outputs: Sequence[Any], weights: Any) -> None:
+    image = value("image", TensorProto.UINT8, ["n", "h", "w", 3])
+    held = [numpy_helper.from_array(np.array(each), name) for name, each in weights.items()]
+    graph = helper.make_graph(list(nodes), "g", [image], list(outputs), held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, str(path))
+
+
+def detector(path: Path) -> None:
+    """Finds a box wherever a pixel is brighter than half: a single one fades where it shrinks."""
+    node = helper.make_node
+    save(
+        path,
+        [
+            node("Cast", ["image"], ["x"], to=TensorProto.FLOAT),
+            node("ReduceMax", ["x"], ["m"], axes=[1, 2, 3], keepdims=0),
+            node("Unsqueeze", ["m", "last"], ["most"]),
+            node("Sub", ["most", "half"], ["above"]),
+            node("Relu", ["above"], ["scores"]),
+            node("Mul", ["most", "none"], ["zero"]),
+            node("Cast", ["zero"], ["classes"], to=TensorProto.INT64),
+            node("Unsqueeze", ["zero", "last2"], ["zeros"]),
+            node("Add", ["zeros", "box"], ["boxes"]),
+        ],
+        [
+            value("boxes", TensorProto.FLOAT, ["n", 1, 4]),
+            value("scores", TensorProto.FLOAT, ["n", 1]),
+            value("classes", TensorProto.INT64, ["n", 1]),
+        ],
+        {
+            "last": np.array([1]),
+            "last2": np.array([2]),
+            "half": np.float32(127.0),
+            "none": np.float32(0.0),
+            "box": np.array([[BOX]], np.float32),
+        },
+    )
+
+
+def classifier(path: Path, weights: list[float]) -> None:
+    """Scores of three classes: the mean of each colour, times its weight."""
+    node = helper.make_node
+    save(
+        path,
+        [
+            node("Cast", ["image"], ["x"], to=TensorProto.FLOAT),
+            node("ReduceMean", ["x"], ["means"], axes=[1, 2], keepdims=0),
+            node("Mul", ["means", "weights"], ["scores"]),
+        ],
+        [value("scores", TensorProto.FLOAT, ["n", 3])],
+        {"weights": np.array(weights, np.float32)},
+    )
+
+
+def write(data: Path, images: Sequence[Any], labels: Sequence[Any]) -> Path:
+    (data / "images").mkdir(parents=True)
+    lines = []
+    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
+        name = f"images/{number:06d}.npy"
+        np.save(data / name, image)
+        lines.append(json.dumps({"image": name, **label}))
+    (data / "labels.jsonl").write_text("\n".join(lines))
+    return data
+
+
+@pytest.fixture
+def stars(tmp_path: Path) -> Path:
+    """A bright square on three images, a bright pixel on the fourth, nothing on the last."""
+    images = [np.zeros((64, 64, 3), np.uint8) for _ in range(5)]
+    for image in images[:3]:
+        image[16:48, 16:48] = 255
+    images[3][30, 30] = 255
+    seen = {"boxes": [BOX], "classes": [0]}
+    return write(tmp_path / "data", images, [seen] * 4 + [{"boxes": [], "classes": []}])
+
+
+def in_force(root: Path, name: str) -> dict[str, float]:
+    (definition,) = Repository(root).read(name)
+    return ProfileCache(ProfileStore()).accuracies(definition)
+
+
+def test_sizes_are_scored_through_the_workers_own_resizer(run: Run, tmp_path: Path, stars: Path):
+    detector(tmp_path / "m" / "stars" / "1" / "model.onnx")
+    (tmp_path / "m" / "stars" / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32, 64]\n")
+    done = run("profile", tmp_path / "m" / "stars", *FAST, "--accuracy", stars)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("variants")[2]
+    assert "mAP@0.5" in table
+    assert in_force(tmp_path / "m", "stars") == {"32": 0.75, "64": 1.0}
+    kept = json.loads((tmp_path / "m/stars/1/profile.accuracy.json").read_text())["accuracy"]
+    assert kept["metric"] == "mean average precision"
+    assert kept["images"] == 5
+    assert kept["f1"] == {"32": pytest.approx(6 / 7), "64": 1.0}
+
+
+def test_files_are_scored_and_one_that_is_no_better_is_not_served(run: Run, tmp_path: Path):
+    folder = tmp_path / "m" / "colours"
+    classifier(folder / "1" / "small.onnx", [1.0, 1.0, 0.0])
+    classifier(folder / "1" / "middle.onnx", [1.0, 0.0, 1.0])
+    classifier(folder / "1" / "large.onnx", [1.0, 1.0, 1.0])
+    files = "{small: small.onnx, middle: middle.onnx, large: large.onnx}"
+    (folder / "slacktide.yaml").write_text(f"max_batch: 2\nvariants: {{files: {files}}}\n")
+    images = [np.zeros((8, 8, 3), np.uint8) for _ in range(3)]
+    for colour, image in enumerate(images):
+        image[..., colour] = 200
+    data = write(tmp_path / "data", images, [{"label": colour} for colour in range(3)])
+    done = run("profile", folder, *FAST, "--accuracy", data, "--json")
+    assert done.returncode == 0, done.stderr
+    printed = json.loads(done.stdout)
+    assert {"1@small", "1@middle", "1@large"} < set(printed)
+    scores = {each["variant"]: each["accuracy"] for each in printed["accuracy"]["1"]}
+    assert scores == {"small": pytest.approx(2 / 3), "middle": pytest.approx(2 / 3), "large": 1.0}
+    checked = run("models", "check", tmp_path / "m", "--files-only")
+    assert checked.returncode == 0
+    assert "'middle' is not served: its accuracy is 0.667, no more than that of 'small'" in (
+        checked.stdout
+    )
+
+
+def test_what_is_wrong_with_the_data_is_named(run: Run, tmp_path: Path, stars: Path):
+    folder = tmp_path / "m" / "stars"
+    detector(folder / "1" / "model.onnx")
+    done = run("profile", folder, *FAST, "--accuracy", stars)
+    assert done.returncode == 2
+    assert "--accuracy: stars has no variants; state them in its slacktide.yaml" in done.stderr
+    (folder / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32]\n")
+    labels = stars / "labels.jsonl"
+    labels.write_text(labels.read_text() + '\n{"image": "images/9.jpg"}\n')
+    done = run("profile", folder, *FAST, "--accuracy", stars)
+    assert done.returncode == 2
+    assert "--accuracy: labels.jsonl line 6: image: there is no file" in done.stderr
+    (stars / "images" / "9.jpg").write_bytes(b"\xff\xd8 no more")
+    labels.write_text('{"image": "images/9.jpg", "boxes": [[0, 0, 1, 1]], "classes": [0]}')
+    done = run("profile", folder, *FAST, "--accuracy", stars)
+    assert done.returncode == 1
+    assert "--accuracy: labels.jsonl line 1: " in done.stderr
+
+
+def test_check_says_what_is_not_known_of_a_family(run: Run, tmp_path: Path):
+    detector(tmp_path / "m" / "stars" / "1" / "model.onnx")
+    (tmp_path / "m" / "stars" / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32, 64]\n")
+    done = run("models", "check", tmp_path / "m")
+    assert done.returncode == 0, done.stdout
+    assert "the accuracy of 32, 64 is not known, and is taken to rise in their order" in done.stdout
+    assert "stars/1/model.onnx: no profile of this machine; times are measured" in done.stdout
+    (tmp_path / "m" / "stars" / "slacktide.yaml").write_text("variants: {files: {a: a.onnx}}\n")
+    done = run("models", "check", tmp_path / "m", "--files-only")
+    assert done.returncode == 1
+    assert "stars/1/a.onnx: expected a regular file, there is none" in done.stdout
