@@ -125,23 +125,28 @@ def test_a_fixed_or_stated_size_needs_none_of_the_batch(models, kit, arena, serv
     serve(body)
 
 
-class Watched(ProcessExecutor):
-    """Notes of each batch the shapes of its members' images, and the size it runs at."""
+class Noting:
+    """A replica that notes of each batch the shapes of its members' images, and its size."""
 
+    def __init__(self, handle: Any, ran: set[Any]) -> None:
+        self._handle = handle
+        self._ran = ran
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handle, name)
+
+    def run(self, batch: int, members: Any, size: int = 0) -> None:
+        self._ran |= {(member.tensors[0].shape, size) for member in members}
+        self._handle.run(batch, members, size)
+
+
+class Watched(ProcessExecutor):
     def __init__(self) -> None:
         super().__init__()
-        self.ran: set[tuple[tuple[int, ...], int]] = set()
+        self.ran: set[Any] = set()
 
     def start(self, *args: Any) -> Any:
-        handle = super().start(*args)
-        run = handle.run
-
-        def watched(batch: int, members: Any, size: int = 0) -> None:
-            self.ran |= {(member.tensors[0].shape, size) for member in members}
-            run(batch, members, size)
-
-        handle.run = watched  # type: ignore[method-assign]
-        return handle
+        return Noting(super().start(*args), self.ran)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +185,18 @@ def test_a_reduced_decoding_is_what_area_means_of_the_whole_are(size: int) -> No
     whole = cv2.cvtColor(cv2.imdecode(np.frombuffer(jpeg, np.uint8), 1), cv2.COLOR_BGR2RGB)
     expected = cv2.resize(whole, (size, size), interpolation=cv2.INTER_AREA)
     assert np.abs(out.astype(int) - expected).mean() < 1.0
+
+
+@pytest.mark.parametrize("size", [90, 40, 20])
+def test_an_image_is_turned_as_its_exif_data_say(size: int) -> None:
+    image = np.zeros((100, 200, 3), np.uint8)
+    image[:, :100] = 250
+    jpeg, out = encode_jpeg(image), np.empty((size, size, 3), np.uint8)
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
+    segment = b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif
+    decode_into(jpeg[:2] + segment + jpeg[2:], out)  # a quarter turn: what was left is above
+    assert out[: size // 3].min() > 240
+    assert out[-(size // 3) :].max() < 10
 
 
 @pytest.mark.parametrize("shape", [(64, 96), (32, 32), (33, 50), (20, 20), (1, 1), (70, 20)])

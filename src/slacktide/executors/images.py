@@ -2,8 +2,8 @@
 
 OpenCV decodes and resizes (the extra `images`): area means where an image shrinks, linear where it
 grows; a JPEG of twice the size or more is decoded at a half or a quarter, which the format makes
-cheap. Without OpenCV there is no JPEG, and pixels are resized by NumPy, which rounds
-otherwise: answers may differ a little.
+cheap. Without OpenCV there is no JPEG, and pixels are resized by NumPy: area means for whole
+ratios, else lines between neighbours, so that answers may differ a little.
 """
 
 from __future__ import annotations
@@ -141,19 +141,10 @@ def resize_into(image: Pixels, out: Pixels) -> None:
         out[...] = image
     elif cv2 is not None:
         cv2.resize(image, (width, height), dst=out, interpolation=_way(cv2, image, out))
-    elif image.shape[0] % height == 0 and image.shape[1] % width == 0:
-        tiles = image.reshape(height, image.shape[0] // height, width, -1, 3)
-        np.rint(tiles.mean((1, 3), np.float32), out=out, casting="unsafe")
     else:
-        (above, below, down), (left, right, across) = (
-            _neighbours(before, after)
-            for before, after in zip(image.shape[:2], (height, width), strict=True)
-        )
-        across, down = across[:, None], down[:, None, None]
-        upper, lower = image[above], image[below]
-        top = upper[:, left] * (1 - across) + upper[:, right] * across
-        bottom = lower[:, left] * (1 - across) + lower[:, right] * across
-        np.rint(top * (1 - down) + bottom * down, out=out, casting="unsafe")
+        down, across = _weights(image.shape[0], height), _weights(image.shape[1], width)
+        resized = np.einsum("yh,hwc,xw->yxc", down, image, across, optimize=True)
+        np.rint(resized, out=out, casting="unsafe")
 
 
 def _way(cv2: Any, image: Pixels, out: Pixels) -> Any:
@@ -161,11 +152,14 @@ def _way(cv2: Any, image: Pixels, out: Pixels) -> Any:
     return cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
 
 
-def _neighbours(before: int, after: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """For each of `after` pixels the two of `before` that its centre lies between, and how far."""
-    centre = np.clip((np.arange(after, dtype=np.float32) + 0.5) * before / after - 0.5, 0, None)
-    first = np.minimum(centre.astype(np.intp), before - 1)
-    return first, np.minimum(first + 1, before - 1), centre.astype(np.float32) - first
+def _weights(before: int, after: int) -> NDArray[np.float32]:
+    """[after, before]: the part of each pixel before in each one after. Where the ratio is whole
+    these are means, else lines between the two pixels that a centre lies between."""
+    if before % after == 0:
+        return np.repeat(np.eye(after, dtype=np.float32), before // after, 1) * (after / before)
+    centre = np.clip((np.arange(after) + 0.5) * before / after - 0.5, 0, before - 1)
+    distance = np.abs(np.arange(before) - centre[:, None])
+    return np.asarray(np.maximum(1 - distance, 0), np.float32)
 
 
 def made_up_image(height: int, width: int, generator: np.random.Generator) -> Pixels:

@@ -9,13 +9,13 @@ itself. But where the one underneath is lost, or one of them is killed, all of t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from slacktide.domain import Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import (
-    NO_FAULTS,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -26,13 +26,14 @@ from slacktide.executors.ports import (
     Resized,
 )
 
-Start = Callable[[Replica, ModelSource, Arena, Reporter], ReplicaHandle]
-
 
 class SharedReplicas:
-    """Those of one executor. `start` starts what is underneath."""
+    """Those of one executor."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(
+        self, start: Callable[[Replica, ModelSource, Arena, Reporter], ReplicaHandle]
+    ) -> None:
+        """`start` starts what is underneath."""
         self._start = start
         self._shared: dict[Hashable, _Shared] = {}
 
@@ -40,9 +41,8 @@ class SharedReplicas:
         self, replica: Replica, source: ModelSource, arena: Arena, report: Reporter
     ) -> SizedReplica:
         """As `Executor.start`, for a source with an `image_size`."""
-        pool = replica.pool
-        of = (pool.model, pool.version, pool.generation, source.path, arena)
-        key = (replica.lane, replica.device, of)
+        pool = replica.pool._replace(variant="")
+        key = (replica.lane, replica.device, pool, source.path, arena)
         shared = self._shared.get(key)
         if shared is None:
             shared = _Shared(replica.cores, lambda: self._shared.pop(key))
@@ -58,22 +58,22 @@ class _Shared:
 
     def __init__(self, cores: tuple[int, ...], ended: Callable[[], object]) -> None:
         """`ended` is called once, when nothing may join any more."""
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._ended = ended
         self._members: dict[int, SizedReplica] = {}
         self._running: dict[int, SizedReplica] = {}
         """By batch."""
         self._opened: OpenedModel | None = None
         self._cores = cores
-        self._resized: Resized | None = None
-        """The last report of `_cores`, once there is one."""
+        self._resized: Resized | None = Resized(cores)
+        """To `_cores`, as reported last; None until it is."""
 
     def join(self, replica: Replica, size: int, report: Reporter) -> SizedReplica:
         member = self._members[replica.id] = SizedReplica(self, replica.id, size, report)
         if self._opened is not None:
-            self.loop.call_soon(member.up, self._opened)
-            if replica.cores != self._cores or (self._resized and self._resized.detail):
-                self.resize(member, replica.cores)
+            self._loop.call_soon(member.up, self._opened)
+        if replica.cores != self._cores or (self._resized and self._resized.detail):
+            self.resize(member, replica.cores)
         return member
 
     def run(self, member: SizedReplica, batch: int, payloads: Sequence[Payload]) -> None:
@@ -81,31 +81,23 @@ class _Shared:
         self._running[batch] = member
 
     def resize(self, member: SizedReplica, cores: tuple[int, ...]) -> None:
+        """Once for all of them: those that ask for the same cores wait for the same report."""
         if cores != self._cores:
             self._cores, self._resized = cores, None
             self.handle.resize(cores)
-        elif self._resized is not None or self._opened is not None:
-            self.loop.call_soon(member.tell, self._resized or Resized(cores))
+        elif self._resized is not None:
+            self._loop.call_soon(member.tell, self._resized)
 
     def leave(self, member: SizedReplica) -> None:
         if self._members.pop(member.id, None) is not None and not self._members:
             self._ended()
             self.handle.stop()
 
-    def report(
-        self,
-        event: Report,
-        outputs: BatchOutputs = (),
-        *,
-        opened: OpenedModel | None = None,
-        out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
-    ) -> None:
-        """What is underneath reports."""
+    def report(self, event: Report, outputs: BatchOutputs = (), **more: Any) -> None:
+        """What is underneath reports, as a `Reporter` is told."""
         members = tuple(self._members.values())
         if isinstance(event, ReplicaUp):
-            assert opened is not None
-            self._opened = opened
+            self._opened = opened = more["opened"]
             for member in members:
                 member.up(opened)
         elif isinstance(event, Resized):
@@ -115,14 +107,13 @@ class _Shared:
         elif isinstance(event, ReplicaLost):
             self._members.clear()
             self._ended()
-            # Those that ran something come last: while one of them seems to run, the lane is not
-            # free, and no other one, which is lost as well, is given a batch.
+            # The one that ran something comes last: while it seems to run, the lane is not free,
+            # and no other one, which is lost as well, is given a batch.
             busy = set(self._running.values())
             for member in sorted(members, key=lambda member: member in busy):
-                lost = replace(event, replica=member.id)
-                member.tell(lost, out_of_memory=out_of_memory)
+                member.tell(replace(event, replica=member.id), **more)
         elif (runner := self._running.pop(event.batch, None)) is not None:
-            runner.tell(event, outputs, faults=faults)
+            runner.tell(event, outputs, **more)
 
 
 class SizedReplica:
@@ -161,21 +152,12 @@ class SizedReplica:
             self._shared.handle.kill()
 
     def up(self, opened: OpenedModel) -> None:
-        """Report that it is."""
         self.tell(ReplicaUp(self.id), opened=opened)
 
-    def tell(
-        self,
-        event: Report,
-        outputs: BatchOutputs = (),
-        *,
-        opened: OpenedModel | None = None,
-        out_of_memory: bool = False,
-        faults: Mapping[int, str] = NO_FAULTS,
-    ) -> None:
-        """Report, unless it was stopped."""
+    def tell(self, event: Report, outputs: BatchOutputs = (), **more: Any) -> None:
+        """Report, unless it was stopped or lost."""
         report = self._report
         if isinstance(event, ReplicaLost):
             self._report = None
         if report is not None:
-            report(event, outputs, opened=opened, out_of_memory=out_of_memory, faults=faults)
+            report(event, outputs, **more)
