@@ -6,13 +6,15 @@
   expected, at most once in `CHECK_INTERVAL`, and less often while nothing comes of it.
 - `LaneSizes` turns their targets into a plan; what could not be had at once is asked for again when
   a lane has let go of cores.
+- The variant that a policy chooses becomes the plain route of its model, if that is a family which
+  no planner of variants plans.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slacktide.domain import (
     Announced,
@@ -21,8 +23,10 @@ from slacktide.domain import (
     LaneResized,
     Notice,
     Plan,
+    PoolId,
     ReplicaUp,
     Request,
+    Route,
     Submitted,
 )
 from slacktide.engine import Snapshot
@@ -83,7 +87,8 @@ class _Model:
         self.stated = stated
         self.policy = make_planner(stated.planner, stated.options)
         self.times: BatchSeconds | None = None
-        """Of the pool that came last, as its policy saw it last; None before that."""
+        """Of the pool that came last, as its policy saw it last; of a family, of its smallest
+        variant. None before that."""
         self.arrivals = ExpectedArrivals()
         self.arrived = 0
         self.target: ScalingTarget | None = None
@@ -164,6 +169,9 @@ class ScalingPlanner(Planner):
         """How models are scaled, by name."""
         self._sizes = LaneSizes(cores)
         self._models: dict[str, _Model] = {}
+        self._families: dict[str, Family] = {}
+        self._routed: dict[str, PoolId] = {}
+        """Where the base's plain route of a family leads."""
         self._rebased = False
         """Whether the next plan is the first of a new base."""
         self._settle_at = math.inf
@@ -179,13 +187,13 @@ class ScalingPlanner(Planner):
         """The model whose policy is being asked something."""
 
     def owns(self, stated: Stated) -> frozenset[Owned]:
-        planned = {m for m, each in stated_as(Family, stated).items() if each.planner != "none"}
-        return frozenset(
-            (name, field)
-            for name in stated_as(ScaledModel, stated)
-            for field in OWNED
-            if field is not PlanField.BATCH_CAPS or name not in planned
-        )
+        families, found = stated_as(Family, stated), set[Owned]()
+        for name in stated_as(ScaledModel, stated):
+            found |= {(name, field) for field in OWNED}
+            if name in families:
+                alone = families[name].planner == "none"
+                found ^= {(name, PlanField.ROUTES if alone else PlanField.BATCH_CAPS)}
+        return frozenset(found)
 
     def rebase(self, base: Plan, stated: Stated, *, now: float) -> None:
         """See `Planner`. Models that stay keep their sizes and what their policies know."""
@@ -198,6 +206,12 @@ class ScalingPlanner(Planner):
             for name, each in models.items()
         }
         self.models = models
+        families = stated_as(Family, stated)
+        self._families = {name: families[name] for name in models if name in families}
+        plain = [one for one in base.routes if one.client is None and one.application is None]
+        # The version that serves those who name none has the last word.
+        plain.sort(key=lambda one: one.version is None)
+        self._routed = {one.model: one.pool for one in plain if one.model in self._families}
         self._sizes.rebase(base, models)
         for model in self._models.values():
             model.ask_at = now
@@ -223,7 +237,7 @@ class ScalingPlanner(Planner):
                     if model is not None:
                         model.check(now=now)
                 settle = settle or self._sizes.short  # a lane that goes may be gone then
-            elif isinstance(event, ReplicaUp):
+            elif isinstance(event, ReplicaUp) and self._models:
                 again += [
                     self._models[pool.id.model]
                     for pool in snapshot.pools.values()
@@ -295,7 +309,32 @@ class ScalingPlanner(Planner):
             name: ScalingRequest(model.stated.limits, model.target, model.pressure)
             for name, model in self._models.items()
         }
-        return self._sizes.plan(draft, asked, snapshot, borrowing=borrowing)
+        return self._led(self._sizes.plan(draft, asked, snapshot, borrowing=borrowing))
+
+    def _led(self, plan: Plan) -> Plan:
+        """`plan` with the plain routes of families to the variants that their policies want."""
+        wanted = {
+            name: model.target.variant
+            for name, model in self._models.items()
+            if self._chooses(name) and model.target is not None and model.target.variant
+        }
+        if not wanted:
+            return plan
+        deployed = {deployment.pool for deployment in plan.deployments}
+
+        def led(route: Route) -> Route:
+            variant = wanted.get(route.model)
+            if variant is None or route.client is not None or route.application is not None:
+                return route
+            pool = route.pool._replace(variant=variant)
+            return replace(route, pool=pool) if pool in deployed else route
+
+        return replace(plan, routes=tuple([led(route) for route in plan.routes]))
+
+    def _chooses(self, name: str) -> bool:
+        """Whether the policy of a model chooses its variant."""
+        family = self._families.get(name)
+        return family is not None and family.planner == "none"
 
     def put_off(self, until: float) -> str | None:
         """See `Planner`. All other policies are asked as before."""
@@ -323,8 +362,14 @@ class ScalingPlanner(Planner):
 
     def _view(self, group: ScalingGroup, name: str, snapshot: Snapshot) -> ModelView | None:
         model, now = self._models[name], snapshot.now
+        family, runs = self._families.get(name), self._routed.get(name)
+        accuracies = {each.name: each.accuracy for each in family.variants} if family else {}
+        smallest = next(iter(accuracies), "")
         for pool in snapshot.serving(name):
-            model.times = pool.times
+            if pool.id.variant == smallest or not family:
+                model.times = pool.times
+        if runs is not None and model.target is not None and self._chooses(name):
+            runs = runs._replace(variant=model.target.variant or runs.variant)
         return view_of(
             snapshot,
             name,
@@ -332,6 +377,8 @@ class ScalingPlanner(Planner):
             model.stated.limits,
             model.expected(now=now),
             fresh=self._fresh.get(name, {}),
+            runs=runs,
+            accuracies=accuracies if self._chooses(name) else {},
             beside={
                 other: self._models[other].expected(now=now)
                 for other in group.models

@@ -57,6 +57,7 @@ class GuardedPolicy(ScalingPolicy):
             and limits.cores_min <= target.cores <= limits.cores_max
             and limits.replicas_min <= target.replicas <= limits.replicas_max
             and 1 <= target.batch <= limits.batch_max
+            and target.variant in ("", *[each.name for each in view.variants])
         ):
             expected = f"expected a target within {limits}, got {target!r:.200}"
             raise ValueError(f"planner {self._name!r} broke its contract: {expected}")

@@ -7,14 +7,16 @@ A policy looks at one model at a time. Where the targets of several exceed the m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Protocol
 
-from slacktide.domain import Notice, Request
+from slacktide.domain import Notice, PoolId, Request
 from slacktide.domain.read_only import read_only
 from slacktide.engine import Snapshot
+from slacktide.engine.placement import UP
+from slacktide.engine.snapshot import PoolSnapshot, ReplicaSnapshot
 from slacktide.profiles import TimeDistribution
 
 
@@ -161,9 +163,9 @@ class ScalingTarget:
     """Replicas whose cores change are stopped and started anew with them, not resized."""
 
     def is_no_larger(self, than: ScalingTarget) -> bool:
-        """Whether it asks for no more cores in all, for batches of one size."""
+        """Whether it asks for no more cores in all, for batches of one size and one variant."""
         fits = self.replicas * self.cores <= than.replicas * than.cores
-        return fits and self.batch == than.batch
+        return fits and (self.batch, self.variant) == (than.batch, than.variant)
 
 
 class ScalingPolicy(ABC):
@@ -197,23 +199,31 @@ def view_of(
     *,
     fresh: Mapping[int, Waiting],
     beside: Mapping[str, Expected],
+    runs: PoolId | None = None,
+    accuracies: Mapping[str, float] | None = None,
 ) -> ModelView | None:
     """`model` on its `lanes`, at the moment of the snapshot; None if no pool of it is in service.
 
     `fresh`: requests that the engine is about to handle, by id, announced before or not.
     `beside`: the other models on these lanes; their share of the lanes' time makes this one's
-    batches take the longer.
+    batches take the longer. `runs`: of a family, the variant that serves the plain route.
+    `accuracies`: of the variants from which may be chosen.
     """
     pools = snapshot.serving(model)
     if not pools:
         return None
-    newest = pools[-1]
+    newest = next((pool for pool in pools if pool.id == runs), pools[-1])
     waiting = [*fresh.values()]
     for pool in pools:
         requests = snapshot.waiting(pool.id)
         waiting += [Waiting.of(request) for request in requests if request.id not in fresh]
     waiting.sort(key=lambda one: one.deadline)
-    staying = {r.replica.lane: r for pool in pools for r in pool.replicas if r.staying}
+    staying: dict[str, ReplicaSnapshot] = {}
+    for one in [one for pool in pools for one in pool.replicas if one.staying]:
+        known = staying.get(one.replica.lane)
+        # Of a family a lane serves as soon as one of its variants does.
+        if known is None or runs is None or one.ready_at < known.ready_at:
+            staying[one.replica.lane] = one
     placed = [(snapshot.lanes[name], staying[name]) for name in lanes if name in staying]
     return ModelView(
         model,
@@ -228,8 +238,31 @@ def view_of(
         replace(limits, batch_max=min(limits.batch_max, newest.max_batch)),
         newest.start_time,
         expected.arrived,
-        burst=expected.burst,
+        tuple(
+            VariantView(
+                pool.id.variant,
+                (accuracies or {})[pool.id.variant],
+                _shared(snapshot, pool.times, beside),
+            )
+            for pool in _beside(newest, pools)
+            if pool.id.variant in (accuracies or {})
+        ),
+        expected.burst,
     )
+
+
+def _beside(runs: PoolSnapshot, pools: Sequence[PoolSnapshot]) -> Iterator[PoolSnapshot]:
+    """The variants of one load that are up wherever `runs` is, itself included."""
+
+    def up(pool: PoolSnapshot) -> set[str]:
+        here = (one for one in pool.replicas if one.state is UP and one.staying)
+        return {one.replica.lane for one in here}
+
+    lanes = up(runs)
+    for pool in pools:
+        alike = pool.id._replace(variant=runs.id.variant) == runs.id
+        if pool is runs or (alike and lanes and lanes <= up(pool)):
+            yield pool
 
 
 def _shared(
