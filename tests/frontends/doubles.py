@@ -18,6 +18,8 @@ from slacktide.wire.calls import (
     InputTensor,
     OutputValue,
     Parameter,
+    SessionTerms,
+    SizeAdvice,
 )
 from slacktide.wire.errors import ControlError, WireError
 from slacktide.wire.parameters import parse_parameters
@@ -71,9 +73,16 @@ class FakeCall:
         self.infer: InferCall
         """What was submitted, with tensors of its own."""
         self.reply: Reply
+        self.given_up: Reply | None = None
 
-    def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
+    def announce(
+        self,
+        length: int,
+        parameters: Mapping[str, Parameter],
+        given_up: Reply | None = None,
+    ) -> memoryview | InferReply:
         self.steps.append("announce")
+        self.given_up = given_up
         self.length, self.parameters = length, dict(parameters)
         self.plane.announced.append(self)
         self.plane.changed.set()
@@ -125,6 +134,43 @@ class FakeCall:
 
 
 @dataclass
+class FakeSession:
+    """Notes what it is told, and advises what a test says."""
+
+    terms: SessionTerms
+    advise: Callable[[SizeAdvice], None]
+    id: str = "s:1"
+    rtt: float = 0.0
+    advice: SizeAdvice | None = None
+    steps: list[tuple[Any, ...]] = field(default_factory=list)
+    closed: int = 0
+
+    def welcome(self) -> tuple[str, list[tuple[str, int, float]]]:
+        return "x", [("128", 128, 0.5), ("256", 256, 0.75)]
+
+    def change(self, terms: SessionTerms) -> None:
+        self.terms = terms
+
+    def told(self, bytes_per_s: float) -> None:
+        self.steps.append(("told", bytes_per_s))
+
+    def transfer_time(self, nbytes: int, *, now: float) -> float:
+        return nbytes / 1e6
+
+    def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
+        self.steps.append(("arrived", nbytes, seconds > 0.0, size))
+
+    def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
+        self.steps.append(("stalled", came, of))
+
+    def answered(self, outcome: Outcome | None, now: float) -> None:
+        self.steps.append(("answered", None if outcome is None else outcome.reason))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@dataclass
 class FakeDataPlane:
     """Answers at once by `answer`, unless it `holds`: then when a call's own `answer` is called."""
 
@@ -146,8 +192,19 @@ class FakeDataPlane:
     refused_from: list[CallContext] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
+    sessions: list[FakeSession] = field(default_factory=list)
+    no_session: WireError | None = None
+
     def call(self, model: str, version: str | None, context: CallContext) -> FakeCall:
         return FakeCall(self, model, version, context)
+
+    def open_session(
+        self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
+    ) -> FakeSession:
+        if self.no_session is not None:
+            raise self.no_session
+        self.sessions.append(FakeSession(terms, advise, f"s:{len(self.sessions) + 1}"))
+        return self.sessions[-1]
 
     @property
     def tensors(self) -> list[list[Buffer]]:
@@ -250,6 +307,9 @@ class FakeControlPlane:
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
         self._check(model)
         return STATISTICS
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return [{"id": "s:1", "model": "m"}]
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]:
         rows = [{"name": "m", "version": "1", "state": "READY", "reason": ""}]

@@ -55,6 +55,7 @@ from slacktide.planning.variants import VariantsPlanner
 from slacktide.profiles import ClassedTimes, LatencyTable
 from slacktide.runtime import Runtime
 from slacktide.scheduling import make_scheduler
+from slacktide.server.sessions import Sessions
 
 MANUAL = Path(__file__).parents[2] / "docs" / "metrics.md"
 TABLE = LatencyTable((1,), (1,), ((0.01,),), ((0.012,),), ((0,),))
@@ -86,6 +87,7 @@ class World:
             self.scaling,
             VariantsPlanner(),
             self.resizes,
+            Sessions(self.catalog, print, lambda: self.now, print, 10).sums,
             process_executor=workers,
             nvml=FakeGpus(),
             pod=PodAllocator(SimpleNamespace()),

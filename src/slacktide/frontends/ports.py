@@ -6,7 +6,7 @@ event loop; callbacks come on that loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -15,7 +15,15 @@ from slacktide.domain import Outcome, Reason
 
 if TYPE_CHECKING:  # numpy is not loaded to complete a command line
     from slacktide.domain.tensors import ModelInterface
-    from slacktide.wire.calls import Buffer, CallContext, InferCall, InferReply, Parameter
+    from slacktide.wire.calls import (
+        Buffer,
+        CallContext,
+        InferCall,
+        InferReply,
+        Parameter,
+        SessionTerms,
+        SizeAdvice,
+    )
 
 
 class EndpointGroup(StrEnum):
@@ -85,10 +93,18 @@ class InferenceCall(Protocol):
     submitted at once. `refuse` or `cancel` may end it instead.
     """
 
-    def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
+    def announce(
+        self,
+        length: int,
+        parameters: Mapping[str, Parameter],
+        given_up: Callable[[InferReply], None] | None = None,
+    ) -> memoryview | InferReply:
         """A body of `length` bytes is to come; `parameters` are those that the headers carry.
         Returns as much writable shared memory to receive it into, or the refusal, which ends the
-        call. The memory is not to be written to once the call is submitted or has ended."""
+        call. The memory is not to be written to once the call is submitted or has ended.
+
+        `given_up` is called where the call is given up before it is submitted: then it is not to be
+        submitted, but still refused or cancelled. None: what is submitted has that reply."""
         ...
 
     def submit(self, call: InferCall, reply: Callable[[InferReply], None]) -> None:
@@ -107,11 +123,65 @@ class InferenceCall(Protocol):
         ...
 
 
+class FrameSession(Protocol):
+    """A client that streams frames. Seconds are of the front end's clock."""
+
+    id: str
+    terms: SessionTerms
+    rtt: float
+    """Seconds there and back for a message of no length, as the front end measures it."""
+
+    @property
+    def advice(self) -> SizeAdvice | None:
+        """None: it is still to be planned for."""
+        ...
+
+    def welcome(self) -> tuple[str, Sequence[tuple[str, int, float]]]:
+        """The input that takes its images; the model's variants: name, size, accuracy."""
+        ...
+
+    def change(self, terms: SessionTerms) -> None:
+        """It wants something else. Raises WireError."""
+        ...
+
+    def told(self, bytes_per_s: float) -> None:
+        """What it measures of its link itself."""
+        ...
+
+    def transfer_time(self, nbytes: int, *, now: float) -> float:
+        """Seconds that so many bytes are expected to take."""
+        ...
+
+    def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
+        """A frame is here, after `seconds` on its way (0: not timed). Width and height of its image
+        as announced; 0: not said."""
+        ...
+
+    def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
+        """A frame has been given up when so many of its bytes had come in so many seconds."""
+        ...
+
+    def answered(self, outcome: Outcome | None, now: float) -> None:
+        """A frame has its answer; None: no outcome, the front end has refused it."""
+        ...
+
+    def close(self) -> None:
+        """It is gone. Safe to repeat."""
+        ...
+
+
 class DataPlane(Protocol):
     """Inference."""
 
     def call(self, model: str, version: str | None, context: CallContext) -> InferenceCall:
         """The headers of a call are here. `version` None: the latest."""
+        ...
+
+    def open_session(
+        self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
+    ) -> FrameSession:
+        """A client wants to stream frames. `advise` is called when what it is told changes. Raises
+        WireError."""
         ...
 
 
@@ -138,6 +208,10 @@ class ControlPlane(Protocol):
 
     def statistics(self, model: str | None, version: str | None) -> dict[str, Any]:
         """`{"model_stats": [...]}` as Triton's, numbers as numbers. Raises ControlError."""
+        ...
+
+    def sessions(self) -> list[dict[str, Any]]:
+        """The clients that stream frames, one object for each."""
         ...
 
     def repository_index(self, ready_only: bool) -> list[dict[str, str]]: ...

@@ -141,6 +141,7 @@ class App:
             ),
             Observers() if self._tracer is None else Observers(self._tracer),
             look_alikes={} if settings.ignore_unknown_parameters else LOOK_ALIKES,
+            max_sessions=settings.max_sessions,
         )
         self.control = ServerControlPlane(
             self.catalog,
@@ -149,6 +150,7 @@ class App:
             self.driver.broken,
             ready_when=settings.ready_when,
             staging=self._staging(),
+            sessions=self.data.sessions.describe,
         )
         metrics = Metrics(
             self.catalog,
@@ -157,6 +159,7 @@ class App:
             self.scaling,
             self.variants,
             self.driver.replicas.resizes,
+            self.data.sessions.sums,
             process_executor=process,
             pod=found.pod,
             recorder=self.recorder,

@@ -105,7 +105,9 @@ class ServerCall(PendingRequest):
 
     # ── for front ends ───────────────────────────────────────────────────────────────────────
 
-    def announce(self, length: int, parameters: Mapping[str, Parameter]) -> memoryview | InferReply:
+    def announce(
+        self, length: int, parameters: Mapping[str, Parameter], given_up: Reply | None = None
+    ) -> memoryview | InferReply:
         plane, context = self._plane, self.context
         client = context.client
         try:
@@ -137,6 +139,7 @@ class ServerCall(PendingRequest):
         if self._answer is not None:
             return self._answer
         self._step(_ACCEPT)
+        self._reply = given_up
         return version.arena.view(slot)
 
     def submit(self, call: InferCall, reply: Reply) -> None:
@@ -176,6 +179,7 @@ class ServerCall(PendingRequest):
             raise
 
     def refuse(self, reason: Reason, message: str) -> None:
+        self._reply = None
         if self.state is _DROPPED:
             self._step(_REFUSE)
             return

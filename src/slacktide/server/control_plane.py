@@ -47,9 +47,10 @@ class ServerControlPlane:
         *,
         ready_when: ReadyWhen = "loaded",
         staging: Staging | None = None,
+        sessions: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         """`broken`: set when the engine cannot go on. `staging`: where models that come with the
-        load call go; None refuses them."""
+        load call go; None refuses them. `sessions` describes the clients that stream frames."""
         self.draining = False
         self._ready_when = ready_when
         self._catalog = catalog
@@ -57,6 +58,7 @@ class ServerControlPlane:
         self._repository = repository
         self._broken = broken
         self._staging = staging
+        self._sessions = sessions
 
     # ── health ───────────────────────────────────────────────────────────────────────────────
 
@@ -118,6 +120,9 @@ class ServerControlPlane:
         else:
             versions = [self._find(model, version)]
         return {"model_stats": [model_statistics(found) for found in versions]}
+
+    def sessions(self) -> list[dict[str, Any]]:
+        return self._sessions()
 
     # ── repository ───────────────────────────────────────────────────────────────────────────
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from slacktide.domain import Reason
 from slacktide.executors.arena import MemoryLimitExceeded, Slot
@@ -12,7 +12,8 @@ from slacktide.observability.observers import Observers
 from slacktide.server.call import ServerCall
 from slacktide.server.driver import Driver
 from slacktide.server.overload_log import OverloadLog
-from slacktide.wire.calls import CallContext
+from slacktide.server.sessions import Sessions, StreamSession
+from slacktide.wire.calls import CallContext, SessionTerms, SizeAdvice
 from slacktide.wire.errors import WireError
 from slacktide.wire.parameters import LOOK_ALIKES
 from slacktide.workloads import LinkEstimates
@@ -96,8 +97,10 @@ class ServerDataPlane:
         observers: Observers,
         *,
         look_alikes: Mapping[str, str] = LOOK_ALIKES,
+        max_sessions: int = 4096,
     ) -> None:
-        """`look_alikes`: parameters that are refused, and what to use instead."""
+        """`look_alikes`: parameters that are refused, and what to use instead. `max_sessions`: at a
+        time."""
         self.draining = False
         self.look_alikes = look_alikes
         self.driver = driver
@@ -107,9 +110,20 @@ class ServerDataPlane:
         self.links = LinkEstimates()
         self.loop = asyncio.get_running_loop()
         self.overload = OverloadLog(driver.clock, self.loop.call_later)
+        self.sessions = Sessions(
+            catalog, driver.post, driver.clock, self.loop.call_soon, max_sessions
+        )
+        driver.on_plan = self.sessions.planned
 
     def call(self, model: str, version: str | None, context: CallContext) -> ServerCall:
         return ServerCall(self, self.driver.new_id(), model, version, context)
+
+    def open_session(
+        self, terms: SessionTerms, address: str, advise: Callable[[SizeAdvice], None]
+    ) -> StreamSession:
+        if self.draining or self.catalog.find(terms.model, terms.version) is None:
+            raise self.absence(terms.model, terms.version)
+        return self.sessions.open(terms, address, advise)
 
     def absence(self, model: str, version: str | None) -> WireError:
         """Why no version answers a call."""

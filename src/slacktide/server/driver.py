@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from slacktide.domain import (
@@ -99,6 +99,9 @@ class Driver:
         self._closed = False
         self.broken = asyncio.Event()
         """Set when a plan could be neither put in force nor taken back: no state to serve from."""
+        self._plan = engine.plan
+        self.on_plan: Callable[[Plan], None] = lambda plan: None
+        """Called when another plan is in force."""
         self._pause_due = False
         self._decided: list[tuple[Batch, list[Payload]]] = []
         """Batches that their workers are still to be given."""
@@ -225,6 +228,9 @@ class Driver:
             events = [*events, TimerFired()]  # one turn for both
         for command in self.runtime.handle(events, now=now):
             self._carry_out(command)
+        if self.engine.plan is not self._plan:
+            self._plan = self.engine.plan
+            self.on_plan(self._plan)
         for job in self.runtime.take_jobs():
             self._loop.run_in_executor(None, job.run).add_done_callback(self._computed)
         if self._recorder is not None:

@@ -127,6 +127,9 @@ class ServerSettings(Options):
         None, "Most requests in flight of one client address.", least=1
     )
     max_connections: int = _limit(4096, "Most connections per port.", least=1)
+    max_sessions: int = _limit(
+        4096, "Most streams of frames at a time; one client address has half at most.", least=1
+    )
     max_request_bytes: int = _size(
         64 * MIB, "Largest request body, as sent and as inflated.", flag="max-request-size"
     )

@@ -57,13 +57,13 @@ def take_bulk(
             tag = view[at]
             at += 1
             if tag >= 0x80:
-                tag, at = _varint(view, start)
+                tag, at = read_varint(view, start)
             kind = tag & 7
             if kind == _DELIMITED:
                 length = view[at]
                 at += 1
                 if length >= 0x80:
-                    length, at = _varint(view, at - 1)
+                    length, at = read_varint(view, at - 1)
                 body = at
                 at += length
                 if tag in (wanted, set_aside) and at <= end:
@@ -77,7 +77,7 @@ def take_bulk(
                         head.append(view[kept:start])
                     kept = at
             elif kind == _VARINT:
-                at = _varint(view, at)[1]
+                at = read_varint(view, at)[1]
             elif kind == _FIXED64:
                 at += 8
             elif kind == _FIXED32:
@@ -102,12 +102,12 @@ def fields_before(beginning: Buffer, field: int) -> dict[int, memoryview] | None
     at = 0
     try:
         while len(found) < _FEW_FIELDS:
-            tag, at = _varint(view, at)
+            tag, at = read_varint(view, at)
             if tag == wanted:
                 return found
             if tag & 7 != _DELIMITED:
                 return None
-            length, at = _varint(view, at)
+            length, at = read_varint(view, at)
             found[tag >> 3] = view[at : at + length]
             at += length
     except (IndexError, WireError):
@@ -137,8 +137,8 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _varint(view: memoryview, at: int) -> tuple[int, int]:
-    """(value, position after it). Raises IndexError at the end of the view."""
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """(value, position after it). Raises IndexError at the end of the view, else WireError."""
     value = shift = 0
     while True:
         byte = view[at]

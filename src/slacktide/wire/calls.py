@@ -58,6 +58,38 @@ class CallContext:
     """When its last byte is expected, in a session; None: as the client's other bodies came."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What a client that streams frames has said it wants."""
+
+    model: str
+    version: str | None
+    rate: float
+    """Frames per second, > 0."""
+    slo: float
+    """Seconds from capture to the answer at the client, > 0."""
+    floor: float = 0.0
+    """Least accuracy of use, 0 to 1."""
+    weight: float = 1.0
+    name: str = ""
+    """For people."""
+    bytes_per_s: float = 0.0
+    """Of its link; 0: it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeAdvice:
+    """What a session is told to send."""
+
+    size: int = 0
+    """Side of its images, pixels; 0: as they are."""
+    variant: str = ""
+    mapped: bool = True
+    """False: no answer in time is expected."""
+    bytes_per_s: float = 0.0
+    """Of its link, as measured; 0: not known yet."""
+
+
 @dataclass(slots=True)
 class OutputValue:
     """One output of the answer; `data` is raw little-endian bytes owned by the answer."""

@@ -779,6 +779,7 @@ def test_reflection_names_services_and_gives_their_files(fakes):
         names = {each.name for each in services.list_services_response.service}
         assert names == {
             INFERENCE_SERVICE,
+            "slacktide.v1.FrameService",
             "grpc.health.v1.Health",
             "grpc.reflection.v1.ServerReflection",
         }

@@ -22,6 +22,7 @@ from slacktide.frontends.settings import GrpcSettings
 from slacktide.wire.calls import InferCall, InputTensor
 from slacktide.wire.grpc_messages import encode_call
 from slacktide.wire.proto.messages import (
+    FRAME_SERVICE,
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     REFLECTION_SERVICE,
@@ -42,6 +43,7 @@ GROUPS = {
     "ModelStatistics": EndpointGroup.STATISTICS,
     "ModelInfer": EndpointGroup.INFERENCE,
     "ModelStreamInfer": EndpointGroup.INFERENCE,
+    "StreamFrames": EndpointGroup.INFERENCE,
     "RepositoryIndex": EndpointGroup.REPOSITORY,
     "RepositoryModelLoad": EndpointGroup.CONTROL,
     "RepositoryModelUnload": EndpointGroup.CONTROL,
@@ -57,7 +59,7 @@ GROUPS = {
 }
 METHODS = [
     f"/{service}/{name}"
-    for service in (INFERENCE_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
+    for service in (INFERENCE_SERVICE, FRAME_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
     for name in service_methods(service)
 ]
 METHODS.append("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")

@@ -90,11 +90,14 @@ class InferRequest:
             limit, length = rpc.state.limits.max_request_bytes, parse_length(BYTES_HEADER, length)
             if length > limit:
                 raise BadField(BYTES_HEADER, f"at most {limit} bytes", length, Reason.TOO_LARGE)
-        place = call.announce(length, rpc.said.parameters)
+        place = self._place(call, length)
         if isinstance(place, InferReply):
             self._call = None
             raise refusal_in(place, triton_strict=rpc.state.limits.triton_strict)
         self._slot = place
+
+    def _place(self, call: InferenceCall, length: int) -> memoryview | InferReply:
+        return call.announce(length, self._rpc.said.parameters)
 
     def place_for(self, length: int, begun: memoryview) -> memoryview | None:
         """Where the message belongs that has `begun`; None: anywhere."""
@@ -110,14 +113,16 @@ class InferRequest:
             return NOWHERE
         return self._slot
 
-    def take(self, message: Buffer) -> None:
-        """The message is here."""
+    def take(self, message: Buffer, start: int = 0) -> None:
+        """The message is here; from `start` on it is a ModelInferRequest."""
         rpc = self._rpc
         try:
             if self._slot is not None and message is not self._slot:
                 place = _part(self._slot, len(message))
                 place[:] = message
                 message = place
+            if start:
+                message = memoryview(message)[start:]
             if len(message) > DIRECT_BYTES and self._is_typed(message):
                 unpacked = rpc.state.unpacker.raw_form(message, rpc.protocol.client)
                 rpc.later(unpacked, self._submit, self.fail)

@@ -79,6 +79,9 @@ class MessageIntake(Http2Stream, ABC):
         """A message; one of at most `DIRECT_BYTES` is to be taken before this returns. What this
         raises ends the call."""
 
+    def passed_over(self) -> None:
+        """A message whose place was `NOWHERE` is here."""
+
     @abstractmethod
     def fail(self, error: Exception) -> None:
         """End the call with what an exception means."""
@@ -187,7 +190,9 @@ class MessageIntake(Http2Stream, ABC):
             self.filled = filled + count
             if self.filled == self._length:
                 self._place = self.since = None
-                if place is not NOWHERE:
+                if place is NOWHERE:
+                    self.passed_over()
+                else:
                     self._take(place)
                 self._let_go()
         return at

@@ -14,6 +14,7 @@ from slacktide.frontends.ports import EndpointGroup
 from slacktide.wire.calls import Buffer
 from slacktide.wire.proto import messages as m
 from slacktide.wire.proto.messages import (
+    FRAME_SERVICE,
     HEALTH_SERVICE,
     INFERENCE_SERVICE,
     REFLECTION_SERVICE,
@@ -59,7 +60,7 @@ class ReflectionCall(GrpcCall):
 def _answer_to(request: m.ServerReflectionRequest) -> dict[str, Any]:
     pool, asked = private_pool(), request.WhichOneof("message_request")
     if asked == "list_services":
-        names = (INFERENCE_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
+        names = (INFERENCE_SERVICE, FRAME_SERVICE, HEALTH_SERVICE, REFLECTION_SERVICE)
         return {"list_services_response": {"service": [{"name": name} for name in names]}}
     try:
         if asked == "file_by_filename":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from slacktide.frontends.grpc.control import ControlMethods, health_methods
+from slacktide.frontends.grpc.frames import FrameStream
 from slacktide.frontends.grpc.inference import UnaryInfer
 from slacktide.frontends.grpc.metadata import GrpcMethod
 from slacktide.frontends.grpc.protocol import GrpcConnection, GrpcState
@@ -16,7 +17,7 @@ from slacktide.frontends.ports import AccessLog, ControlPlane, DataPlane, Endpoi
 from slacktide.frontends.security import Authorize
 from slacktide.frontends.settings import GrpcSettings
 from slacktide.frontends.unpacking import Unpacker
-from slacktide.wire.proto.messages import HEALTH_SERVICE, INFERENCE_SERVICE
+from slacktide.wire.proto.messages import FRAME_SERVICE, HEALTH_SERVICE, INFERENCE_SERVICE
 
 
 class GrpcServer(Listener):
@@ -46,6 +47,7 @@ class GrpcServer(Listener):
         services = {
             INFERENCE_SERVICE: inference,
             HEALTH_SERVICE: health_methods(control),
+            FRAME_SERVICE: {"StreamFrames": GrpcMethod(EndpointGroup.INFERENCE, FrameStream)},
             **reflection_methods(),
         }
         self.methods: dict[str, GrpcMethod] = {

@@ -23,6 +23,7 @@ from slacktide.frontends.http2.sending import (
     NOTHING,
     PATIENCE,
     PATIENCE_PER_S,
+    RTT_PING,
     STREAM_WINDOW,
     Http2Stream,
     SendingHalf,
@@ -197,6 +198,10 @@ class Http2Connection(SendingHalf):
             _expect_length(payload, 8)
             if not flags & f.ACK:
                 self.out.append(f.frame(f.PING, f.ACK, 0, bytes(payload)))
+            elif self._rtt_asked and bytes(payload) == RTT_PING:
+                self._rtt_asked = False
+                self._rtts.append(max(0.0, self._now - self._rtt_asked_at))
+                self.rtt = min(self._rtts)
         elif kind == f.PUSH_PROMISE:
             expect(False, "a client cannot push")
         elif kind == f.PRIORITY:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Final
 
 from slacktide.frontends.http2 import frames as f
@@ -32,6 +33,9 @@ PATIENCE_PER_FRAME: Final = 2.5
 """Given back with a message and with the end of an answer, and with a frame of one that is long."""
 LEAST_RATE: Final = 16 * 1024
 """Bytes/s at which a client must take what its windows hold back (as bodies must come)."""
+RTT_EVERY_S: Final = 1.0
+RTT_LOST_S: Final = 10.0
+RTT_PING: Final = b"slackrtt"
 _MOST_LEFT: Final = 2048
 NOTHING: deque[memoryview] = deque(maxlen=0)
 
@@ -95,6 +99,11 @@ class SendingHalf:
         self._left: dict[int, None] = {}
         """Streams that ended before their client had sent all, the latest last."""
         self.patience = PATIENCE
+        self.rtt = 0.0
+        """Seconds that a message of no length needs there and back, where that was measured: the
+        least of the last times, as others wait behind data."""
+        self._rtts: deque[float] = deque(maxlen=8)
+        self._rtt_asked, self._rtt_asked_at = False, -inf
         self.initial_window = self.send_window = f.WINDOW
         self._max_frame = f.FRAME_BYTES
         self._table_prefix = b""
@@ -234,6 +243,13 @@ class SendingHalf:
     def ping(self) -> None:
         """Ask whether the client is there."""
         self.out.append(f.frame(f.PING, 0, 0, b"slackt?!"))
+
+    def measure_rtt(self, now: float) -> None:
+        """Have `rtt` measured, unless it is being, or was within the last second."""
+        wait = RTT_LOST_S if self._rtt_asked else RTT_EVERY_S
+        if not self.closing and now - self._rtt_asked_at >= wait:
+            self._rtt_asked, self._rtt_asked_at = True, now
+            self.out.append(f.frame(f.PING, 0, 0, RTT_PING))
 
     def go_away(self) -> None:
         """Answer no request that begins from now on; the client learns which those are."""

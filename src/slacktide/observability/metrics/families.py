@@ -129,6 +129,14 @@ request_seconds                  histogram Arrival to answer, requests with a re
 budget_at_completion_seconds     histogram Budget left at the answer; negative: late
 batch_rows                       histogram Rows in each batch that ran
 session_bytes                    gauge    Memory of a replica's session by its threads, bytes
+client_sessions                  gauge    Clients that stream frames
+client_sessions_mapped           gauge    Those that may expect answers in time
+client_sessions_opened_total     counter  Sessions begun
+client_sessions_refused_total    counter  Hellos refused: too many sessions, or too many at a time
+frames_on_time_total             counter  Frames of sessions answered in time
+frames_missed_total              counter  Frames of sessions refused, given up, late or failed
+frames_of_other_size_total       counter  Frames of another size than their client was told
+link_falls_total                 counter  Times that the bandwidth of a session fell
 lane_busy                        gauge    1 while a batch runs on the lane
 lane_cores                       gauge    Cores of the lane, as confirmed
 lane_target_cores                gauge    Cores that the lane is to have

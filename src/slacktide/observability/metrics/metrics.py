@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -15,6 +15,7 @@ from slacktide.models.resize_tracker import ResizeTracker
 from slacktide.models.versions import Catalog
 from slacktide.observability.metrics.families import OLD_NAMES, MetricFamily, look, write
 from slacktide.observability.metrics.own import (
+    client_families,
     pod_families,
     recording_families,
     scaling_families,
@@ -50,6 +51,8 @@ class Metrics:
     scaling: ScalingPlanner
     variants: VariantsPlanner
     resizes: ResizeTracker
+    clients: Callable[[], Mapping[str, int]]
+    """Sums over sessions, by name of their metric."""
     process_executor: Workers | None = None
     pod: PodAllocator | None = None
     recorder: Recorder | None = None
@@ -67,6 +70,7 @@ class Metrics:
             gpus,
             version_families(views, self.catalog),
             session_families(views),
+            client_families(self.clients()),
             scaling_families(snapshot, self.runtime, self.scaling, self.resizes),
             variants_families(self.variants.status()),
             () if self.pod is None else pod_families(self.pod),

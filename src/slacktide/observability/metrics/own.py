@@ -189,6 +189,12 @@ def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFam
         yield made
 
 
+def client_families(sums: Mapping[str, int]) -> Iterable[MetricFamily]:
+    """Of all clients that stream frames together: labels would be as many as there are clients."""
+    for name, value in sums.items():
+        yield single(name, value)
+
+
 def pod_families(pod: PodAllocator) -> Iterable[MetricFamily]:
     """The CPU of our own pod, where it is resized."""
     yield single("pod_cpu_limit_cores", math.inf if pod.limit is None else pod.limit / 1000)

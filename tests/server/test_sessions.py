@@ -1,0 +1,284 @@
+"""Sessions of clients that stream frames: what is told of them, and what they are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slacktide.domain import InputSize, Outcome, Plan, Reason
+from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
+from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
+from slacktide.planning.variants import Family, FamilyVariant
+from slacktide.server.sessions import ADVISED_AT_ONCE, MOST_JOINS, Sessions
+from slacktide.wire.calls import SessionTerms, SizeAdvice
+from slacktide.wire.errors import BadField, WireError
+
+IMAGE = ModelInterface(
+    (TensorSpec("image", Datatype.UINT8, (-1, -1, -1, 3)),),
+    (TensorSpec("y", Datatype.FP32, (-1, 2)),),
+    8,
+)
+FAMILY = Family(tuple(FamilyVariant(str(size), size / 1000, size) for size in (128, 256, 512)))
+TERMS = SessionTerms("street", None, 10.0, 0.15, 0.2, 2.0, "gate 3")
+
+
+class Bench:
+    """Sessions on a clock of their own, with models and a loop that a test drives."""
+
+    def __init__(self, family: Family | None = FAMILY, most: int = 4096) -> None:
+        self.now = 100.0
+        self.posted: list[Any] = []
+        self.turns: list[Callable[[], None]] = []
+        self.pushed: list[tuple[str, SizeAdvice]] = []
+        self.version = SimpleNamespace(family=family, interface=IMAGE)
+        catalog: Any = SimpleNamespace(find=lambda model, version: self.version)
+        self.sessions = Sessions(
+            catalog, self.posted.append, lambda: self.now, self.turns.append, most
+        )
+
+    def open(self, address: str = "10.0.0.1", terms: SessionTerms = TERMS) -> Any:
+        made: list[Any] = []
+        made.append(
+            self.sessions.open(
+                terms, address, lambda advice: self.pushed.append((made[0].id, advice))
+            )
+        )
+        return made[0]
+
+    def plan(self, **variants: str) -> None:
+        """Sessions by number → variant, in force; then every turn there is to take."""
+        inputs = tuple(InputSize("street", f"s:{id[1:]}", name) for id, name in variants.items())
+        self.sessions.planned(Plan(inputs=inputs))
+        while self.turns:
+            self.turns.pop(0)()
+
+    def frame(self, session: Any, nbytes: int = 20_000, seconds: float = 0.02, **more: Any) -> None:
+        session.arrived(nbytes, seconds, more.get("size", (256, 256)), now=self.now)
+
+    def measured(self) -> list[SessionMeasured]:
+        return [event for event in self.posted if isinstance(event, SessionMeasured)]
+
+
+def test_planners_hear_of_a_session_from_its_hello_to_its_end():
+    bench = Bench()
+    session = bench.open()
+    assert session.id == "s:1"
+    assert bench.posted == [SessionOpened("s:1", "street", 10.0, 0.15, 0.2, 2.0)]
+    session.change(SessionTerms("street", None, 5.0, 0.1))
+    assert bench.posted[1:] == [SessionOpened("s:1", "street", 5.0, 0.1, 0.0, 1.0)]
+    session.close()
+    session.close()
+    assert bench.posted[2:] == [SessionClosed("s:1")]
+    assert bench.open().id == "s:2"
+    with pytest.raises(BadField, match="model: "):
+        bench.open().change(SessionTerms("other", None, 5.0, 0.1))
+
+
+def test_what_is_measured_is_told_at_most_ten_times_a_second_and_falls_at_once():
+    bench = Bench()
+    session = bench.open()
+    session.rtt = 0.03
+    for _ in range(40):
+        bench.frame(session)
+        bench.now += 0.025
+    told = bench.measured()
+    assert 9 <= len(told) <= 11
+    last = told[-1]
+    assert last.bytes_per_s == pytest.approx(1e6, rel=0.05)
+    assert last.rtt == 0.03
+    assert last.bytes_per_pixel == pytest.approx(20_000 / 256**2, rel=0.01)
+    assert 30.0 < last.rate < 40.0
+    assert not last.fell
+    count = len(told)
+    bench.frame(session, seconds=0.02)
+    bench.frame(session, seconds=0.2)  # a tenth
+    fall = bench.measured()[count:][-1]
+    assert fall.fell
+    assert fall.bytes_per_s == pytest.approx(1e5)
+    assert bench.sessions.counts["link_falls_total"] == 2  # the first: below the guess
+
+
+def test_a_frame_that_is_given_up_on_its_way_may_be_a_fall():
+    bench = Bench()
+    session = bench.open()
+    for _ in range(20):
+        bench.frame(session)
+        bench.now += 0.1
+    count = len(bench.measured())
+    session.stalled(0, 20_000, 0.015, now=bench.now)  # it was not due yet
+    session.stalled(9_000, 20_000, 0.03, now=bench.now)  # hardly late
+    assert len(bench.measured()) == count
+    session.stalled(10_000, 20_000, 0.1, now=bench.now)
+    assert bench.measured()[-1].fell
+    assert session.bandwidth == pytest.approx(1e5)
+
+
+def test_what_the_client_says_of_its_link_counts_until_it_is_measured():
+    bench = Bench()
+    session = bench.open(terms=SessionTerms("street", None, 10.0, 0.15, bytes_per_s=5e5))
+    assert session.transfer_time(5_000, now=bench.now) == pytest.approx(0.01)
+    session.told(2e6)
+    assert session.transfer_time(5_000, now=bench.now) == pytest.approx(0.0025)
+    assert session.bandwidth == 0.0
+    for _ in range(10):
+        bench.frame(session)
+        bench.now += 0.1
+    session.told(1e12)  # a lie
+    assert session.bandwidth == pytest.approx(1e6, rel=0.05)
+    assert session.transfer_time(10_000, now=bench.now) == pytest.approx(0.01, rel=0.05)
+
+
+def test_a_session_is_told_what_changes_for_it():
+    bench = Bench()
+    first, second = bench.open(), bench.open()
+    assert first.advice is None
+    bench.plan(s1="256", s2="")
+    assert bench.pushed == [
+        ("s:1", SizeAdvice(256, "256", True)),
+        ("s:2", SizeAdvice(128, "", False)),
+    ]
+    bench.plan(s1="256", s2="128")
+    assert bench.pushed[2:] == [("s:2", SizeAdvice(128, "128", True))]
+    bench.plan(s2="128")  # nothing is said of the first: it stays
+    assert len(bench.pushed) == 3
+    assert first.advice == SizeAdvice(256, "256", True)
+    assert second.advice == SizeAdvice(128, "128", True)
+    assert bench.sessions.sums()["client_sessions_mapped"] == 2
+
+
+def test_many_sessions_are_told_over_several_turns():
+    bench = Bench()
+    for _ in range(250):
+        bench.open()
+    inputs = tuple(InputSize("street", f"s:{number}", "256") for number in range(1, 251))
+    bench.sessions.planned(Plan(inputs=inputs))
+    told = []
+    while bench.turns:
+        assert len(bench.turns) == 1
+        bench.turns.pop()()
+        told.append(len(bench.pushed))
+    assert told == [ADVISED_AT_ONCE, 2 * ADVISED_AT_ONCE, 250]
+
+
+def test_a_session_that_ends_before_its_turn_is_not_told():
+    bench = Bench()
+    session = bench.open()
+    bench.sessions.planned(Plan(inputs=(InputSize("street", "s:1", "256"),)))
+    session.close()
+    bench.turns.pop()()
+    assert bench.pushed == []
+
+
+@pytest.mark.parametrize("family", [None, Family(FAMILY.variants, planner="none")])
+def test_a_model_without_planned_variants_is_streamed_to_as_it_is(family: Family | None):
+    session = Bench(family).open()
+    assert session.advice == SizeAdvice(0, "", True, 0.0)
+    name, variants = session.welcome()
+    assert name == "image"
+    assert len(variants) == (0 if family is None else 3)
+
+
+def test_a_welcome_names_variants_with_size_and_accuracy():
+    assert Bench().open().welcome() == (
+        "image",
+        [("128", 128, 0.128), ("256", 256, 0.256), ("512", 512, 0.512)],
+    )
+
+
+def test_a_model_that_has_gone_keeps_what_its_sessions_were_told():
+    bench = Bench()
+    session = bench.open()
+    bench.plan(s1="256")
+    bench.version = None  # type: ignore[assignment]
+    bench.plan(s1="128")
+    assert session.advice == SizeAdvice(128, "128", True)
+    assert session.welcome()[0] == ""
+
+
+def test_sessions_are_bounded_in_all_and_by_address():
+    bench = Bench(most=6)
+    kept = [bench.open("a") for _ in range(3)]
+    with pytest.raises(WireError, match="too many sessions"):
+        bench.open("a")
+    for address in "bcd":
+        bench.open(address)
+    with pytest.raises(WireError) as refused:
+        bench.open("e")
+    assert refused.value.reason is Reason.CLIENT_LIMIT
+    kept[0].close()
+    bench.open("e")
+    assert bench.sessions.sums()["client_sessions"] == 6
+    assert bench.sessions.counts["client_sessions_refused_total"] == 2
+
+
+def test_joins_are_bounded_in_a_second():
+    bench = Bench(most=100_000)
+    opened = 0
+    for number in range(5 * MOST_JOINS):
+        try:
+            bench.open("flood" if number % 2 else f"10.0.{number}").close()
+            opened += 1
+        except WireError:
+            pass
+    assert opened == 2 * MOST_JOINS
+    bench.now += 1.0
+    session = bench.open("flood")
+    refused = 0
+    for _ in range(2 * MOST_JOINS):
+        try:
+            session.change(TERMS)
+        except WireError:
+            refused += 1
+    assert refused == MOST_JOINS + 1
+    assert bench.open("another").id
+
+
+def test_the_page_says_what_is_known_of_each():
+    bench = Bench()
+    session = bench.open()
+    bench.plan(s1="256")
+    for _ in range(10):
+        bench.frame(session)
+        session.answered(Outcome(Reason.ON_TIME, bench.now - 0.004), bench.now)
+        bench.now += 0.1
+    session.answered(None, bench.now)
+    session.answered(Outcome(Reason.AFTER_DEADLINE, bench.now), bench.now)
+    (page,) = json.loads(json.dumps(bench.sessions.describe()))
+    assert page["rate_seen"] == pytest.approx(10.0, rel=0.01)
+    assert page["bytes_per_s"] == pytest.approx(1e6, rel=0.05)
+    del page["rate_seen"], page["bytes_per_s"]
+    assert page == {
+        "id": "s:1",
+        "address": "10.0.0.1",
+        "name": "gate 3",
+        "model": "street",
+        "rate": 10.0,
+        "slo_ms": 150.0,
+        "rtt_ms": 0.0,
+        "variant": "256",
+        "size": 256,
+        "mapped": True,
+        "frames": 10,
+        "answered": 12,
+        "missed": 2,
+    }
+    bench.frame(session, size=(640, 480))  # another than advised
+    bench.now += 1.0
+    bench.frame(session, size=(256, 192))
+    sums = bench.sessions.sums()
+    assert sums["frames_of_other_size_total"] == 1
+    assert (sums["frames_on_time_total"], sums["frames_missed_total"]) == (10, 2)
+    assert bench.measured()[-1].overhead == pytest.approx(0.004, rel=0.5)
+
+
+def test_the_rate_that_is_seen_and_not_that_which_is_claimed_is_told():
+    bench = Bench()
+    session = bench.open(terms=SessionTerms("street", None, 1.0, 0.15))  # it says 1
+    for _ in range(100):
+        bench.frame(session)
+        bench.now += 0.02
+    assert bench.measured()[-1].rate == pytest.approx(50.0, rel=0.1)
