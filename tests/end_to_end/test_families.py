@@ -49,6 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, zoo_at: Any, serve: Any) ->
     zoo.sight("sizes", settings=SIZES)
     zoo.sight("one", settings="variants: [64]\n")
     files(zoo)
+    files(zoo, "planned", FILES.replace("  planner: none\n", ""))
     zoo.matmul()
     with serve(zoo, control_port=0) as house:
         yield house
@@ -147,6 +148,26 @@ def test_files_of_a_fixed_size_take_images_of_any(families: Any):
     assert variant_of(ask(families, "depths", sized(40))) == "large", (
         "pixels choose among sizes only"
     )
+
+
+def test_files_that_a_planner_moves_are_up_as_soon_as_some_of_them_are(families: Any):
+    house = families
+    assert house.get("/v2/models/planned/ready").status == 200
+    first = variant_of(ask(house, "planned", sized(64)))
+    assert first in ("small", "medium", "large")
+    house.until(
+        lambda app: 1 <= sum(one["replicas"] > 0 for one in shares(app, "planned")) <= 2,
+        "a lane holds two files at most",
+    )
+    assert house.post("/v2/repository/models/planned/load").status == 200
+    assert ask(house, "planned", sized(64)).as_numpy("side") == 64
+    assert house.post("/v2/repository/models/planned/unload").status == 200
+    assert house.post("/v2/repository/models/planned/load").status == 200
+
+
+def shares(app: Any, model: str) -> Any:
+    version = app.catalog.find(model, None)
+    return [{"replicas": len(pool.replicas_up)} for pool in version.pools]
 
 
 def test_all_sizes_of_a_file_are_one_process(families: Any):

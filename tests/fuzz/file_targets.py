@@ -41,6 +41,7 @@ from slacktide.executors.onnx_file import OnnxFile
 from slacktide.executors.onnx_runtime import ModelError
 from slacktide.executors.ports import ModelSource
 from slacktide.executors.synthetic_inputs import SyntheticRows
+from slacktide.models.labelled_images import DataError, read_labels
 from slacktide.models.learnt import LearntTimes, learnt, times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.repository.errors import ModelConfigError, RepositoryError, SettingsError
@@ -304,6 +305,25 @@ def run_learnt(data: bytes) -> None:
         json.dumps(times.export(), allow_nan=False)
 
 
+def label_examples() -> list[bytes]:
+    box = '{"image": "a.npy", "boxes": [[0.1, 0.2, 0.3, 0.4]], "classes": [1]}\n'
+    return [box.encode() * 2, b'{"image": "a.npy", "label": 3}\n']
+
+
+def run_labels(data: bytes) -> None:
+    home = folder() / "labelled"
+    home.mkdir(exist_ok=True)
+    (home / "a.npy").touch()
+    (home / "labels.jsonl").write_bytes(data)
+    try:
+        images = read_labels(home)
+    except DataError as error:
+        sentence(error, "labels.jsonl")
+        return
+    assert images
+    assert {image.path.name for image in images} == {"a.npy"}
+
+
 def recording_examples() -> list[bytes]:
     path = folder() / "made.rec"
     recorder = Recorder(path, EngineSettings(), limit=1 << 26)
@@ -359,5 +379,6 @@ TARGETS = (
     Target("samples", samples_examples, run_samples, text(b"shape", b"'|O'", b"99999999999")),
     Target("profiles", profile_examples, run_profiles, documents(b"Infinity", b"NaN")),
     Target("learnt", learnt_examples, run_learnt, documents(b"Infinity", b"NaN", b"1e308")),
+    Target("labels", label_examples, run_labels, documents(b"NaN", b"../a.npy", b"1e308")),
     Target("recordings", recording_examples, run_recording, lambda e: [change_lines, of_bytes(e)]),
 )

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
     "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt", "onnx",
-    "samples", "profiles", "learnt", "recordings",
+    "samples", "profiles", "learnt", "labels", "recordings",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from slacktide.models.model_manager import ModelManager, ModelManagerSettings, m
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import CorrectedTimes, LatencyTable
 from slacktide.server.control_plane import ServerControlPlane
 from slacktide.wire.errors import ControlError
@@ -60,6 +61,10 @@ def test_pools_of_a_version_share_its_payloads_counters_and_pin() -> None:
     assert plan.routes == (Route("m", version.pool.id, version=version.pin),)
     version.main, version.pools[0].at_first = 1, False
     assert builder.plan().deployments == (Deployment(other.id, "shared", 4),)
+    version.family = Family((FamilyVariant("a", 0.5), FamilyVariant("128", 0.6)))
+    assert len(builder.plan().deployments) == 2, "the planner of variants chooses among all"
+    assert builder.stated() == {"m": (version.family,)}
+    version.family = None
     assert builder.plan().routes == (Route("m", other.id, version=version.pin),)
     catalog.forget(version)
     assert catalog.all() == ()

@@ -310,7 +310,9 @@ class PlanBuilder:
         for version in self._versions:
             most = max(1, version.interface.max_batch)
             for lane in self._layout.lanes_of[version.name]:
-                pools = (pool for pool in version.pools if pool.at_first)
+                # The variants planner chooses among all of them; without it, these stay.
+                planned = version.family is not None and version.family.planner != "none"
+                pools = (pool for pool in version.pools if planned or pool.at_first)
                 deployments += [Deployment(pool.id, lane, most) for pool in pools]
             routes.append(Route(version.name, version.pool.id, version=version.pin))
         return Plan(self._layout.lanes, tuple(deployments), tuple(routes))

@@ -80,7 +80,7 @@ def read_labels(folder: Path) -> tuple[LabelledImage, ...]:
         told = "expected UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         raise DataError(told if told.startswith(LABELS) else f"{LABELS}: {told}") from None
     found: list[LabelledImage] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         where = f"{LABELS} line {number}"

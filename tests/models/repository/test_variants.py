@@ -50,6 +50,13 @@ def test_files_keep_their_order_and_options_stand_beside_the_planner() -> None:
     assert variants.planner == {"name": "none"}
 
 
+def test_the_planners_options_are_read_as_its_own() -> None:
+    variants = load("variants: {sizes: [64], planner: {period: 200ms, urgent: false}}").variants
+    assert variants is not None
+    assert variants.planner_name == "variants"
+    assert variants.planner_options == {"period": "200ms", "urgent": False}
+
+
 def test_a_family_of_one_is_a_family() -> None:
     variants = load("variants: [320]").variants
     assert variants is not None
@@ -84,6 +91,16 @@ def test_a_family_of_one_is_a_family() -> None:
         ("variants: {files: {a: a.bin}}", "variants.files.a: expected a file that ends in .onnx"),
         ("variants: {files: {a/b: a.onnx}}", "variants.files.a/b: expected letters"),
         ("variants: {sizes: [128], planner: best}", "variants.planner: expected 'variants' or"),
+        (
+            "variants: {sizes: [128], planner: {name: variants, urgnt: true, period: 5}}",
+            "variants.planner.urgnt: unknown key; did you mean 'urgent'?",
+        ),
+        ("variants: {sizes: [128], planner: {period: 0.5}}", "variants.planner.period: expected"),
+        (
+            "variants: {sizes: [128], planner: {name: none, period: 1s}}",
+            "planner: expected no options beside 'none', got period",
+        ),
+        ("variants: {sizes: [128], planner: {name: [1]}}", "variants.planner: expected 'variants'"),
         ("variants: {sizes: [128], resident: 0}", "variants.resident: expected greater than or"),
         (f"file: x.onnx\n{FILES}", "file: expected none beside variants.files, got 'x.onnx'"),
     ],

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from slacktide.domain.options import OptionError
+from slacktide.domain.options import OptionError, read_options
 from slacktide.domain.suggestions import suggestion
 from slacktide.models.repository.fields import Name, Section, Size, ascending, name_to_section
+from slacktide.planning.variants import VariantsOptions
 
 MOST_VARIANTS = 64
 MOST_SIDE = 8192
@@ -30,9 +31,15 @@ def short_variants(value: Any) -> Any:
 
 def _planner(value: Any) -> Any:
     section = name_to_section(value)
-    name = section.get("name", PLANNERS[0]) if isinstance(section, Mapping) else None
-    if isinstance(section, Mapping) and name not in PLANNERS:
-        raise ValueError(f"expected 'variants' or 'none', got {name!r}")
+    if isinstance(section, Mapping):
+        options = {str(key): each for key, each in section.items() if key != "name"}
+        name = section.get("name", PLANNERS[0])
+        if name not in PLANNERS:
+            raise ValueError(f"expected 'variants' or 'none', got {name!r:.100}")
+        if name == PLANNERS[0]:
+            read_options(VariantsOptions, options, bare=False)
+        elif options:
+            raise ValueError(f"expected no options beside {name!r}, got {', '.join(options)}")
     return section
 
 
@@ -69,8 +76,9 @@ class VariantSettings(Section):
     resident: Annotated[int, Field(ge=1, le=MOST_VARIANTS)] = 5
     """Most copies that a lane keeps loaded, of variants of `files`."""
     planner: Annotated[dict[str, Any], BeforeValidator(_planner)] = {"name": PLANNERS[0]}  # noqa: RUF012
-    """Which planner decides the variant of each client: `variants`, with its options beside its
-    name, or `none`: the scaling planner's choice is every client's."""
+    """Which planner decides the variant of each client: `variants`, with its
+    [options](variants.md#how-clients-are-planned-for) beside its name, or `none`: the scaling
+    planner's choice is every client's."""
     rescue: bool = True
     """Whether a request that would be too late goes to a smaller variant that is in time."""
 

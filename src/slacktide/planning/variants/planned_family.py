@@ -280,7 +280,7 @@ class PlannedFamily:
         others: list[Route] = []
         for route in draft.routes:
             if route.model == model and route.client is None and route.application is None:
-                routes += self._routes(route, serving or deployed)
+                routes += self._routes(route, serving, deployed)
             else:
                 others.append(route)
         return replace(
@@ -318,11 +318,15 @@ class PlannedFamily:
                 found.setdefault((pool.version, pool.generation), {})[number] = pool
         return list(found.values())
 
-    def _routes(self, plain: Route, serving: Collection[PoolId]) -> list[Route]:
-        """The plain route, and those of sessions beside it."""
+    def _routes(
+        self, plain: Route, serving: Collection[PoolId], deployed: Collection[PoolId]
+    ) -> list[Route]:
+        """The plain route, and those of sessions beside it: to what serves of this load, or to what
+        will."""
         beside = plain.pool._replace
         pools = [beside(variant=each.name) for each in self.family.variants]
         there = [at for at, pool in enumerate(pools) if pool in serving]
+        there = there or [at for at, pool in enumerate(pools) if pool in deployed]
         if not there:
             return [plain]
         # The variant or the next smaller one that serves, or else the smallest of all.
