@@ -161,7 +161,9 @@ class Zoo:
             settings=settings,
         )
 
-    def slow(self, name: str = "slow", *, turns: int = 6000, settings: str = "") -> Path:
+    def slow(
+        self, name: str = "slow", *, turns: int = 6000, settings: str = "", file: str = "model.onnx"
+    ) -> Path:
         """y = x after so many turns: always as slow, so that its profile knows it."""
         return self.save(
             name,
@@ -170,6 +172,7 @@ class Zoo:
             [value("y", TensorProto.FLOAT, ["n", 2])],
             [numpy_helper.from_array(np.int64(turns), "turns")],
             settings=settings,
+            file=file,
         )
 
     def filter(self, name: str = "filter", *, settings: str = "") -> Path:
@@ -571,13 +574,13 @@ class House:
 
         return float(self.look(read))
 
-    def worker(self, model: str) -> int:
-        """The process that serves `model`."""
+    def worker(self, model: str, variant: str = "") -> int:
+        """The process that serves `model`, or one of its variants."""
 
         def read(app: App) -> int:
             replicas = app.driver.replicas
             for replica in replicas._replicas.values():
-                if replica.pool.model == model:
+                if replica.pool.model == model and variant in ("", replica.pool.variant):
                     pid = replicas._handles[replica.id].pid
                     assert pid is not None
                     return pid
