@@ -44,6 +44,7 @@ BENCHMARKS = {
     "left_in_peace": "CPU that arrivals take from a running model on the same core",
     "large_bodies": "lone requests of 150 and 600 KB: CPU copy by copy, and p50",
     "links": "bytes through the load generator's link, by the trace and beside the kernel's tbf",
+    "client_cost": "what the client library costs a camera, in CPU and bytes",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
     "real_models": "six models of others, three sizes mixed: in time, and predicted how well",

@@ -21,6 +21,10 @@ EXPORTS = {
     "slacktide.cli.demo": """
         demo
     """,
+    "slacktide.client": """
+        Advice AioConnection AioSession ClientError ClientSession FrameOutcome FrameReply
+        FrameResult OnnxFallback ServerConnection SessionOptions connect
+    """,
     "slacktide.cluster": """
         Hindrance PodAllocator PodClient PodCpu PodError PodName ResizeState
     """,

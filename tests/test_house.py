@@ -129,14 +129,19 @@ def test_nothing_outside_the_engine_reads_its_state():
                 assert of not in ("engine", "_engine"), f"{path.relative_to(SOURCE)}:{node.lineno}"
 
 
-def test_grpcio_is_for_the_load_generator_alone():
+def test_grpcio_is_for_clients_alone():
     """It is an extra (docs/decisions/0041-http2.md)."""
     users = {
         path.relative_to(SOURCE).as_posix()
         for path in SOURCE.rglob("*.py")
         if any(name.split(".")[0] == "grpc" for name in imports_of(path))
     }
-    assert users == {"load/discover.py", "load/grpc_sender.py"}
+    assert users == {
+        "client/aio.py",
+        "client/transport.py",
+        "load/discover.py",
+        "load/grpc_sender.py",
+    }
 
 
 def test_a_public_class_name_has_one_meaning():

@@ -143,8 +143,6 @@ class ClientCore:
                 self._link = _Link.CLOSED
                 for frame in list(self._frames.values()):
                     self._report(frame, FrameResult.DROPPED, now, "the client was closed")
-            case _:
-                pass
         self._advance(now)
         actions, self._actions = self._actions, []
         return actions
@@ -231,10 +229,10 @@ class ClientCore:
         self.advice = event.advice or self.advice
         if event.id in self.uplink:
             self._delivered += 1
-            if event.failed:
-                self.uplink.withdrawn(event.id)
-            else:
+            if not event.failed:
                 self.uplink.arrived(event.id, 0.0, now=now)
+            elif not self.uplink.acknowledges:  # else it is still coming there
+                self.uplink.withdrawn(event.id)
         frame = self._frames.get(event.id)
         if frame is None or not frame.sent:
             return
@@ -258,13 +256,12 @@ class ClientCore:
         frame = self._frames.get(event.id)
         if frame is None:
             return
+        result, why = frame.otherwise
         if event.failed:
-            result, detail = frame.otherwise
-            self._report(frame, result, now, f"{detail}; fallback: {event.failed}")
-        elif now <= frame.deadline:
-            self._report(frame, FrameResult.FALLBACK, now, frame.otherwise[1])
+            why = f"{why}; fallback: {event.failed}"
         else:
-            self._report(frame, FrameResult.LATE, now, f"fallback: {frame.otherwise[1]}")
+            result = FrameResult.FALLBACK if now <= frame.deadline else FrameResult.LATE
+        self._report(frame, result, now, why)
 
     def _connected(self, event: Connected, now: float) -> None:
         if self._link is not _Link.CONNECTING:
@@ -313,12 +310,11 @@ class ClientCore:
         self._try_link(now)
         for frame in list(self._waiting.values()):
             if now >= self._leaves_at(frame, now):
-                if self._link is not _Link.UP:
-                    self._instead(frame, FrameResult.LOST, now, "not connected")
-                elif self._unmapped():
-                    self._instead(frame, FrameResult.DROPPED, now, "no variant is on time")
+                why = "no variant is on time" if self._unmapped() else "it would have been late"
+                if self._link is _Link.UP:
+                    self._instead(frame, FrameResult.DROPPED, now, why)
                 else:
-                    self._instead(frame, FrameResult.DROPPED, now, "it would have been late")
+                    self._instead(frame, FrameResult.LOST, now, "not connected")
         self._send_newest(now)
         self._start_fallback(now)
 
@@ -434,8 +430,7 @@ class ClientCore:
 
     def _is_local(self, frame: _Frame) -> bool:
         """Whether the fallback is running it, or will."""
-        running = self._running is not None and self._running[0] == frame.id
-        return running or frame.id in self._local
+        return frame.id in self._local or (self._running or (None,))[0] == frame.id
 
     def _may_send(self, now: float) -> bool:
         ready = self._link is _Link.UP and self._encoding is None and not self._full
@@ -450,5 +445,5 @@ class ClientCore:
 
     @staticmethod
     def _pixels(frame: _Frame, size: int) -> int:
-        whole = frame.width * frame.height
-        return whole if size == 0 else min(size * size, whole)
+        most = size or inf
+        return int(min(frame.width, most) * min(frame.height, most))

@@ -40,6 +40,11 @@ class ClientSettings:
             raise ValueError(f"sizes: must be pixels, at least 1, are {self.sizes!r}")
 
 
+class ClientError(Exception):
+    """What keeps a client from working at all: an argument, an extra that is missing, a server that
+    refuses the session."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What the server says of the next frames."""
@@ -190,7 +195,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class EncodeFrame:
-    """Make it `size` × `size` pixels (0, or no smaller than captured: leave it), and encode it."""
+    """Make both its sides at most `size` pixels (0: leave them), and encode it."""
 
     id: int
     size: int

@@ -1,0 +1,345 @@
+"""Sessions on an asyncio loop: the core's events and actions, carried out.
+
+    async with AioConnection("localhost:8001") as server:
+        async with await server.open("street", slo=0.15, rate=25) as session:
+            reply = await session.submit(frame)
+
+Everything but encoding and the fallback, which have threads of their own, runs on the loop; methods
+are called there. Captured times are those of the loop's clock, `time.monotonic`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slacktide.client.core import ClientCore
+from slacktide.client.images import EncodedImage, check_image, encode, require_extra
+from slacktide.client.messages import (
+    Advice,
+    ClientAction,
+    ClientClosed,
+    ClientError,
+    ClientEvent,
+    ClientSettings,
+    Connect,
+    Connected,
+    Disconnected,
+    EncodeFrame,
+    FallbackDone,
+    FrameAnswered,
+    FrameCaptured,
+    FrameEncoded,
+    FrameOutcome,
+    GiveUp,
+    ReportOutcome,
+    RunFallback,
+    SendFrame,
+)
+from slacktide.client.options import FrameReply, SessionOptions
+from slacktide.client.transport import (
+    FrameTransport,
+    OutgoingFrame,
+    Outputs,
+    PlainTransport,
+    StreamTransport,
+)
+from slacktide.domain import TimerFired
+
+_log = logging.getLogger(__name__)
+_FATAL = frozenset(
+    ["NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"]
+)
+"""Codes of a first attempt that another would not change."""
+
+
+class AioConnection:
+    """A connection to one server, shared by its sessions."""
+
+    def __init__(
+        self, target: str, *, token: str = "", tls: bool = False, ca_file: str | Path | None = None
+    ) -> None:
+        """`target`: host:port of the server's gRPC. `ca_file` implies TLS. Raises ClientError."""
+        require_extra()
+        import grpc
+
+        host, _, port = target.rpartition(":")
+        if not host or not port.isdigit() or "//" in target:
+            raise ClientError(f"target: expected HOST:PORT of the gRPC port, got {target!r}")
+        options = [
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.use_local_subchannel_pool", 1),
+            # The session counts attempts itself; the channel must not sit one out.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        if tls or ca_file is not None:
+            try:
+                roots = Path(ca_file).read_bytes() if ca_file is not None else None
+            except OSError as error:
+                raise ClientError(f"ca_file: {ca_file}: {error.strerror}") from None
+            credentials = grpc.ssl_channel_credentials(root_certificates=roots)
+            self._channel = grpc.aio.secure_channel(target, credentials, options=options)
+        else:
+            self._channel = grpc.aio.insecure_channel(target, options=options)
+        self.target = target
+        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self._encoder = ThreadPoolExecutor(1, "slacktide-encode")
+        self._sessions: set[AioSession] = set()
+
+    async def open(self, model: str, *, slo: float, rate: float, **options: Any) -> AioSession:
+        """A session; see SessionOptions. Raises ClientError if the server refuses it, or, without
+        a fallback, cannot be reached."""
+        try:
+            chosen = SessionOptions(model=model, slo=slo, rate=rate, **options)
+        except TypeError as error:
+            raise ClientError(f"options: {str(error).partition(') ')[2]}") from None
+        session = AioSession(self, chosen)
+        self._sessions.add(session)
+        try:
+            await session._opened()
+        except BaseException:
+            await session.close(drain=False)
+            raise
+        return session
+
+    async def close(self) -> None:
+        """Close the sessions, at once, and the connection."""
+        for session in list(self._sessions):
+            await session.close(drain=False)
+        await self._channel.close(None)
+        self._encoder.shutdown(wait=False)
+
+    async def __aenter__(self) -> AioConnection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+@dataclass(slots=True)
+class _Submitted:
+    image: NDArray[np.uint8]
+    captured_at: float
+    tag: object
+    reply: asyncio.Future[FrameReply]
+    encoded: EncodedImage | None = None
+    outputs: Outputs = field(default_factory=dict)
+
+
+class AioSession:
+    """One stream of frames to one model. Made by `AioConnection.open`."""
+
+    def __init__(self, connection: AioConnection, options: SessionOptions) -> None:
+        self.options = options
+        self._connection = connection
+        settings = ClientSettings(
+            options.slo, options.rate, options.sizes, options.fallback is not None,
+            options.bytes_per_s,
+        )  # fmt: skip
+        self._core = ClientCore(settings, Random())
+        self._loop = asyncio.get_running_loop()
+        self._frames: dict[int, _Submitted] = {}
+        self._last = 0
+        self._transport: FrameTransport | None = None
+        self._plain = self._was_connected = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._fallbacks = ThreadPoolExecutor(1, "slacktide-fallback")
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._why = ""
+        """Why the last attempt to connect failed."""
+        self._closed = False
+
+    def submit(
+        self, image: NDArray[np.uint8], *, captured_at: float | None = None, tag: object = None
+    ) -> asyncio.Future[FrameReply]:
+        """Hand over a frame, uint8 [height, width, 3], which must not change until its reply, the
+        one that the future gets. Raises ValueError naming what is wrong with it, and ClientError
+        once the session is closed."""
+        if self._closed:
+            raise ClientError("the session is closed")
+        now = self._loop.time()
+        height, width, _ = check_image(image).shape
+        at = now if captured_at is None else min(captured_at, now)
+        self._last += 1
+        reply: asyncio.Future[FrameReply] = self._loop.create_future()
+        self._frames[self._last] = _Submitted(image, at, tag, reply)
+        self._tell(FrameCaptured(self._last, width, height, at))
+        return reply
+
+    @property
+    def advice(self) -> Advice | None:
+        """What the server said last."""
+        return self._core.advice
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The client's own estimate of its link; 0: not measured yet."""
+        return self._core.uplink.bytes_per_s(now=self._loop.time())
+
+    async def close(self, *, drain: bool = True) -> None:
+        """End the session: with `drain`, when each frame has had its time; else at once. Every
+        frame gets its reply."""
+        if drain and not self._closed and self._frames:
+            await asyncio.wait([each.reply for each in self._frames.values()])
+        if self._closed:
+            return
+        self._tell(ClientClosed())
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._connecting, *self._jobs) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._fallbacks.shutdown(wait=False)
+        self._connection._sessions.discard(self)
+
+    async def __aenter__(self) -> AioSession:
+        return self
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        await self.close(drain=kind is None)
+
+    async def _opened(self) -> None:
+        self._tell(TimerFired())
+        try:
+            async with asyncio.timeout(self.options.connect_s):
+                await self._ready
+        except TimeoutError:
+            if self.options.fallback is None:
+                target = self._connection.target
+                text = f"{target}: no server within {self.options.connect_s:g} s{self._why}"
+                raise ClientError(text) from None
+
+    # ── the core ────────────────────────────────────────────────────────────────────────────────
+
+    def _tell(self, event: ClientEvent, outputs: Outputs | None = None) -> None:
+        if self._closed:
+            return
+        if isinstance(event, Connected):
+            self._was_connected = True
+            if not self._ready.done():
+                self._ready.set_result(None)
+        if isinstance(event, FrameAnswered | FallbackDone) and event.id in self._frames:
+            self._frames[event.id].outputs = outputs or {}
+        now = self._loop.time()
+        if self._timer is not None:
+            self._timer.cancel()
+            if isinstance(event, TimerFired):  # it may be a hair early
+                now = max(now, min(self._timer.when(), now + 1e-3))
+        for action in self._core.handle(event, now=now):
+            self._do(action)
+        wakeup = self._core.next_wakeup()
+        self._timer = (
+            None if wakeup == inf else self._loop.call_at(wakeup, self._tell, TimerFired())
+        )
+
+    def _do(self, action: ClientAction) -> None:
+        match action:
+            case Connect():
+                if self._connecting is not None:
+                    self._connecting.cancel()
+                self._connecting = self._loop.create_task(self._connect())
+            case EncodeFrame(frame, size):
+                self._start(self._encode(frame, self._frames[frame], size))
+            case SendFrame(frame, _, bytes_per_s):
+                kept = self._frames[frame]
+                if self._transport is not None and kept.encoded is not None:
+                    at = kept.captured_at
+                    self._transport.send(OutgoingFrame(frame, kept.encoded, at, bytes_per_s))
+                kept.encoded = None
+            case RunFallback(frame):
+                self._start(self._run_fallback(frame, self._frames[frame].image))
+            case GiveUp(frame):
+                if self._transport is not None:
+                    self._transport.give_up(frame)
+            case ReportOutcome(frame, outcome):
+                self._report(frame, outcome)
+
+    def _report(self, id: int, outcome: FrameOutcome) -> None:
+        frame = self._frames.pop(id)
+        reply = FrameReply(id, outcome, frame.outputs, frame.tag)
+        if not frame.reply.done():
+            frame.reply.set_result(reply)
+        if self.options.on_reply is not None:
+            try:
+                self.options.on_reply(reply)
+            except Exception:
+                _log.exception("on_reply failed")
+
+    def _start(self, job: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _encode(self, id: int, frame: _Submitted, size: int) -> None:
+        options, transport = self.options, self._transport
+        pixels, exact = False, None
+        if transport is not None:
+            pixels, exact = transport.pixels, transport.exact
+        try:
+            frame.encoded = await self._loop.run_in_executor(
+                self._connection._encoder,
+                lambda: encode(
+                    frame.image, size, quality=options.quality, rgb=options.rgb,
+                    pixels=pixels, exact=exact,
+                ),
+            )  # fmt: skip
+        except Exception as error:
+            self._tell(FrameEncoded(id, 0, f"encoding failed: {error}"))
+        else:
+            self._tell(FrameEncoded(id, len(frame.encoded.data)))
+
+    async def _run_fallback(self, id: int, image: NDArray[np.uint8]) -> None:
+        fallback = self.options.fallback
+        assert fallback is not None
+        try:
+            outputs = await self._loop.run_in_executor(self._fallbacks, fallback, image)
+        except Exception as error:
+            self._tell(FallbackDone(id, f"{type(error).__name__}: {error}"))
+        else:
+            self._tell(FallbackDone(id), outputs)
+
+    async def _connect(self) -> None:
+        from grpc.aio import AioRpcError
+
+        connection = self._connection
+        make: type[FrameTransport] = PlainTransport if self._plain else StreamTransport
+        transport = make(connection._channel, self.options, connection._metadata, self._tell)
+        self._transport = transport
+        if isinstance(transport, StreamTransport) and self._why and not self._was_connected:
+            transport.hello_after = 0.2
+        try:
+            why = await transport.run()
+        except AioRpcError as error:
+            why, code = f"{error.code().name}: {error.details()}", error.code().name
+            if code == "UNIMPLEMENTED" and not self._plain and not self._was_connected:
+                self._plain = True
+                await self._connect()
+                return
+            if code in _FATAL:
+                self._fail(ClientError(f"{connection.target}: {why}"))
+        except ClientError as error:
+            why = str(error)
+            self._fail(error)
+        self._why = f" ({why})"
+        self._tell(Disconnected(why))
+
+    def _fail(self, error: ClientError) -> None:
+        """Tell `open`, if it still waits: another attempt would end alike."""
+        if not self._ready.done():
+            self._ready.set_exception(error)

@@ -1,0 +1,79 @@
+"""The page of the library, and the camera example: they run, and do what they say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from tests.client.fake_server import FakeServer
+
+from slacktide.client import FrameResult, SessionOptions
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text()
+FRAMES = 8
+
+
+@pytest.fixture
+def detector() -> Iterator[FakeServer]:
+    """A server whose detector finds two of three boxes likely."""
+    with FakeServer() as running:
+        running.outputs = {
+            "boxes": np.tile(np.float32([0.1, 0.1, 0.5, 0.5]), (1, 3, 1)),
+            "scores": np.array([[0.9, 0.8, 0.1]], np.float32),
+        }
+        yield running
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    path = tmp_path / "traffic.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (320, 240))
+    frames = np.random.default_rng(0).integers(0, 255, (FRAMES, 240, 320, 3), np.uint8)
+    for frame in frames:
+        writer.write(frame)
+    writer.release()
+    return path
+
+
+def run(*words: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=cwd, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_example_of_the_page_runs(detector, video):
+    (script,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    assert "127.0.0.1:8001" in script
+    script = script.replace("127.0.0.1:8001", detector.target).replace("slo=0.5", "slo=20")
+    lines = run("-c", script, cwd=video.parent).splitlines()
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"frame \d+: 2 objects, sent at (128|256) px", line), line
+
+
+def test_the_camera_example_prints_and_draws(detector, video, tmp_path):
+    words = ["--server", detector.target, "--slo", "20", "--rate", "50", "--save", "found.avi"]
+    path = str(ROOT / "examples" / "camera.py")
+    lines = run(path, str(video), *words, cwd=tmp_path).splitlines()
+    assert len(lines) == FRAMES + 1
+    assert lines[-1] == f"{FRAMES} answered"
+    assert all("2 objects" in line for line in lines[:-1])
+    found = cv2.VideoCapture(str(tmp_path / "found.avi"))
+    assert found.get(cv2.CAP_PROP_FRAME_COUNT) == FRAMES
+
+
+def test_the_page_names_every_option_and_result():
+    for option in fields(SessionOptions):
+        assert f"`{option.name}`" in PAGE or f"{option.name}=" in PAGE, option.name
+    for result in FrameResult:
+        assert f"`{result}`" in PAGE, result
