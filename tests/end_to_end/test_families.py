@@ -267,6 +267,9 @@ def test_a_family_is_reloaded_unloaded_and_refused_where_a_file_differs(families
     refused = house.post("/v2/repository/models/changing/load")
     assert refused.status == 400
     assert "changing/1/large.onnx: inputs: expected 'image' UINT8 [-1, -1, -1, 3]" in refused.error
+    (house.zoo.root / "changing/1/large.onnx").write_bytes(b"this is no model")
+    refused = house.post("/v2/repository/models/changing/load")
+    assert "changing/1/large.onnx: " in refused.error
     assert house.get("/v2/models/changing/ready").status == 200, "what served before still serves"
     assert house.post("/v2/repository/models/changing/unload").status == 200
     assert house.get("/v2/models/changing/ready").status in (400, 404)

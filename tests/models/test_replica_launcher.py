@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from slacktide.domain import Batch, BatchTiming, PoolId, Replica
+from slacktide.domain import Batch, BatchTiming, Circuit, PoolId, Replica, TellCircuit
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import OpenedModel
 from slacktide.models.input_check import InputCheck
 from slacktide.models.model_counters import ModelCounters
 from slacktide.models.replica_launcher import ReplicaLauncher
+from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.settings import ModelSettings
-from slacktide.models.versions import Catalog, LoadedVersion
+from slacktide.models.versions import Catalog, LoadedVersion, VersionState
+from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import ClassedTimes, LatencyTable
 
 POOL = PoolId("m", "1")
@@ -46,7 +49,7 @@ class House:
             ModelCounters(),
         )
         self.version.add_pool(NOTHING, self.times)
-        catalog = Catalog()
+        catalog = self.catalog = Catalog()
         catalog.add(self.version)
         engine: Any = SimpleNamespace(snapshot=lambda: SimpleNamespace(pools={}))
         self.launcher = ReplicaLauncher(catalog, {}, engine)
@@ -100,3 +103,30 @@ def test_a_replica_that_fits_fewer_rows_makes_every_batch_smaller(house: Any, ca
 
     asyncio.run(body())
     assert caplog.messages == ["m: memory has room for batches of 8 rows, not 32"]
+
+
+def test_a_family_is_available_while_one_of_its_variants_is(house: Any, caplog: Any) -> None:
+    version = house.version
+    version.state = VersionState.READY
+    definition = ModelDefinition("m", "1", Path(), Path(), ModelSettings(), {})
+    larger = version.add_pool(NOTHING, house.times, definition=definition.of_variant("64"))
+    house.catalog.add(version)
+    version.pool.replicas_up.add(0)
+    house.launcher.circuit(TellCircuit(larger.id, Circuit.OPEN, "it crashed", 1.0, 0))
+    assert version.state is VersionState.READY
+    assert caplog.messages == ["m:1: variant 64 is unavailable: it crashed"]
+    version.pool.replicas_up.clear()
+    house.launcher.circuit(TellCircuit(larger.id, Circuit.OPEN, "it crashed", 1.0, 0))
+    assert version.state is VersionState.UNAVAILABLE
+
+
+def test_what_a_planner_has_taken_back_is_not_waited_for(house: Any) -> None:
+    async def body() -> None:
+        waiting = house.launcher.await_up(POOL)
+        house.launcher.stopped(REPLICA)
+        assert not waiting.done(), "the only pool of a model is"
+        house.version.family = Family((FamilyVariant("64", 0.5),))
+        house.launcher.stopped(REPLICA)
+        assert waiting.result() is None
+
+    asyncio.run(body())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from slacktide.models.labelled_images import VariantAccuracy
     from slacktide.models.profile_cache import ProfiledModel
     from slacktide.models.repository.repository import ModelDefinition
-    from slacktide.profiles import ProfileRecord
+    from slacktide.profiles import LatencyTable, ProfileRecord
 
 
 def profile(
@@ -92,6 +92,7 @@ def profile(
         measure_accuracy,
         read_labels,
     )
+    from slacktide.models.learnt import size_table
     from slacktide.models.profile_cache import ProfileCache
     from slacktide.models.replica_launcher import source_of
     from slacktide.models.repository.errors import RepositoryError
@@ -201,10 +202,14 @@ def profile(
         )
         console().print(f"memory of a replica's sessions: {sizes}")  # in the order of opening
     for definition in definitions:
-        if definition.settings.variants is not None:
-            own = [known for each, known in measured if each.version == definition.version]
-            now, kept = accuracies.get(definition.version, ()), profiles.accuracies(definition)
-            _print_variants(console(), definition, own, now, kept)
+        if definition.settings.variants is None:
+            continue
+        own = [known for each, known in measured if each.version == definition.version]
+        sides, one = definition.settings.variants.sizes, own[0]
+        tables = [size_table(one.record, one.interface, side) for side in sides]
+        f1 = {each.variant: each.f1 for each in accuracies.get(definition.version, ())}
+        tables = tables or [known.record.table for known in own]
+        _print_variants(console(), definition, tables, f1, profiles.accuracies(definition))
     for sentence in dict.fromkeys(assumed):
         console().print(f"assumed: {sentence}", markup=False, highlight=False)
 
@@ -217,34 +222,27 @@ def _label(definition: ModelDefinition) -> str:
 def _print_variants(
     out: Console,
     definition: ModelDefinition,
-    known: Sequence[ProfiledModel],
-    measured: Sequence[VariantAccuracy],
-    kept: Mapping[str, float],
+    tables: Sequence[LatencyTable],
+    f1: Mapping[str, float | None],
+    measured: Mapping[str, float],
 ) -> None:
-    """A row for each variant: how good and how long it is, and whether it is worth serving. `kept`:
-    all accuracies that were ever measured."""
+    """A row for each variant: how good and how long it is, and whether it is worth serving."""
     from rich.table import Table
 
-    from slacktide.models.families import accuracies, variant_table, worth_serving
+    from slacktide.models.families import accuracies, worth_serving
 
-    settings = definition.settings.variants
-    assert settings is not None
-    scores = {each.variant: each for each in measured}
-    in_force, _ = accuracies(settings, kept)
-    served, _ = worth_serving(in_force)
-    cores = known[0].record.table.cores
+    assert definition.settings.variants is not None
+    accuracy, _ = accuracies(definition.settings.variants, measured)
+    served, _ = worth_serving(accuracy)
+    cores = tables[0].cores
     headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
-    kind = "mAP@0.5" if any(each.f1 is not None for each in measured) else "top-1"
-    seen = (kind, "F1@0.5") if measured else ()
-    table = Table("variant", "accuracy", *seen, *headings, "served", title="variants")
-    for index, name in enumerate(settings.names):
-        times = variant_table(known[min(index, len(known) - 1)], definition.of_variant(name))
-        found = [scores[name].accuracy, scores[name].f1] if measured else []
-        cells = ["" if each is None else f"{each:.3f}" for each in found]
-        cells += [f"{times.p99(1, count) * 1e3:.2f} ms" for count in cores]
-        told = "yes" if name in served else "no: a smaller one is as accurate"
-        table.add_row(name, f"{in_force[name]:.3f}", *cells, told)
-    out.print(table)
+    shown = Table("variant", "accuracy", "F1", *headings, "served", title="variants")
+    for (name, value), table in zip(accuracy.items(), tables, strict=True):
+        found = f1.get(name)
+        cells = [f"{value:.3f}", "–" if found is None else f"{found:.3f}"]
+        cells += [f"{table.p99(1, count) * 1e3:.2f} ms" for count in cores]
+        shown.add_row(name, *cells, "yes" if name in served else "no")
+    out.print(shown)
 
 
 def _print(out: Console, title: str, record: ProfileRecord) -> None:

@@ -10,6 +10,7 @@ does not run, in the longest alone: so three sizes are known, and a law over the
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -167,7 +168,9 @@ async def measure_sizes(
                 )
                 replica.size = rows.image_size(one.shapes)
                 for count in dict.fromkeys((1, max(warm))):
-                    if warm[count] * max(1.0, one.size) * (FEWEST + 1) > most_s:
+                    # Of a smaller row it is not known how much less it takes.
+                    part = one.size if one.size > 1.0 else math.sqrt(one.size)
+                    if warm[count] * part * (FEWEST + 1) > most_s:
                         if one.stated and count == 1:
                             await replica.run(1)
                         continue

@@ -7,6 +7,7 @@ have a profile each, and take and give the same but for the size of an image inp
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,8 @@ import numpy as np
 from slacktide.domain.tensors import ModelInterface, TensorSpec, any_size, image_input
 from slacktide.executors.ports import Executor, ModelSource
 from slacktide.executors.synthetic_inputs import assumptions_of
-from slacktide.models.learnt import PoolTimes, size_table
+from slacktide.executors.timed_replica import MeasuringError
+from slacktide.models.learnt import PoolTimes
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.errors import InterfaceMismatchError, Problem
@@ -24,7 +26,6 @@ from slacktide.models.repository.interface import check_interface
 from slacktide.models.repository.repository import ModelDefinition
 from slacktide.models.repository.variants import VariantSettings
 from slacktide.planning.variants import Family, FamilyVariant
-from slacktide.profiles import LatencyTable
 
 _LOADED_PER_BYTE = 1.5
 """Memory of a session for each byte of its file, where it was not measured: ONNX Runtime keeps
@@ -88,9 +89,12 @@ async def prepare_version(
         if known is None:
             file = definition if own.image_size else own
             timed = source_of(file, threads)
-            known = profiled[own.model_path] = await profiles.known(
-                file, timed, executor, core_sets
-            )
+            try:
+                known = await profiles.known(file, timed, executor, core_sets)
+            except MeasuringError as error:
+                named = f"{own.where}: {error}" if own.files else str(error)
+                raise MeasuringError(named, permanent=error.permanent) from error
+            profiled[own.model_path] = known
             warnings += check_interface(file, known.interface)
             if pools:
                 check_alike(own, known.interface, pools[0].definition, pools[0].known.interface)
@@ -111,15 +115,11 @@ async def prepare_version(
     if settings is not None:
         most = min(pool.known.interface.max_batch for pool in pools)
         interface = replace(any_size(interface), max_batch=most)
+        own_memory = [_nbytes(settings, pool) if settings.files else 0 for pool in pools]
         family = Family(
             tuple(
-                FamilyVariant(
-                    pool.definition.variant,
-                    accuracy[pool.definition.variant],
-                    pool.definition.image_size,
-                    _nbytes(settings, pool) if settings.files else 0,
-                )
-                for pool in pools
+                FamilyVariant(name, accuracy[name], pool.definition.image_size, nbytes)
+                for name, pool, nbytes in zip(names, pools, own_memory, strict=True)
             ),
             settings.planner_name,
             settings.planner_options,
@@ -127,14 +127,6 @@ async def prepare_version(
             settings.lane_memory,
         )
     return PreparedVersion(interface, tuple(pools), family, tuple(dict.fromkeys(warnings)))
-
-
-def variant_table(known: ProfiledModel, own: ModelDefinition) -> LatencyTable:
-    """The table of a variant, by its file's profile. Raises ProfileError if that says nothing of
-    its size."""
-    if not own.image_size:
-        return known.record.table
-    return size_table(known.record, known.interface, own.image_size)
 
 
 def accuracies(
@@ -175,11 +167,8 @@ def worth_serving(accuracy: Mapping[str, float]) -> tuple[tuple[str, ...], list[
 def first_route(pools: Sequence[PreparedPool], cores: int, slo: float | None) -> int:
     """The pool that serves until a planner decides: the most accurate whose p99 alone is within
     half of the objective, else the smallest."""
-    within = [
-        index
-        for index, pool in enumerate(pools)
-        if slo is None or pool.times.of(1, cores).p99 <= slo / 2
-    ]
+    most = math.inf if slo is None else slo / 2
+    within = [i for i, pool in enumerate(pools) if pool.times.of(1, cores).p99 <= most]
     return max(within, default=0)
 
 
@@ -212,20 +201,16 @@ def check_alike(
     own: ModelDefinition, mine: ModelInterface, first: ModelDefinition, other: ModelInterface
 ) -> None:
     """Raises InterfaceMismatchError, naming the file, unless two variants take and give alike."""
-    pairs = [
-        (kind, ours, theirs)
-        for kind, ours, theirs in (
-            ("inputs", any_size(mine).inputs, any_size(other).inputs),
-            ("outputs", mine.outputs, other.outputs),
-        )
+    pairs = {
+        "inputs": (_told(any_size(mine).inputs), _told(any_size(other).inputs)),
+        "outputs": (_told(mine.outputs), _told(other.outputs)),
+        "batch axis": ("one" if mine.batches else "none", "one" if other.batches else "none"),
+    }
+    problems = [
+        Problem(kind, f"expected {theirs} as {first.where} has, got {ours}")
+        for kind, (ours, theirs) in pairs.items()
         if ours != theirs
     ]
-    problems = [
-        Problem(kind, f"expected {_told(theirs)} as {first.where} has, got {_told(ours)}")
-        for kind, ours, theirs in pairs
-    ]
-    if mine.batches != other.batches:
-        problems.append(Problem("max_batch", f"expected a batch axis, or none, as {first.where}"))
     if problems:
         raise InterfaceMismatchError(own.where, *problems)
 

@@ -119,10 +119,9 @@ class ProfileCache:
         never measured for these files. Blocks: reads files."""
         stored = self._store.find(definition, accuracy_key(definition), "accuracy") or {}
         found = stored.get("accuracy")
-        pairs = found.items() if isinstance(found, dict) else ()
         return {
             str(name): max(float(value), LEAST_ACCURACY)
-            for name, value in pairs
+            for name, value in (found.items() if isinstance(found, dict) else ())
             if type(value) in (int, float) and 0.0 <= value <= 1.0
         }
 
@@ -187,13 +186,12 @@ def _silent_on(
 ) -> str | None:
     """What is amiss if a profile says nothing of a size at which the model is to run images."""
     variants = definition.settings.variants
-    if variants is None or image_input(interface) is None:
-        return None
-    for size in variants.sizes:
-        try:
+    sized = variants is not None and image_input(interface) is not None
+    try:
+        for size in variants.sizes if variants is not None and sized else ():
             size_table(record, interface, size)
-        except ProfileError as error:
-            return str(error)
+    except ProfileError as error:
+        return str(error)
     return None
 
 

@@ -194,7 +194,9 @@ class PlannedFamily:
         """A request without a session has come."""
         asked = UNMAPPED
         if request.size:
-            asked = min(bisect_left(self.sides, request.size), len(self.sides) - 1)
+            # Of files a request names the place, from 1.
+            sides = self.sides if self.sides[-1] else range(1, len(self.sides) + 1)
+            asked = min(bisect_left(sides, request.size), len(self.sides) - 1)
         if asked not in self.requests:
             self.requests[asked] = SessionlessRequests(now=now)
         self.requests[asked].see(request, now=now)
