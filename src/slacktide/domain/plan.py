@@ -51,6 +51,8 @@ class Deployment:
     """Most rows in one batch."""
     generation: int = 0
     """A replica whose generation changes is stopped, after its batch, and started anew."""
+    standby: bool = False
+    """Loaded, but given no batch: another plan may change that at once."""
 
     def __post_init__(self) -> None:
         if self.max_batch < 1:
@@ -115,7 +117,7 @@ class Plan:
             if (deployment.pool, deployment.lane) in pools:
                 raise ValueError(f"{deployment.pool} is placed twice on lane {deployment.lane!r}")
             pools.add((deployment.pool, deployment.lane))
-        placed = {deployment.pool for deployment in self.deployments}
+        placed = {deployment.pool for deployment in self.deployments if not deployment.standby}
         keys = set()
         for route in self.routes:
             if route.pool not in placed:

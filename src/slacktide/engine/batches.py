@@ -57,7 +57,7 @@ class Batches:
             return
         offers: list[tuple[Placement, Proposal]] = []
         for placement in lane.placements:
-            if not placement.phase.serves:
+            if placement.standby or not placement.phase.serves:
                 continue
             self._requests.expire(placement.pool)
             proposal = self._propose(placement)

@@ -50,7 +50,7 @@ class Deploying:
         before, self._applied = self._applied, None
         state.lane_changes += 1
         self._shape_lanes(plan.lanes)
-        deployed = {deployment.pool for deployment in plan.deployments}
+        deployed = {one.pool for one in plan.deployments if not one.standby}
         if before is not None and plan.deployments == before.deployments:
             if plan.routes != before.routes:
                 table = RouteTable(state.pools, plan.routes, deployed)
@@ -103,9 +103,12 @@ class Deploying:
             if placement is None:
                 self._replicas.place(pool, lane, deployment)
                 continue
-            if placement.phase.leaves:
-                placement.go(Step.KEEP)
+            if placement.phase.leaves or placement.standby != deployment.standby:
+                if placement.phase.leaves:
+                    placement.go(Step.KEEP)
+                placement.standby = deployment.standby
                 pool.count_lanes()
+                state.mark(lane)
             placement.cap, placement.wanted = deployment.max_batch, deployment.generation
             placement.adapt()
             down = pool.crashes.circuit is Circuit.OPEN

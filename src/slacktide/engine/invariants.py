@@ -148,7 +148,7 @@ def _placements(engine: Engine) -> None:
         _require(not left, f"{lane.name} has left the plan and is empty, but is kept")
     for pool in state.pools.values():
         _require(not pool.removed or bool(pool.placements), f"{pool.id} has left, but is kept")
-        staying = [p for p in pool.placements if not p.phase.leaves]
+        staying = [p for p in pool.placements if not (p.phase.leaves or p.standby)]
         _require(pool.lanes == max(1, len(staying)), f"{pool.id} counts on {pool.lanes} lanes")
         for placement in pool.placements:
             replica, lane = placement.replica, placement.lane

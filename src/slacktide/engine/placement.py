@@ -148,6 +148,7 @@ class Placement:
         "pool",
         "replica",
         "since",
+        "standby",
         "state",
         "until",
         "wanted",
@@ -163,6 +164,8 @@ class Placement:
         its pool."""
         self.wanted = self.generation = deployment.generation
         """Of the plan in force, and of the latest replica."""
+        self.standby = deployment.standby
+        """Whether it is given no batch under the plan in force."""
         self.lane_time = LaneTime(fairness_window)
         self.replica = Replica(-1, pool.id, lane.name, lane.target, self.cap, lane.device)
         """The latest replica here, with the cores and the cap that count now."""

@@ -108,13 +108,13 @@ class Pool:
         """Whether it serves now, and is to."""
         if self.removed or self.down_reason is not None:
             return False
-        return any(placement.phase.serves for placement in self.placements)
+        return any(p.phase.serves and not p.standby for p in self.placements)
 
     def free_in(self, *, now: float) -> float:
         """See PoolView. A starting replica is expected to take as long as the last one did."""
         best = math.inf
         for placement in self.placements:
-            if placement.phase.retiring:
+            if placement.phase.retiring or placement.standby:
                 continue
             ready = placement.lane.free_in(now=now)
             if placement.state is not UP:
@@ -132,7 +132,8 @@ class Pool:
                 break
         else:
             return float
-        beside = [o for p in self.placements for o in p.lane.placements if o is not p]
+        own = [p for p in self.placements if not p.standby]
+        beside = [o for p in own for o in p.lane.placements if o is not p and not o.standby]
         had = sum([o.lane_time.had(now=now) for o in beside]) / self.settings.fairness_window
         used = min(1.0, GOING_ON * had / self.lanes)
         pools = [o.pool for o in beside if len(o.pool.scheduler)]
@@ -154,6 +155,6 @@ class Pool:
 
     def count_lanes(self) -> None:
         """Call when a placement has come or gone, or a lane has changed its cores."""
-        staying = [p for p in self.placements if not p.phase.leaves]
+        staying = [p for p in self.placements if not p.phase.leaves and not p.standby]
         self.lanes = max(1, len(staying))
         self.cores = min((placement.lane.planned for placement in staying), default=self.cores)

@@ -287,7 +287,7 @@ def _lane(lane: Lane, now: float) -> LaneSnapshot:
         lane.target,
         lane.held,
         lane.removed,
-        any(placement.phase.serves for placement in lane.placements),
+        any(placement.phase.serves and not placement.standby for placement in lane.placements),
         now + max(0.0, lane.free_in(now=now)),
         None if lane.running is None else _running(lane.running),
     )

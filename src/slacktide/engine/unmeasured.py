@@ -186,7 +186,7 @@ class UnmeasuredWork:
         now = self._state.now
         for placement in lane.placements:
             pool = placement.pool
-            if pool.unmeasured is None or not placement.phase.serves:
+            if pool.unmeasured is None or placement.standby or not placement.phase.serves:
                 continue
             queue = self._ready(pool)
             if queue is None:

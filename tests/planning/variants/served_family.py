@@ -183,22 +183,27 @@ class ServedFamily:
         (found,) = {each.pool.variant for each in self.plan.routes if each.client == client}
         return found
 
-    def lane(self, name: str) -> set[str]:
-        """The variants on a lane."""
-        return {each.pool.variant for each in self.plan.deployments if each.lane == name}
+    def lane(self, name: str, *, standby: bool = True) -> set[str]:
+        """The variants on a lane, those on standby too."""
+        on = [each for each in self.plan.deployments if each.lane == name]
+        return {each.pool.variant for each in on if standby or not each.standby}
 
 
 def assert_sound(plan: Plan, sessions: Iterable[str]) -> None:
-    """Each session has one size to send and one route; routes lead where something is."""
+    """Each session has one size to send and one route; routes lead where something serves, to the
+    variant of that size if it does, and never to a larger one that is not the smallest."""
     clients = sorted(sessions)
     assert sorted(each.client for each in plan.inputs) == clients
     assert sorted(each.client for each in plan.routes if each.client is not None) == clients
-    placed = {each.pool for each in plan.deployments}
+    placed = {each.pool for each in plan.deployments if not each.standby}
     assert {each.pool for each in plan.routes} <= placed
     size = {each.client: each for each in plan.inputs}
     for route in plan.routes:
         if route.client is not None:
-            assert size[route.client].variant in (route.pool.variant, "")
+            wanted, got = size[route.client].variant, int(route.pool.variant)
+            there = sorted(int(each.variant) for each in placed)
+            least = [each for each in there if each <= int(wanted or "0")] or there[:1]
+            assert got == least[-1]
 
 
 class VirtualFamily:

@@ -69,6 +69,7 @@ class TestSessions:
         family.wait(1.0)
         family.turn(measured("a", 1e6, fell=True), at=family.now + GAP)
         assert SIDES.index(int(family.sizes["a"])) < SIDES.index(608)
+        family.wait(0.2)
         assert family.route("a") == family.sizes["a"]
 
     def test_a_link_that_carries_its_frames_no_more_has_fallen(self) -> None:
@@ -146,20 +147,21 @@ class TestRequestsWithoutASession:
         family.wait(0.5)
         assert family.plain in ("128", "256")
 
-    def test_one_that_asks_for_a_size_counts_as_load_and_leaves_the_route_alone(self) -> None:
+    def test_one_that_asks_for_a_size_is_planned_for_at_that_size(self) -> None:
         family = ServedFamily()
         for number in range(20):
             family.turn(request(number, at=1.0 + number / 20, size=300), at=1.0 + number / 20)
         family.wait(0.5)
-        assert family.plain == "128"
+        assert family.lane("lane0", standby=False) == {"416"}
 
     def test_frames_of_a_session_are_not_counted_again(self) -> None:
         family = ServedFamily()
-        family.turn(opened("a"), measured("a"), at=1.0)
+        family.turn(opened("a", slo=0.1), measured("a"), at=1.0)
         for number in range(20):
             family.turn(request(number, at=1.0 + 0.1 * number, client="a"), at=1.0 + 0.1 * number)
         family.wait(0.5)
-        assert family.plain == "128"
+        assert family.sizes == {"a": "416"}
+        assert family.plain == "416"  # nothing else is served
 
 
 class TestLanes:
@@ -172,6 +174,24 @@ class TestLanes:
         status = family.planner.status()["m"]
         assert status.switches > 0
         assert status.mismatches == 0
+
+    @pytest.mark.parametrize(
+        ("lanes", "serving"),
+        [
+            ("own", {"416"}),
+            ("smallest", {"128", "416"}),
+            ("smaller", {"128", "256", "416"}),
+            ("all", {"128", "256", "416", "608"}),
+        ],
+    )
+    def test_a_lane_serves_its_own_variant_and_others_as_stated(
+        self, lanes: str, serving: set[str]
+    ) -> None:
+        family = ServedFamily(lanes=1, options={"lanes": lanes})
+        family.turn(opened("a", slo=0.1), measured("a"), at=1.0)
+        family.wait(1.0)
+        assert family.sizes == {"a": "416"}
+        assert family.lane("lane0", standby=False) == serving
 
     def test_files_are_on_lanes_with_their_neighbours_only(self) -> None:
         family = ServedFamily(variants=FILES, resident=2)

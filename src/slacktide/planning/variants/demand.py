@@ -106,14 +106,16 @@ class SessionlessRequests:
         """Seconds between arrival and deadline, leaning towards the short ones."""
         self._rows, self._since = 0, now
 
-    def see(self, request: Request, *, now: float) -> None:
-        """One has come."""
+    def see(self, request: Request, *, now: float) -> bool:
+        """One has come. Whether it is the first since they were planned for, while none was
+        expected."""
         budget = 3600.0 if request.best_effort else min(3600.0, request.deadline - now)
         if not self.budget:
             self.budget = budget
         gain = self.FALL if budget < self.budget else self.RISE
         self.budget += gain * (budget - self.budget)
         self._rows += request.rows
+        return not self.rate and self._rows == request.rows
 
     def settle(self, *, now: float) -> None:
         """The rate of late: rises at once, falls slowly."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -168,8 +168,11 @@ class PlannedFamily:
             return 0 if client.budgets[0] > 0.0 else UNMAPPED
         if before == UNMAPPED:
             return self.answer.place(client)
-        # Its place is its own: a smaller variant is no more work.
-        return next((at for at in range(before, -1, -1) if self.answer.limit(client, at)), UNMAPPED)
+        # Its place is its own: a smaller variant is no more work. If none is served, its frames
+        # are at least as small as its link wants them.
+        fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
+        served = [at for at in fitting if at in self.lanes.values()]
+        return next(iter((*served, *fitting)), UNMAPPED)
 
     @property
     def unmapped(self) -> int:
@@ -199,7 +202,8 @@ class PlannedFamily:
             asked = min(bisect_left(sides, request.size), len(self.sides) - 1)
         if asked not in self.requests:
             self.requests[asked] = SessionlessRequests(now=now)
-        self.requests[asked].see(request, now=now)
+        if self.requests[asked].see(request, now=now):
+            self.urge(now=now)
 
     def status(self, sessions: Mapping[str, Session]) -> VariantsStatus:
         """Where it stands."""
@@ -272,11 +276,19 @@ class PlannedFamily:
         if lanes.keys() != self.lanes.keys():
             self.lanes = {lane: self.lanes.get(lane, 0) for lane in lanes}
             self.due_at = min(self.due_at, now)
+        # Where a route of others leads, something serves.
+        stated = {
+            route.pool
+            for route in draft.routes
+            if route.model == model and (route.client, route.application) != (None, None)
+        }
         placed: list[Deployment] = []
         for lane, generation in lanes.items():
-            for pool in self._resident(lane, up):
-                placed.append(Deployment(pool, lane, self.caps[pool], generation))
-        deployed = {one.pool for one in placed}
+            on = dict(self._resident(lane, up)) | dict.fromkeys(sorted(stated), True)
+            for pool, serves in on.items():
+                cap = self.caps[pool]
+                placed.append(Deployment(pool, lane, cap, generation, standby=not serves))
+        deployed = {one.pool for one in placed if not one.standby}
         serving = deployed if self.family.switches_free else deployed & {pool for _, pool in up}
         routes: list[Route] = []
         others: list[Route] = []
@@ -292,24 +304,32 @@ class PlannedFamily:
             inputs=(*draft.inputs, *self._inputs(model)),
         )
 
-    def _resident(self, lane: str, up: Collection[tuple[str, PoolId]]) -> list[PoolId]:
-        """The pools that are to be on a lane."""
+    def _resident(
+        self, lane: str, up: Collection[tuple[str, PoolId]]
+    ) -> Iterator[tuple[PoolId, bool]]:
+        """The pools that are to be on a lane, and whether they serve there."""
         family, own = self.family, self.lanes[lane]
-        found: list[PoolId] = []
         for pools in self._loads():
+            serving: Collection[int] = {own}
             if family.switches_free:
-                chosen: Collection[int] = pools if self.options.pooled else (own, 0)
+                chosen: Collection[int] = pools
+                lanes = self.options.lanes
+                if lanes != "own":
+                    most = {"smallest": 0, "smaller": own, "all": len(self.sides)}[lanes]
+                    serving = {own, *range(most + 1)}
             else:
                 sizes = [each.nbytes for each in family.variants]
                 chosen = resident(own, sizes, most=family.resident, budget=family.memory)
                 if own + 1 in pools and own + 1 not in self.seconds and len(chosen) == 2:
                     chosen = (own, own + 1)  # else it would never be known
                 old = [at for at, pool in pools.items() if (lane, pool) in up]
-                if own not in old:  # what serves until its own variant is up goes last
-                    nearest = min(old, key=lambda at: abs(at - own), default=own)
+                if old and own not in old:  # what is up serves until its own variant is
+                    nearest = min(old, key=lambda at: abs(at - own))
+                    serving = {nearest, own}
                     chosen = list(dict.fromkeys((own, nearest, *chosen)))[: max(2, family.resident)]
-            found += [pools[at] for at in sorted(chosen) if at in pools]
-        return found
+            for at in sorted(chosen):
+                if at in pools:
+                    yield pools[at], at in serving
 
     def _loads(self) -> list[dict[int, PoolId]]:
         """Pools by variant, of each load of each version."""

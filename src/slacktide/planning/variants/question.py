@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
@@ -28,8 +29,8 @@ class VariantsOptions(Options):
 
     period: float = option(0.5, "Time from one plan to the next.", unit=SECONDS, above=0)
     urgent: bool = option(True, "Whether a join, a leave or a fall of a link is planned at once.")
-    pooled: bool = option(
-        True, "Whether variants that share a process are on every lane, not just on their own."
+    lanes: Literal["own", "smallest", "smaller", "all"] = option(
+        "own", "Which variants a lane serves beside its own, where they share a process."
     )
     capacity_room: float = option(1.0, "Share of a lane's throughput to plan with.", above=0)
     bandwidth_room: float = option(1.0, "Share of a link's bandwidth to plan with.", above=0)
