@@ -20,8 +20,8 @@ import pytest
 HERE = Path(__file__).parent
 ROUNDS = 400
 NAMES = (
-    "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt", "onnx",
-    "samples", "profiles", "learnt", "labels", "recordings",
+    "frames", "http2", "http", "json", "grpc", "tensors", "parameters", "jpeg", "yaml", "pbtxt",
+    "onnx", "samples", "profiles", "learnt", "labels", "recordings",
 )  # fmt: skip
 
 

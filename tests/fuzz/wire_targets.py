@@ -25,12 +25,19 @@ from slacktide.frontends.http2 import frames as f
 from slacktide.frontends.settings import HttpSettings
 from slacktide.wire.calls import InferCall, InferReply, OutputValue
 from slacktide.wire.errors import BadField, WireError
+from slacktide.wire.frame_messages import frame_head, read_client_message, terms_of
 from slacktide.wire.grpc_codec import GrpcCodec
 from slacktide.wire.grpc_messages import encode_call, read_request
 from slacktide.wire.infer_reader import InferReader
 from slacktide.wire.oip_json import format_reply, parse_infer
 from slacktide.wire.parameters import parse_length, parse_parameters, read_headers
-from slacktide.wire.proto.messages import ModelInferRequest
+from slacktide.wire.proto.messages import (
+    Announcement,
+    ClientMessage,
+    Frame,
+    Hello,
+    ModelInferRequest,
+)
 from slacktide.wire.raw_tensors import (
     check_raw,
     check_shape,
@@ -413,7 +420,48 @@ def run_jpeg(data: bytes) -> None:
         assert 0 < height < 1 << 16
 
 
+# ── streams of frames ────────────────────────────────────────────────────────────────────────────
+
+
+def frame_examples() -> list[bytes]:
+    infer = ModelInferRequest.FromString(grpc_examples()[0])
+    hello = Hello(model="m", version="1", rate=10, slo_ms=100, accuracy_floor=0.5, weight=2)
+    made = (
+        ClientMessage(hello=hello),
+        ClientMessage(announcement=Announcement(id=3, bytes=9, age_us=5, width=2, height=2)),
+        ClientMessage(frame=Frame(id=3, bytes_per_s=1e6, request=infer)),
+        ClientMessage(frame=Frame(id=2**63, request=infer)),
+    )
+    return [message.SerializeToString() for message in made]
+
+
+def run_frames(data: bytes) -> None:
+    head = frame_head(data, len(data))
+    for size in range(0, min(len(data), 80), 7):  # what is known early does not change
+        assert frame_head(data[:size], len(data)) in (None, head)
+    try:
+        message = read_client_message(data)
+    except WireError as error:
+        sentence(error)
+        return
+    if head is not None:
+        assert message.frame.id == head.id
+        assert message.frame.request == ModelInferRequest.FromString(data[head.start :])
+    if message.WhichOneof("message") == "hello":
+        try:
+            terms = terms_of(message.hello)
+        except BadField as error:
+            told = sentence(error)
+            assert told.split(":")[0] in Hello.DESCRIPTOR.fields_by_name
+        else:
+            assert 0.0 < terms.rate <= 1e3
+            assert 0.0 < terms.slo <= 600.0
+            assert 0.0 <= terms.floor <= 1.0
+            assert 0.0 < terms.weight < float("inf")
+
+
 TARGETS = (
+    Target("frames", frame_examples, run_frames, messages(ClientMessage)),
     Target("http2", http2_examples, run_http2, text(*HTTP2_WORDS)),
     Target("http", http_examples, run_http, text(*HTTP_WORDS)),
     Target("json", json_examples, run_json, lambda e: [change_json_call, of_bytes(e)]),

@@ -46,7 +46,17 @@ _FASTEST, _LONGEST = 1e-12, 1e6
 class LinkEstimate:
     """The rate of one link, one way."""
 
-    __slots__ = ("_error", "_errors", "_last", "_pace", "_recent", "guess", "measured")
+    __slots__ = (
+        "_error",
+        "_errors",
+        "_last",
+        "_mean",
+        "_mean_until",
+        "_pace",
+        "_recent",
+        "guess",
+        "measured",
+    )
 
     def __init__(self, guess: float = GUESS_BYTES_PER_S) -> None:
         self.guess = guess
@@ -60,6 +70,8 @@ class LinkEstimate:
         """When a transfer ended, its bytes, and the seconds these take at the pace after it."""
         self._last = -inf
         """When the last of them ended."""
+        self._mean, self._mean_until = 0.0, -inf
+        """The rate, and until when it holds unless another transfer ends."""
 
     def observe(self, nbytes: int, seconds: float, *, now: float) -> bool:
         """`nbytes` that have just come took `seconds`. Whether the link has fallen: what was known
@@ -74,7 +86,7 @@ class LinkEstimate:
             weight = (1.0 if sample > expected else gain) * nbytes / (nbytes + PACKET)
             self._pace = expected + weight * (sample - expected)
         self._recent.append((now, nbytes, nbytes * self._pace))
-        self._last = now
+        self._last, self._mean_until = now, -inf
         self.measured = True
         return fell
 
@@ -89,7 +101,7 @@ class LinkEstimate:
         self._recent.clear()
         self._errors.clear()
         self._error = 0.0
-        self._last = now
+        self._last, self._mean_until = now, -inf
         self.measured = True
         return True
 
@@ -97,14 +109,18 @@ class LinkEstimate:
         """Bytes per second, > 0."""
         if not self.measured:
             return self.guess
+        if now <= self._mean_until:
+            return self._mean
         nbytes = seconds = 0.0
         for at, size, took in reversed(self._recent):
             if now - at > WINDOW_S:
                 break
             nbytes += size
             seconds += took
+            self._mean_until = at + WINDOW_S
         if nbytes:
-            return min(nbytes / seconds, 1.0 / self._pace)
+            self._mean = min(nbytes / seconds, 1.0 / self._pace)
+            return self._mean
         rate, silence = 1.0 / self._pace, now - self._last - WINDOW_S
         if silence <= 0.0:
             return rate

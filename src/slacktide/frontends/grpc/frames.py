@@ -13,6 +13,7 @@ stream.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -79,6 +80,11 @@ class FrameRequest(InferRequest):
         self.arrived_at: float | None = None
         """When its last byte came."""
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether nothing has come of it, and the engine does not know of it."""
+        return self._slot is None and self.arrived_at is None and not self.answered
+
     def expect(self, length: int) -> bool:
         """Have the engine know of it, or see that it is no longer than it was to be. False: it has
         failed."""
@@ -101,8 +107,15 @@ class FrameRequest(InferRequest):
         return super().place_for(length, begun)
 
     def take(self, message: Buffer, start: int = 0) -> None:
-        if self.expect(len(message)):
+        # One that came with its announcement is no surprise to the engine any more.
+        if self._slot is None or self.expect(len(message)):
             super().take(message, start)
+
+    def _know(self, model: str, version: str | None) -> InferenceCall:
+        terms = self._stream.session.terms
+        if model != terms.model:
+            raise BadField("model_name", f"the session's {terms.model!r}", model)
+        return super()._know(model, version or terms.version)
 
     def _place(self, call: InferenceCall, length: int) -> memoryview | InferReply:
         return call.announce(length, self._stream.said.parameters, self._given_up)
@@ -115,7 +128,8 @@ class FrameStream(InferenceRpc):
     """A call of StreamFrames."""
 
     __slots__ = (
-        "_coming", "_draining", "_frames", "_heard", "_here", "_late", "_session", "_unsent",
+        "_announcing", "_coming", "_draining", "_frames", "_heard", "_here", "_late", "_session",
+        "_unsent",
     )  # fmt: skip
 
     many = True
@@ -125,6 +139,8 @@ class FrameStream(InferenceRpc):
         self._session: FrameSession | None = None
         self._frames: dict[int, FrameRequest] = {}
         """Unanswered, by the client's ids, in the order they came."""
+        self._announcing: list[FrameRequest] = []
+        """Those that this turn of the loop has announced."""
         self._late: dict[int, FrameRequest] = {}
         """Answered before they were here; the oldest are forgotten."""
         self._coming: FrameRequest | None = None
@@ -230,10 +246,20 @@ class FrameStream(InferenceRpc):
         frame.announced_at, frame.size = now, (announcement.width, announcement.height)
         length, limit = announcement.bytes, self.state.limits.max_request_bytes
         frame.nbytes = length
-        if 0 < length <= limit:
-            frame.expect(length + AROUND_IMAGE)
-        else:
+        if not 0 < length <= limit:
             frame.fail(BadField("bytes", f"1 to {limit}", length, Reason.TOO_LARGE))
+            return
+        if not self._announcing:
+            asyncio.get_running_loop().call_soon(self._announce)
+        self._announcing.append(frame)
+
+    def _announce(self) -> None:
+        """Have the engine know of the frames that this turn of the loop has announced and not
+        brought."""
+        frames, self._announcing = self._announcing, []
+        for frame in frames:
+            if frame.is_awaited and self._frames.get(frame.frame) is frame:
+                frame.expect(frame.nbytes + AROUND_IMAGE)
 
     def _frame(self, head: FrameHead) -> FrameRequest:
         """The one that was announced, or a new one."""
