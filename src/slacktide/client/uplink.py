@@ -1,7 +1,7 @@
 """The way from a client to its server: what is on it, how fast it is, when it takes the next frame.
 
 Pure. One kind of server *acknowledges* a frame when its last byte is there: the next may follow
-when the one before should have passed, and while an acknowledgement is overdue nothing follows.
+when the one before should have passed, and while an acknowledgement is due nothing follows.
 So what lies on a link that falls is a frame or two. The other kind only answers: a frame's whole
 time, the server's included, then counts as its transfer, which judges sizes by what they really
 take, and rises by itself, since larger frames take less time for a byte. Frames overlap while the
@@ -18,7 +18,8 @@ from slacktide.workloads.link_estimate import LinkEstimate
 SPARE_S = 0.01
 """The next frame is sent so long before the link should be free, lest it idles."""
 OVERDUE_S = 0.02
-"""An acknowledgement may come so much later than expected, or half a round trip if that is more."""
+"""An acknowledgement that comes so much later than expected, or half a round trip if that is more,
+says that the link has become slower."""
 _ROUND_TRIP_KEPT = 0.75
 """Of a round trip when a longer one is seen; a shorter one is believed at once."""
 
@@ -70,11 +71,6 @@ class Uplink:
         """Of the frames in flight; infinite: there is none."""
         return min((each.deadline for each in self._flight.values()), default=inf)
 
-    @property
-    def _grace(self) -> float:
-        """Seconds from a frame's last byte until its acknowledgement is overdue."""
-        return self.round_trip + max(OVERDUE_S, self.round_trip / 2)
-
     def bytes_per_s(self, *, now: float) -> float:
         """0: not known."""
         known = self._known or self._link.measured
@@ -102,7 +98,7 @@ class Uplink:
             return -inf if now < oldest.deadline else inf
         if not self.bytes_per_s(now=now):
             return inf
-        if now > oldest.passes_at + self._grace:
+        if now > oldest.passes_at + self.round_trip:  # its acknowledgement is due: wait for that
             return inf
         return next(reversed(self._flight.values())).passes_at - SPARE_S
 
@@ -158,7 +154,8 @@ class Uplink:
             oldest = next(iter(self._flight.values()))
             waited = now - oldest.sent_at
             if self.acknowledges:
-                waited = now - max(oldest.sent_at, self._arrived_at) - self._grace
+                waited = now - max(oldest.sent_at, self._arrived_at)
+                waited -= self.round_trip + max(OVERDUE_S, self.round_trip / 2)
             self._link.silent(oldest.nbytes, waited, now=now)
 
     def withdrawn(self, frame: int) -> None:
