@@ -18,7 +18,8 @@ class FakeServer:
     """Each frame is answered with its size in bytes, `nbytes`; its fields may be changed at any
     time. A context manager; `restart` keeps the port."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: grpc.ServerCredentials | None = None) -> None:
+        self._credentials = credentials
         self.size, self.mapped = 256, True
         self.delay = 0.0
         self.silent = False
@@ -50,6 +51,7 @@ class FakeServer:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+        self._run(self._settle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -61,6 +63,12 @@ class FakeServer:
 
     def restart(self) -> None:
         self._run(self._start())
+
+    async def _settle(self) -> None:
+        """Let grpcio end what it has begun."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        if tasks:
+            await asyncio.wait(tasks, timeout=5)
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
@@ -86,7 +94,11 @@ class FakeServer:
                 return handlers.get(details.method)
 
         self._server.add_generic_rpc_handlers((Handler(),))
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{self.port}")
+        address = f"127.0.0.1:{self.port}"
+        if self._credentials is None:
+            self.port = self._server.add_insecure_port(address)
+        else:
+            self.port = self._server.add_secure_port(address, self._credentials)
         await self._server.start()
 
     def _advice(self) -> m.Advice:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -70,6 +72,23 @@ def test_the_camera_example_prints_and_draws(detector, video, tmp_path):
     assert all("2 objects" in line for line in lines[:-1])
     found = cv2.VideoCapture(str(tmp_path / "found.avi"))
     assert found.get(cv2.CAP_PROP_FRAME_COUNT) == FRAMES
+
+
+def test_ctrl_c_ends_the_camera_example_at_once(detector, video, tmp_path):
+    detector.silent = True  # the replies to frames in flight would be long in coming
+    path = str(ROOT / "examples" / "camera.py")
+    words = [path, str(video), "--server", detector.target, "--slo", "600", "--rate", "1"]
+    with subprocess.Popen(
+        [sys.executable, *words], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        while not detector.hellos:
+            assert running.poll() is None
+            time.sleep(0.01)
+        running.send_signal(signal.SIGINT)
+        out, errors = running.communicate(timeout=60)
+    assert b"Traceback" not in errors
+    assert running.returncode == 0
+    assert out == b"\n"
 
 
 def test_the_page_names_every_option_and_result():

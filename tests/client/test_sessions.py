@@ -13,6 +13,7 @@ import cv2
 import grpc
 import numpy as np
 import pytest
+import trustme
 from tests.client.fake_server import FakeServer
 
 from slacktide.client import (
@@ -203,6 +204,7 @@ def test_closing_at_once_gives_every_frame_its_reply(server):
     server.silent = True
     session = connect(server.target, "street", **SLOW)
     futures = [session.submit(FRAME) for _ in range(5)]
+    assert not futures[0].cancel()
     session.close(drain=False)
     session.close()
     assert [future.result(5).outcome.result for future in futures] == [FrameResult.DROPPED] * 5
@@ -263,6 +265,33 @@ def test_a_token_is_sent(server):
     with connect(server.target, "street", **SLOW, token="secret") as session:
         session.submit(FRAME).result(30)
     assert server.metadata[0]["authorization"] == "Bearer secret"
+
+
+def test_the_connection_may_be_encrypted(tmp_path):
+    authority = trustme.CA()
+    key = authority.issue_cert("127.0.0.1")
+    chain = b"".join(blob.bytes() for blob in key.cert_chain_pems)
+    credentials = grpc.ssl_server_credentials([(key.private_key_pem.bytes(), chain)])
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with (
+        FakeServer(credentials) as server,
+        connect(server.target, "street", **SLOW, ca_file=tmp_path / "ca.pem") as session,
+    ):
+        assert session.submit(FRAME).result(30).on_time
+
+
+def test_what_waits_cannot_be_called_on_the_thread_that_it_waits_for(server):
+    said = []
+
+    def on_reply(reply: FrameReply) -> None:
+        with pytest.raises(ClientError, match="on_reply") as caught:
+            session.close()
+        said.append(caught.value)
+
+    session = connect(server.target, "street", **SLOW, on_reply=on_reply)
+    session.submit(FRAME).result(30)
+    session.close()
+    assert len(said) == 1
 
 
 def test_a_plain_server_gets_pixels_of_the_given_sizes(server):

@@ -113,6 +113,7 @@ class ClientSession:
         check_image(image)
         at = time.monotonic() if captured_at is None else captured_at
         future: Future[FrameReply] = Future()
+        future.set_running_or_notify_cancel()  # every frame gets its reply
 
         def start() -> None:
             try:
