@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from slacktide.executors.cores import available_cores
 from slacktide.executors.in_process import InProcessExecutor
+from slacktide.models.learnt import times_of
 from slacktide.models.profile_cache import ProfileCache, ProfiledModel
 from slacktide.models.replica_launcher import source_of
 from slacktide.models.repository.profile_store import ProfileStore
@@ -36,11 +37,11 @@ def read(root: Path, yaml: str) -> ModelDefinition:
     return Repository(root).read("m")[0]
 
 
-def measured(definition: ModelDefinition) -> ProfiledModel:
+def measured(definition: ModelDefinition, budget_s: float = 0.01) -> ProfiledModel:
     async def body() -> ProfiledModel:
         executor = InProcessExecutor()
         try:
-            cache = ProfileCache(ProfileStore(), budget_s=0.01)
+            cache = ProfileCache(ProfileStore(), budget_s=budget_s)
             cores = [tuple(available_cores()[:1])]
             return await cache.known(definition, source_of(definition), executor, cores)
         finally:
@@ -66,3 +67,31 @@ def test_other_values_or_samples_are_measured_anew(root: Path) -> None:
     assert cache.find(sampled, [1]) is not None
     np.savez(root / "m" / "rows.npz", x=np.zeros((1, 5), np.float32))
     assert cache.find(sampled, [1]) is None
+
+
+def test_a_family_that_is_slower_than_the_budget_is_timed_at_every_size(tmp_path: Path) -> None:
+    """A row of each is run once, whatever it takes: without a time a variant could not serve."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["image"], ["x"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", ["x"], ["y"], axes=[1, 2, 3], keepdims=0),
+        ],
+        "g",
+        [value("image", TensorProto.UINT8, ["n", "h", "w", 3])],
+        [value("y", TensorProto.FLOAT, ["n"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    onnx.save(model, tmp_path / "m" / "1" / "model.onnx")
+    definition = read(tmp_path, "max_batch: 1\nvariants: [32, 64, 96, 128, 160, 192, 224]")
+    known = measured(definition, budget_s=1e-9)
+    assert known.record.shapes == {"image": (224, 224, 3)}
+    sides = [one.signature[0][0] for one in known.record.sizes]
+    assert sides == [32, 96, 128, 160], "five of seven, with that of the table"
+    found = ProfileCache(ProfileStore()).find(definition, [1])
+    assert found is not None
+    for size in (32, 64, 224):
+        assert times_of(found, definition.settings, size).of(1, 1).expected > 0.0
+    farther = read(tmp_path, "max_batch: 1\nvariants: [8, 2048]")
+    assert ProfileCache(ProfileStore()).find(farther, [1]) is None, "the law does not reach so far"

@@ -37,6 +37,7 @@ def test_every_option_is_read_in_its_unit():
             "late": "discard",
             "report_timing": True,
             "network_us": 2_500,
+            "variant": "320",
         }
     )
     assert options.timeout_s == pytest.approx(0.15)
@@ -49,6 +50,7 @@ def test_every_option_is_read_in_its_unit():
         discard_late=True,
         report_timing=True,
         network_s=options.network_s,
+        variant="320",
     )
 
 
@@ -75,6 +77,8 @@ def test_priority_sets_the_penalty(priority: int, penalty: float):
         ("application", 7),
         ("application", "a" * 257),
         ("application", "two\nlines"),
+        ("variant", 320),
+        ("variant", "v" * 257),
         ("work_hint", "long"),
         ("work_hint", -3.0),
         ("late", "maybe"),
@@ -139,6 +143,7 @@ def test_headers_become_typed_parameters():
     fields = read_headers(
         [
             ("slacktide-application", "camera"),
+            ("slacktide-variant", "320"),
             ("slacktide-work-hint", "12.5"),
             ("slacktide-late", "discard"),
             ("slacktide-report-timing", "TRUE"),
@@ -148,6 +153,7 @@ def test_headers_become_typed_parameters():
     )
     assert fields.parameters == {
         "application": "camera",
+        "variant": "320",
         "work_hint": 12.5,
         "late": "discard",
         "report_timing": True,

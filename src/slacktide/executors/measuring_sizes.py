@@ -32,6 +32,7 @@ FEWEST = 3
 """Samples of every point, even over the budget."""
 EXTENTS = (0.5, 2.0)
 """Of the profile's, for rows that nothing states."""
+VARIANT_SIZES = "variants.sizes"
 MOST_SIZES = 5
 """Of a family's images, measured where time is short: the law over sizes reads the others."""
 GRAIN = 32
@@ -83,7 +84,7 @@ def _other_shapes(
 ) -> Iterator[tuple[str, list[RowShapes]]]:
     """The key that states them, and the shapes to try in order."""
     for more in source.more_shapes:
-        key = "variants.sizes" if source.image_sizes else f"inputs.{next(iter(more))}.shapes"
+        key = VARIANT_SIZES if source.image_sizes else f"inputs.{next(iter(more))}.shapes"
         yield key, [rows.shapes({**shapes, **more})]
     if source.more_shapes:
         return
@@ -154,8 +155,8 @@ async def measure_sizes(
     One row and the largest batch are timed, `FEWEST` times after a run that does not count: enough
     to tell what a batch costs from what a row does, and little beside the table. `warm` has seconds
     by batch size there; a point is left out if it would take longer than `most_s`, but one row of a
-    size that is stated runs once even so. The replica must be ready; it is left without inputs.
-    Raises MeasuringError if a size that is stated fails.
+    size that is stated runs once even so, and of a variant is timed by that. The replica must be
+    ready; it is left without inputs. Raises MeasuringError if a size that is stated fails.
     """
     found = []
     replica.inputs = ()
@@ -172,7 +173,10 @@ async def measure_sizes(
                     part = one.size if one.size > 1.0 else math.sqrt(one.size)
                     if warm[count] * part * (FEWEST + 1) > most_s:
                         if one.stated and count == 1:
-                            await replica.run(1)
+                            alone = await replica.run(1)
+                            if one.stated == VARIANT_SIZES:  # without a time it could not serve
+                                known = (one.size, alone, one.signature)
+                                found.append(SizeTime(1, replica.cores, *known))
                         continue
                     times = [await replica.run(count) for _ in range(FEWEST + 1)][1:]
                     seconds = statistics.median(times)
