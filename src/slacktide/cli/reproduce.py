@@ -39,6 +39,8 @@ class PaperHelp:
     data: str
     setting: str = ""
     """Empty: there is no such option."""
+    instances: str = ""
+    """Likewise: of files with instances of others, planned by `plan`."""
 
 
 PAPERS = {
@@ -73,6 +75,26 @@ PAPERS = {
         data="Folder with the public bandwidth traces and latencies; default: bandwidths drawn "
         "from a seed, and no Figure 3.",
     ),
+    "jellyfish": PaperHelp(
+        """Jellyfish (2022): Figures 10 to 19 and Table 2, simulated with the engine, the planner
+    and the client that serve, beside the published system.
+
+    Example: slacktide reproduce jellyfish --quick
+
+    Example: slacktide reproduce jellyfish figure-12 table-2 --data traces --html page.html
+
+    Example: slacktide reproduce jellyfish plan --instances instances.json
+    """,
+        experiments="figure-10, figure-11, figure-12 (with 13), figure-14, figure-15, table-2, "
+        "figure-16, figure-17, figure-18, figure-19, ablations; default: all of them. `plan`: only "
+        "the instances of a file.",
+        quick="A few settings of each experiment, 20 s each: under two minutes.",
+        seeds="Runs of each row; default: 1.",
+        data="Folder with the public bandwidth traces, frame sizes and profile; default: traces "
+        "drawn from a seed.",
+        instances="With `plan`: a JSON file of instances; prints what each planner chooses, its "
+        "objective and its time.",
+    ),
 }
 """Each is a folder of `slacktide.reproduce` with a `paper.PAPER`."""
 
@@ -93,6 +115,8 @@ def _options(paper: PaperHelp) -> Iterator[Parameter]:
     if paper.setting:
         about = typer.Option(help=paper.setting, rich_help_panel=_WHAT, case_sensitive=False)
         yield made("setting", Literal["P", "Q", "both"], about, "both")
+    if paper.instances:
+        yield option("instances", Path | None, paper.instances, metavar="FILE")
     number: dict[str, Any] = {"min": 1, "metavar": "N"}
     file: dict[str, Any] = {"panel": _REPORT, "metavar": "FILE", "allow_dash": True}
     yield option("quick", bool, paper.quick)
@@ -141,7 +165,13 @@ def _reproduce(
     csv: Path | None,
     html: Path | None,
     setting: str | None = None,
+    instances: Path | None = None,
 ) -> None:
+    if (instances is not None) != (experiment == ["plan"]):
+        fail("`plan` and --instances FILE belong together")
+    if instances is not None:
+        _plan(instances, json)
+        return
     from slacktide.load.report.provenance import gather
     from slacktide.reproduce.harness.run import reproduce as run
     from slacktide.reproduce.harness.state import ReproduceError, Results, fingerprint
@@ -174,6 +204,27 @@ def _reproduce(
     missed = sum(not goal.met for goal in result.goals)
     if check and missed:
         fail(f"{missed} of {len(result.goals)} goals missed", FELL_SHORT)
+
+
+def _plan(path: Path, json: Path | None) -> None:
+    """What planners make of the instances of others."""
+    import orjson
+
+    from slacktide.reports import rich_table
+    from slacktide.reproduce.harness.state import ReproduceError
+    from slacktide.reproduce.jellyfish.instances import planned, read_instances, table
+
+    can_write({"--json": json})
+    try:
+        plans = [plan for name, fleet in read_instances(path) for plan in planned(name, fleet)]
+    except ReproduceError as error:
+        fail(str(error))
+    if json == Path("-"):
+        print_json(plans)
+        return
+    if json is not None:
+        json.write_bytes(orjson.dumps(plans, option=orjson.OPT_INDENT_2))
+    console().print(rich_table(table(plans)))
 
 
 def _deliver(

@@ -1,0 +1,1 @@
+"""Jellyfish: families of variants for clients on changing networks."""

@@ -1,0 +1,110 @@
+"""The workers of the published system: a queue for each, first in first out, padded batches, and a
+variant that changes once another is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slacktide.domain import Batch, Reason, Replica, Request
+from slacktide.engine.ports import Idle, Proposal, WaitUntil
+from slacktide.planning.variants import Variant
+from slacktide.scheduling.arrival_policy import ArrivalPolicy
+from slacktide.scheduling.options import QueueOptions
+
+TOLERANCE_S = 5e-3
+"""A frame is dropped when its batch would end so much too late."""
+MARGIN_S = 10e-3
+"""A batch waits for more frames until so much is left to its tightest one."""
+MOST = 11
+"""Largest batch: that of the profile is never chosen."""
+
+
+@dataclass(slots=True)
+class PublishedWorker:
+    """One lane."""
+
+    variant: int = 0
+    """What it runs."""
+    batch: int = 1
+    wanted: tuple[int, int] = (0, 1)
+    """Variant and batch of the plan in force."""
+    ready: float = 0.0
+    """When the wanted variant is loaded."""
+    loaded: tuple[int, ...] = ()
+
+    def settle(self, now: float) -> None:
+        """Run what is wanted, if it is loaded."""
+        if now >= self.ready:
+            self.variant, self.batch = self.wanted
+
+
+class PublishedWorkers:
+    """All lanes, by name: what the planner decides and the queues follow."""
+
+    def __init__(self, variants: Sequence[Variant], lanes: Sequence[str]) -> None:
+        self.variants = tuple(variants)
+        self.lanes = {lane: PublishedWorker() for lane in lanes}
+        self.mapped: frozenset[str] = frozenset()
+        """Clients; frames of others are dropped as they come."""
+        self.switches = self.late = self.mismatches = 0
+        """Changes of a worker's variant, those of them to one that was not loaded, and frames that
+        ran on the old one."""
+
+    def of(self, lane: str, now: float) -> tuple[PublishedWorker, float]:
+        """A worker, and the seconds of its batch."""
+        worker = self.lanes[lane]
+        worker.settle(now)
+        return worker, self.variants[worker.variant].seconds[worker.batch - 1]
+
+    def seconds(self, batch: Batch, cores: int) -> float:
+        """Hardware: padded to the whole batch."""
+        worker, took = self.of(batch.replica.lane, batch.started)
+        self.mismatches += (worker.variant != worker.wanted[0]) * len(batch.members)
+        return took
+
+    def variant_of(self, batch: Batch) -> str:
+        return self.variants[self.lanes[batch.replica.lane].variant].name
+
+
+class WorkerQueue(ArrivalPolicy):
+    """First in, first out, for one worker."""
+
+    def __init__(self, workers: PublishedWorkers, lane: str) -> None:
+        super().__init__(QueueOptions(), max_batch=MOST)
+        self._workers, self._lane = workers, lane
+        self._now = 0.0
+
+    def add(self, request: Request, *, now: float) -> Reason | None:
+        if request.client not in self._workers.mapped:
+            return Reason.BEHIND_WORK
+        return super().add(request, now=now)
+
+    def next_expiry(self) -> float | None:
+        if not self._queue:
+            return None
+        _, took = self._workers.of(self._lane, self._now)
+        return min(each.deadline for _, each in self._queue.values()) + TOLERANCE_S - took
+
+    def expire(self, *, now: float) -> Sequence[tuple[int, Reason]]:
+        self._now = now
+        _, took = self._workers.of(self._lane, now)
+        gone = [
+            (id, Reason.EXPIRED)
+            for id, (_, request) in self._queue.items()
+            if request.deadline + TOLERANCE_S - took <= now
+        ]
+        for id, _ in gone:
+            del self._queue[id]
+        return gone
+
+    def propose(self, replica: Replica, *, now: float) -> Proposal | WaitUntil | Idle:
+        self._now = now
+        worker, took = self._workers.of(self._lane, now)
+        members = tuple(request for _, request in self._queue.values())[: worker.batch]
+        if not members:
+            return Idle()
+        due = min(each.deadline for each in members) - took - MARGIN_S
+        if len(members) == worker.batch or due <= now:
+            return Proposal(members, len(members))
+        return WaitUntil(due)
