@@ -181,7 +181,7 @@ def test_an_announced_frame_is_acknowledged_and_answered(fakes, nbytes):
     context = call.context
     assert context.session == "s:1"
     assert context.transport_budget_s == pytest.approx(0.4 - session.rtt)
-    assert context.complete_at == pytest.approx(context.first_byte + call.length / 1e6)
+    assert context.complete_at == pytest.approx(context.first_byte + nbytes / 1e6)
     told, (arrived, seen, timed, size), answered = session.steps
     assert told == ("told", 3e6)
     assert (arrived, timed, size) == ("arrived", True, (128, 96))

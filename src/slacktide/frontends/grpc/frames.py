@@ -50,15 +50,8 @@ class FrameRequest(InferRequest):
     """One frame, from its announcement, or its first byte, to its answer and its last byte."""
 
     __slots__ = (
-        "_stream",
-        "announced_at",
-        "answered",
-        "arrived_at",
-        "frame",
-        "nbytes",
-        "size",
-        "start",
-    )
+        "_stream", "announced_at", "answered", "arrived_at", "frame", "nbytes", "size", "start",
+    )  # fmt: skip
 
     def __init__(self, stream: FrameStream, frame: int, now: float, age: float) -> None:
         session = stream.session
@@ -88,12 +81,12 @@ class FrameRequest(InferRequest):
     def expect(self, length: int) -> bool:
         """Have the engine know of it, or see that it is no longer than it was to be. False: it has
         failed."""
-        terms, now = self._stream.session.terms, self._context.first_byte
+        session, now = self._stream.session, self._context.first_byte
         try:
             if self._slot is None:
-                expected_s = self._stream.session.transfer_time(length, now=now)
+                expected_s = session.transfer_time(self.nbytes or length, now=now)
                 self._context.complete_at = now + expected_s
-                self.announce(terms.model, terms.version, length)
+                self.announce(session.terms.model, session.terms.version, length)
             elif length > len(self._slot):
                 raise BadField("bytes", f"about the frame's {length}", self.nbytes)
         except (WireError, Refusal) as error:
