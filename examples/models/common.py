@@ -1,4 +1,4 @@
-"""What the three training scripts share: where files go, export, and the exam."""
+"""What the training scripts share: residual blocks, where files go, export, and the exam."""
 
 from __future__ import annotations
 
@@ -28,6 +28,31 @@ TRAIN_SEED, EXAM_SEED = 1, 2
 Feed = dict[str, NDArray[np.generic]]
 
 
+def conv(channels_in: int, channels: int, size: int = 3, stride: int = 1) -> nn.Sequential:
+    """A convolution that keeps the size (divided by `stride`), normalised and rectified."""
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels, size, stride, size // 2, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+    )
+
+
+class Block(nn.Module):
+    """The basic residual block of He et al. 2016, figure 2."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *conv(channels_in, channels, 3, stride), *conv(channels, channels)[:2]
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or channels_in != channels:
+            self.shortcut = conv(channels_in, channels, 1, stride)[:2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
 def export(
     model: nn.Module,
     example: Mapping[str, torch.Tensor],
@@ -52,13 +77,18 @@ def export(
     return onnx.load_from_string(stream.getvalue())
 
 
-def accuracy(model: onnx.ModelProto, batches: Sequence[tuple[Feed, NDArray[np.int64]]]) -> float:
-    """Share of right answers of the exported model, as ONNX Runtime computes it."""
+def open_session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    """The exported model in ONNX Runtime, on one thread."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def accuracy(model: onnx.ModelProto, batches: Sequence[tuple[Feed, NDArray[np.int64]]]) -> float:
+    """Share of right answers of the exported model, as ONNX Runtime computes it."""
+    session = open_session(model)
     right = total = 0
     for feed, labels in batches:
         (logits,) = session.run(["logits"], feed)
@@ -68,7 +98,13 @@ def accuracy(model: onnx.ModelProto, batches: Sequence[tuple[Feed, NDArray[np.in
 
 
 def ship(
-    model: onnx.ModelProto, name: str, description: str, classes: Sequence[str], score: float
+    model: onnx.ModelProto,
+    name: str,
+    description: str,
+    classes: Sequence[str],
+    score: float,
+    *,
+    file: str = "model.onnx",
 ) -> None:
     """Describe the model in its metadata and write it where the package looks for it."""
     model.graph.name = name
@@ -83,6 +119,7 @@ def ship(
         },
     )
     onnx.checker.check_model(model, full_check=True)
-    path = SHIPPED / name / "model.onnx"
+    path = SHIPPED / name / file
+    path.parent.mkdir(exist_ok=True)
     onnx.save_model(model, path)
-    print(f"{name}: accuracy {score:.4f}, {path.stat().st_size / 1e6:.2f} MB")
+    print(f"{name}/{file}: accuracy {score:.4f}, {path.stat().st_size / 1e6:.2f} MB")

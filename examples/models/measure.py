@@ -3,7 +3,8 @@
     taskset -c 0 python examples/models/measure.py [MODEL ...]
 
 Prints a row for each model: the median time of a run in milliseconds at each batch, and how much
-more one core does at the best batch than at batch 1. The text encoder gets a row for each length.
+more one core does at the best batch than at batch 1. The text encoder gets a row for each length,
+the detector for each size, the family of vehicle classifiers for each depth.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from slacktide.examples.catalog import Array
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 32, 64, 128, 256)
+SIZES = range(128, 609, 32)
 SECONDS = 0.5
 """How long each point is measured, five runs at the least."""
 
@@ -27,19 +29,25 @@ def main() -> None:
     print("| model |" + "".join(f" {batch} |" for batch in BATCHES) + " gain |")
     print("| --- |" + " ---: |" * (len(BATCHES) + 1))
     for name in sys.argv[1:] or MODELS:
-        session = _open(name)
-        if name == "text":
-            for length in LENGTHS:
-                _row(f"text, {length} tokens", session, _tokens(length))
-        else:
-            _row(name, session, make_inputs(name, 1, seed=0).batch())
+        one = make_inputs(name, 1, seed=0).batch()
+        for file, content in example(name).onnx_files().items():
+            session = _open(content)
+            if name == "text":
+                for length in LENGTHS:
+                    _row(f"text, {length} tokens", session, _tokens(length))
+            elif name == "street":
+                for size in SIZES:
+                    cut = {"image": np.ascontiguousarray(one["image"][:, :size, :size])}
+                    _row(f"street, {size} pixels", session, cut, BATCHES[:4])
+            else:
+                title = name if file == "model.onnx" else f"{name}, {file.removesuffix('.onnx')}"
+                _row(title, session, one)
 
 
-def _open(name: str) -> onnxruntime.InferenceSession:
+def _open(content: bytes) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    content = example(name).onnx()
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
@@ -48,13 +56,19 @@ def _tokens(length: int) -> dict[str, Array]:
     return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
-def _row(title: str, session: onnxruntime.InferenceSession, one: dict[str, Array]) -> None:
+def _row(
+    title: str,
+    session: onnxruntime.InferenceSession,
+    one: dict[str, Array],
+    batches: tuple[int, ...] = BATCHES,
+) -> None:
     times = {}
-    for batch in BATCHES:
+    for batch in batches:
         feed = {name: np.repeat(value, batch, axis=0) for name, value in one.items()}
         times[batch] = _median_ms(session, feed)
     gain = max(batch * times[1] / t for batch, t in times.items())
-    print(f"| {title} |" + "".join(f" {t:.3g} |" for t in times.values()) + f" {gain:.1f} × |")
+    cells = [f" {t:.3g} |" for t in times.values()] + [" |"] * (len(BATCHES) - len(times))
+    print(f"| {title} |" + "".join(cells) + f" {gain:.1f} × |", flush=True)
 
 
 def _median_ms(session: onnxruntime.InferenceSession, feed: dict[str, Array]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from common import EXAM_SEED, TRAIN_SEED, accuracy, export, ship
+from common import EXAM_SEED, TRAIN_SEED, Block, accuracy, conv, export, ship
 from torch import nn
 
 from slacktide.examples.frames import KINDS, SIZE, frames
@@ -20,37 +20,13 @@ STAGES = ((64, 4), (80, 3), (96, 2))
 FRAMES, EPOCHS, BATCH = 5000, 5, 50
 
 
-class Block(nn.Module):
-    """The basic residual block of He et al. 2016, figure 2."""
-
-    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(channels),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or channels_in != channels:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(channels_in, channels, 1, stride, bias=False), nn.BatchNorm2d(channels)
-            )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.body(x) + self.shortcut(x))
-
-
 class Residual(nn.Module):
     """uint8 frames (batch, 3, SIZE, SIZE) to logits (batch, len(KINDS))."""
 
     def __init__(self) -> None:
         super().__init__()
         channels = STAGES[0][0]
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, channels, 5, 2, 2, bias=False), nn.BatchNorm2d(channels), nn.ReLU()
-        )
+        self.stem = conv(3, channels, 5, 2)
         blocks: list[nn.Module] = []
         for stage, (width, depth) in enumerate(STAGES):
             for i in range(depth):

@@ -25,6 +25,17 @@ def test_make_says_what_it_made(run: Run, tmp_path: Path):
     assert set(MODELS) > {path.name for path in paths}
 
 
+def test_make_writes_labelled_pictures_for_models_that_take_them(run: Run, tmp_path: Path):
+    done = run("models", "make", tmp_path, "--only", "vehicles", "--only", "mlp", "--samples", "10")
+    assert done.returncode == 0, done.stderr
+    labels = (tmp_path / "vehicles" / "data" / "labels.jsonl").read_text().splitlines()
+    assert len(labels) == 10
+    assert not (tmp_path / "mlp" / "data").exists()
+    done = run("models", "make", tmp_path, "--only", "mlp", "--samples", "10")
+    assert done.returncode != 0
+    assert "none of these models takes pictures" in done.stderr
+
+
 def test_check_finds_nothing_wrong_with_the_examples(run: Run, example_models: Path):
     done = run("models", "check", example_models)
     assert (done.returncode, done.stdout) == (0, "1 model checked, no problems\n")

@@ -42,7 +42,7 @@ def test_inputs_follow_from_the_seed(name: str) -> None:
     assert not np.array_equal(once.requests[0][key], other.requests[0][key])
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name].classes])
+@pytest.mark.parametrize("name", ["mlp", "residual", "text", "vehicles"])
 def test_every_class_appears_equally_often(name: str) -> None:
     classes = len(MODELS[name].classes)
     labels = make_inputs(name, 3 * classes, seed=3).labels

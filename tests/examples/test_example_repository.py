@@ -27,14 +27,17 @@ def test_every_model_is_written_in_tritons_layout(tmp_path: Path) -> None:
     )
     assert folders == [tmp_path / "repo" / name for name in MODELS]
     for name, folder in zip(MODELS, folders, strict=True):
-        expected = {"1/model.onnx", "slacktide.yaml", "inputs/samples.npz", ".slacktide-example"}
+        models = [f"depth{i}" for i in range(1, 6)] if name == "vehicles" else ["model"]
+        expected = {f"1/{model}.onnx" for model in models}
+        expected |= {"slacktide.yaml", "inputs/samples.npz", ".slacktide-example"}
         if name == "residual":
             expected.add("config.pbtxt")
         assert files(folder) == expected
-        onnx.checker.check_model(onnx.load(folder / "1" / "model.onnx"))
+        for model in models:
+            onnx.checker.check_model(onnx.load(folder / "1" / f"{model}.onnx"))
         samples = Samples.read(folder / "inputs" / "samples.npz")
         assert len(samples) == MODELS[name].samples
-    assert steps == [(name, i, 4) for i, name in enumerate(MODELS)] + [("dense", 4, 4)]
+    assert steps == [(name, i, 6) for i, name in enumerate(MODELS)] + [("vehicles", 6, 6)]
     assert all(f"`{name}`" in (tmp_path / "repo" / "README.md").read_text() for name in MODELS)
 
 

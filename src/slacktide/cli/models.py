@@ -23,9 +23,15 @@ def make(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace existing example models.")
     ] = False,
+    samples: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Labelled pictures to write into NAME/data, for models that take pictures."
+        ),
+    ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build the repository of small example models: mlp, residual, text, dense.
+    """Build the repository of small example models: mlp, residual, text, dense, street, vehicles.
 
     Example: slacktide models make /tmp/models
     """
@@ -37,6 +43,7 @@ def make(
                 directory,
                 models=only,
                 overwrite=overwrite,
+                pictures=samples,
                 progress=lambda model, done, total: move(done / total, model),
             )
     except ExamplesError as error:

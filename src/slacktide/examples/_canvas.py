@@ -3,6 +3,7 @@ kind of road user is drawn on it: side view, in units of about a tenth of a metr
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,10 +35,8 @@ class Canvas:
 
     def copy(self) -> Canvas:
         """A canvas with the same picture and light, that notes nothing yet."""
-        other = Canvas(self.size)
-        other._tint, other._fog, other._grey = self._tint, self._fog, self._grey
-        other._packed = self._packed.copy()
-        other._known = self._known
+        other = copy.copy(self)
+        other._packed, other._known, other._noted = self._packed.copy(), self._known.copy(), None
         return other
 
     def take_box(self) -> PixelBox | None:

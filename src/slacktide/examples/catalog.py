@@ -5,7 +5,7 @@ the answers a perfect model would give.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slacktide.examples import dense, frames, sentences, vectors
+from slacktide.examples import dense, frames, sentences, street, vectors
+from slacktide.examples.labelled import LabelledPicture
 
 Array = NDArray[Any]
 
@@ -102,15 +103,24 @@ class ExampleModel:
     draw: Callable[[int, np.random.Generator], Samples]
     build: Callable[[], bytes] | None = None
     """Makes the ONNX file; None: it ships with the package."""
+    pictures: Callable[[int, np.random.Generator], Iterator[LabelledPicture]] | None = None
+    """Draws pictures with exact labels one by one; None: the model takes no pictures."""
 
     def onnx(self) -> bytes:
-        """Content of the model's ONNX file."""
-        return self.build() if self.build else self._shipped()["model.onnx"]
+        """Content of the model's ONNX file; where it has several, of the last and most accurate."""
+        return list(self.onnx_files().values())[-1]
+
+    def onnx_files(self) -> dict[str, bytes]:
+        """Content of the ONNX files of its version, by name in order: one, or one a variant."""
+        if self.build:
+            return {"model.onnx": self.build()}
+        files = self._shipped()
+        return {name: files[name] for name in sorted(files) if name.endswith(".onnx")}
 
     def extras(self) -> dict[str, bytes]:
         """Files that belong beside the versions, by name: settings and the like."""
         files = self._shipped()
-        return {name: content for name, content in files.items() if name != "model.onnx"}
+        return {name: files[name] for name in files if not name.endswith(".onnx")}
 
     def _shipped(self) -> dict[str, bytes]:
         """Every shipped file of this model, by name."""
@@ -126,6 +136,32 @@ def _signals(count: int, rng: np.random.Generator) -> Samples:
 def _frames(count: int, rng: np.random.Generator) -> Samples:
     pictures, labels = frames.frames(count, rng)
     return Samples(tuple({"frames": picture[None]} for picture in pictures), labels)
+
+
+def _vehicles(count: int, rng: np.random.Generator) -> Samples:
+    pictures, labels = frames.frames(count, rng)
+    rows = pictures.transpose(0, 2, 3, 1)
+    return Samples(tuple({"image": np.ascontiguousarray(row[None])} for row in rows), labels)
+
+
+def _vehicle_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledPicture]:
+    pictures, labels = frames.frames(count, rng)
+    for picture, label in zip(pictures, labels, strict=True):
+        yield LabelledPicture(picture.transpose(1, 2, 0), {"label": int(label)})
+
+
+def _scenes(count: int, rng: np.random.Generator) -> Iterator[street.Scene]:
+    return (street.Street(int(rng.integers(2**62))).scene() for _ in range(count))
+
+
+def _street(count: int, rng: np.random.Generator) -> Samples:
+    return Samples(tuple({"image": scene.picture[None]} for scene in _scenes(count, rng)), None)
+
+
+def _street_pictures(count: int, rng: np.random.Generator) -> Iterator[LabelledPicture]:
+    for scene in _scenes(count, rng):
+        label = {"boxes": scene.boxes().tolist(), "classes": scene.kinds().tolist()}
+        yield LabelledPicture(scene.picture, label)
 
 
 def _texts(count: int, rng: np.random.Generator) -> Samples:
@@ -168,6 +204,22 @@ MODELS: Mapping[str, ExampleModel] = MappingProxyType(
                 64,
                 _features,
                 build=dense.dense_model,
+            ),
+            ExampleModel(
+                "street",
+                "detector of road users in pictures of 128 to 608 pixels: larger is more accurate",
+                street.KINDS,
+                8,
+                _street,
+                pictures=_street_pictures,
+            ),
+            ExampleModel(
+                "vehicles",
+                "classifier of street frames in five files: deeper is more accurate",
+                frames.KINDS,
+                64,
+                _vehicles,
+                pictures=_vehicle_pictures,
             ),
         )
     }

@@ -1,9 +1,10 @@
 """Writes the example models as a model repository, in Triton's layout.
 
     DIR/README.md
-    DIR/NAME/1/model.onnx
+    DIR/NAME/1/model.onnx              or a file for each variant
     DIR/NAME/slacktide.yaml            and config.pbtxt where it shows something
     DIR/NAME/inputs/samples.npz        sample requests and exact labels
+    DIR/NAME/data                      labelled pictures, where asked for (see labelled.py)
     DIR/NAME/.slacktide-example        says that this folder is ours to replace
 
 The inputs lie inside the model's folder because a server takes every folder at the top for a
@@ -18,7 +19,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from slacktide.examples.catalog import MODELS, ExampleModel, ExamplesError, example, make_inputs
+from slacktide.examples.labelled import write_labelled
 
 Progress = Callable[[str, int, int], None]
 """Called as (model, how many are done, how many there will be) before the first and after each."""
@@ -36,16 +40,23 @@ def make_repository(
     *,
     models: Sequence[str] | None = None,
     overwrite: bool = False,
+    pictures: int = 0,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Write the example models (all, or those named) into `directory`; return their folders.
 
     Example models that are there already are kept as they are, settings and profiles included,
-    unless `overwrite`, which makes them anew. A directory that holds anything else is refused in
-    either case: ExamplesError, as for an unknown model name; OSError where writing fails.
+    unless `overwrite`, which makes them anew. With `pictures`, so many labelled pictures are
+    written for each model that takes pictures, in the place of any that are there.
+
+    A directory that holds anything else is refused in any case: ExamplesError, as for an unknown
+    model name, and for pictures where no model takes any; OSError where writing fails.
     """
     root = Path(directory)
     chosen = [example(name) for name in dict.fromkeys(MODELS if models is None else models)]
+    if pictures and not any(model.pictures for model in chosen):
+        seeing = ", ".join(model.name for model in MODELS.values() if model.pictures)
+        raise ExamplesError(f"none of these models takes pictures; those that do: {seeing}")
     _refuse_foreign(root)
     root.mkdir(parents=True, exist_ok=True)
     folders = []
@@ -55,6 +66,8 @@ def make_repository(
         folder = root / model.name
         if overwrite or not folder.exists():
             _make(model, folder)
+        if pictures and model.pictures:
+            _make_data(model, folder, pictures)
         folders.append(folder)
     (root / _README).write_text(_readme(), encoding="utf-8")
     if progress and chosen:
@@ -85,17 +98,34 @@ def _is_ours(readme: Path) -> bool:
 
 def _make(model: ExampleModel, folder: Path) -> None:
     """Write one model beside its place, then put it there in the place of any older one."""
-    workshop = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder.parent))
-    try:
-        fresh = workshop / "new"
+
+    def fill(fresh: Path) -> None:
         (fresh / "1").mkdir(parents=True)
         (fresh / "inputs").mkdir()
-        (fresh / "1" / "model.onnx").write_bytes(model.onnx())
+        for name, content in model.onnx_files().items():
+            (fresh / "1" / name).write_bytes(content)
         for name, content in model.extras().items():
             (fresh / name).write_bytes(content)
         samples = make_inputs(model.name, model.samples, SAMPLE_SEED)
         samples.write(fresh / "inputs" / "samples.npz")
         (fresh / _MARK).write_text("Made by `slacktide models make`; --overwrite replaces it.\n")
+
+    _replace(folder, folder.parent, fill)
+
+
+def _make_data(model: ExampleModel, folder: Path, count: int) -> None:
+    """Draw labelled pictures into the model's folder, in the place of any older ones."""
+    assert model.pictures is not None
+    drawn = model.pictures(count, np.random.default_rng(SAMPLE_SEED))
+    _replace(folder / "data", folder.parent, lambda fresh: write_labelled(fresh, drawn))
+
+
+def _replace(folder: Path, root: Path, fill: Callable[[Path], object]) -> None:
+    """Put a folder that `fill` makes, beside its place under `root`, in the place of `folder`."""
+    workshop = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=root))
+    try:
+        fresh = workshop / "new"
+        fill(fresh)
         if folder.exists():
             folder.rename(workshop / "old")
         fresh.rename(folder)
