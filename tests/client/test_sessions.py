@@ -237,7 +237,7 @@ def test_a_refused_session_is_an_error_that_says_why(server, streams, code):
 
 def test_no_server_is_an_error_that_names_it(server):
     server.stop()
-    with pytest.raises(ClientError, match=rf"{server.target}: no server within 0.3 s"):
+    with pytest.raises(ClientError, match=rf"{server.target}: no session within 0.3 s"):
         connect(server.target, "street", **SLOW, connect_s=0.3)
 
 

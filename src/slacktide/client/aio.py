@@ -222,7 +222,7 @@ class AioSession:
         except TimeoutError:
             if self.options.fallback is None:
                 target = self._connection.target
-                text = f"{target}: no server within {self.options.connect_s:g} s{self._why}"
+                text = f"{target}: no session within {self.options.connect_s:g} s{self._why}"
                 raise ClientError(text) from None
 
     # ── the core ────────────────────────────────────────────────────────────────────────────────
