@@ -8,8 +8,8 @@ than 1.5 % with four, with the optimum, if that is proven within 60 s. Large fle
 are compared with the linear program. The needed time is CPU time of one core.
 
 Goals: of optima ≥ 0.998 in the mean, of bounds ≥ 0.985, at worst ≥ 0.97; large fleets ≥ 0.97
-of the linear program; ≤ 50 ms for 8 × 48, ≤ 500 ms for 16 × 160 and 64 × 1,000 clients; one mapping
-≤ 0.2 ms. Needs scipy.
+of the linear program; ≤ 50 ms for 8 × 48, ≤ 500 ms for 16 × 160 and 64 × 1,000 clients, also where
+the plan begins with what is known of sessions; one mapping ≤ 0.2 ms. Needs scipy.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ import numpy as np
 
 from bench.machine import cores, pin
 from bench.measurement import Figure, Options, Result, Table, at_least, at_most
+from slacktide.planning import SessionMeasured, SessionOpened
 from slacktide.planning.variants import (
     AssignmentScore,
     Client,
+    Family,
+    FamilyVariant,
     Fleet,
     Variant,
+    VariantsOptions,
     published,
     search,
 )
 from slacktide.planning.variants.exact import bound, optimum
 from slacktide.planning.variants.mapping import map_clients
+from slacktide.planning.variants.question import Question, Rooms
 
 SEED = 1
 _BATCHES = 12
@@ -75,6 +80,24 @@ def instance(replicas: int, clients: int, seed: int, *, rate: float | None = Non
     return Fleet(variants(), made, replicas)
 
 
+def question(replicas: int, clients: int, seed: int, *, rate: float | None = None) -> Question:
+    """The same as the live planner asks it: what is known of sessions, not yet a fleet."""
+    drawn = np.random.default_rng((SEED, replicas, clients, seed))
+    zoo = variants()
+    sessions = []
+    for number in range(clients):
+        frames = rate or float(drawn.choice((10.0, 15.0, 25.0)))
+        slo, mbit = float(drawn.choice((0.075, 0.1, 0.15))), drawn.uniform(7.5, 50.0)
+        opened = SessionOpened(f"s:{number}", "detector", frames, slo)
+        sessions.append((opened, SessionMeasured(opened.id, mbit * 125e3, 0.0, 0.6)))
+    family = Family(tuple(FamilyVariant(each.name, each.accuracy, int(each.name)) for each in zoo))
+    seconds = tuple(each.seconds for each in zoo)
+    rooms = Rooms(1.0, 1.0)
+    return Question(
+        seconds, family, VariantsOptions(), rooms, tuple(sessions), (), replicas, (), serial=0
+    )
+
+
 def run(options: Options) -> Result:
     pin(cores().server)
     result = Result("variant_planner", seeds=(SEED,))
@@ -84,6 +107,8 @@ def run(options: Options) -> Result:
         _beside_bound("medium", MEDIUM, 2 if options.quick else 10, result)
     if options.wants("large"):
         _beside_bound("large", LARGE, 1 if options.quick else 5, result)
+    if options.wants("live"):
+        _live(1 if options.quick else 5, result)
     return result
 
 
@@ -171,6 +196,16 @@ def _beside_bound(
         fleet = instance(8, 48, 0)
         took = median(_ms(lambda: map_clients(fleet, range(8))) for _ in range(50))
         result.figures.append(Figure("one mapping, 8 × 48", took, "ms", at_most(0.2)))
+
+
+def _live(count: int, result: Result) -> None:
+    """What goes off the loop: from sessions to the variant of each."""
+    for (replicas, number), most in zip(((8, 48), *LARGE), (50.0, 500.0, 500.0), strict=True):
+        rate = 5.0 if number > 100 else None
+        asked = [question(replicas, number, seed, rate=rate) for seed in range(count)]
+        took = median(_ms(each.answer) for each in asked)
+        name = f"{replicas} × {number}: a plan of sessions"
+        result.figures.append(Figure(name, took, "ms", at_most(most)))
 
 
 def _ms(call: Callable[[], object]) -> float:

@@ -28,6 +28,7 @@ from slacktide.domain import Cancelled, OutcomeKind, Plan, Request, Route, Submi
 from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEvent
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.variants import Family, VariantsPlanner
+from slacktide.planning.variants.demand import LearnedRoom
 from slacktide.planning.variants.question import SearchResult
 from slacktide.simulation import ExternalEvent, Item
 
@@ -385,3 +386,37 @@ def test_frames_are_answered_by_the_variant_they_are_mapped_to() -> None:
     kinds = {each.kind for each in ran.outcomes.values()}
     assert kinds == {OutcomeKind.SERVED}
     assert {round(each.compute_s, 6) for each in ran.outcomes.values()} == {0.06}
+
+
+class TestLearnedRoom:
+    def test_it_falls_while_too_many_are_lost_and_rises_again(self) -> None:
+        room = LearnedRoom(0.01)
+        lost = ended = 0
+        for _ in range(60):
+            lost, ended = lost + 3, ended + 100
+            room.settle(lost, ended, seconds=0.5)
+        fallen = room.share
+        assert LearnedRoom.LEAST <= fallen < 0.9
+        for _ in range(600):
+            ended += 100
+            room.settle(lost, ended, seconds=0.5)
+        assert room.share == 1.0
+
+    @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.floats(0.0, 1e6))))
+    def test_it_stays_within_its_bounds(self, seen: list[tuple[int, int, float]]) -> None:
+        room = LearnedRoom(0.002)
+        lost = ended = 0
+        for missed, others, seconds in seen:
+            lost, ended = lost + missed, ended + missed + others
+            room.settle(lost, ended, seconds=seconds)
+            assert LearnedRoom.LEAST <= room.share <= 1.0
+
+    def test_a_planner_that_loses_frames_for_want_of_time_plans_with_less(self) -> None:
+        happens: list[tuple[float, Any]] = [(0.5, opened("a", rate=10.0, slo=PLENTY))]
+        happens += [(0.5, measured("a", rate=10.0))]
+        # It sends ten times what it says.
+        happens += [
+            (1.0 + n / 100, request(n, at=1.0 + n / 100, slo=0.1, client="a")) for n in range(800)
+        ]
+        ran = VirtualFamily(items_of(happens), lanes=1)
+        assert ran.planner.status()["m"].rooms.capacity < 1.0

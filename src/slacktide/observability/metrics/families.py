@@ -155,6 +155,8 @@ planning_seconds_total           counter  Time of the server's event loop spent 
 planned_sessions                 gauge    Sessions of clients that stream frames to a family
 unmapped_sessions                gauge    Sessions for whose frames no variant has time
 planned_accuracy                 gauge    Mean accuracy planned for the frames of sessions, 0 to 1
+capacity_room_ratio              gauge    Share of a lane's throughput that is planned with
+bandwidth_room_ratio             gauge    Share of a link's bandwidth that is planned with
 variant_plans_total              counter  Searches for the variants of lanes and sessions
 variant_planning_seconds_total   counter  Time that these took beside the event loop, seconds
 variant_switches_total           counter  Lanes that were given another variant

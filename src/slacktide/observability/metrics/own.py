@@ -177,6 +177,8 @@ def variants_families(found: Mapping[str, VariantsStatus]) -> Iterable[MetricFam
         "planned_sessions": lambda status: status.sessions,
         "unmapped_sessions": lambda status: status.unmapped,
         "planned_accuracy": lambda status: status.accuracy,
+        "capacity_room_ratio": lambda status: status.rooms.capacity,
+        "bandwidth_room_ratio": lambda status: status.rooms.bandwidth,
         "variant_plans_total": lambda status: status.plans,
         "variant_planning_seconds_total": lambda status: status.planning_s,
         "variant_switches_total": lambda status: status.switches,

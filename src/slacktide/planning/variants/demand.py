@@ -128,6 +128,31 @@ class SessionlessRequests:
             self._rows, self._since = 0, now
 
 
+class LearnedRoom:
+    """The share of a capacity to plan with, as learnt from the frames that were lost for want of
+    it: it falls while more than `late` of them are, and rises while fewer are."""
+
+    LEAST = 0.6
+    GAIN = 0.004
+    """Change in a second in which the share that is lost is 0 or twice `late`."""
+
+    __slots__ = ("_ended", "_late", "_lost", "share")
+
+    def __init__(self, late: float) -> None:
+        self.share = 1.0
+        self._late = late
+        self._lost = self._ended = 0
+
+    def settle(self, lost: int, ended: int, *, seconds: float) -> None:
+        """So many frames were lost and have ended so far; `seconds`: since the last call."""
+        frames, missed = ended - self._ended, lost - self._lost
+        self._lost, self._ended = lost, ended
+        if frames > 0 and seconds > 0.0:
+            excess = min(8.0, missed / (self._late * frames) - 1.0)
+            change = self.GAIN * min(seconds, 1.0) * excess
+            self.share = min(1.0, max(self.LEAST, self.share - change))
+
+
 def _within(value: float, least: float, most: float, otherwise: float) -> float:
     """`value` kept within bounds; `otherwise` if it is no finite number."""
     return min(max(value, least), most) if math.isfinite(value) else otherwise

@@ -8,18 +8,34 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from slacktide.domain import Deployment, InputSize, Plan, PoolId, Request, Route
+from slacktide.domain import Deployment, InputSize, Plan, PoolId, Reason, Request, Route
 from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
+from slacktide.engine.ledger import ModelCounts
 from slacktide.engine.placement import ReplicaState
-from slacktide.planning.variants.demand import Session, SessionlessRequests
+from slacktide.planning.variants.demand import LearnedRoom, Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
 from slacktide.planning.variants.fleet import UNMAPPED
-from slacktide.planning.variants.question import Question, SearchResult, VariantsOptions, client_of
+from slacktide.planning.variants.question import (
+    Question,
+    Rooms,
+    SearchResult,
+    VariantsOptions,
+    client_of,
+)
 from slacktide.planning.variants.update import matched, resident
 
 BATCH_MOST = 16
 """Rows of the largest batch that is planned with."""
+FOR_CAPACITY = (
+    Reason.AFTER_DEADLINE,
+    Reason.HOPELESS,
+    Reason.CROWDED_OUT,
+    Reason.BEHIND_OVERRUN,
+    Reason.BEHIND_WORK,
+)
+FOR_BANDWIDTH = (Reason.SHORTER_THAN_ALONE, Reason.EXPIRED)
+"""Ends of frames for want of time on a lane, and of those that came with too little left."""
 UNKNOWN_S = 1e6
 """Of a variant that has not been on any lane: it is not chosen, but its smaller neighbour may be,
 and then it is loaded beside that."""
@@ -48,6 +64,8 @@ class VariantsStatus:
     """Lanes that were given another variant."""
     mismatches: int
     """How many of these were not loaded yet."""
+    rooms: Rooms
+    """Shares of lanes and links that are planned with."""
 
 
 def replicas_up(model: str, snapshot: Snapshot) -> set[tuple[str, PoolId]]:
@@ -79,6 +97,8 @@ class PlannedFamily:
         """The variant that each runs."""
         self.mapped: dict[str, int] = {}
         """The variant of each session, or UNMAPPED."""
+        self._capacity = LearnedRoom(self.options.late)
+        self._bandwidth = LearnedRoom(self.options.late)
         self.plain: int | None = None
         """Of the plain route; None: as in the base plan."""
         self.requests: dict[int, SessionlessRequests] = {}
@@ -162,7 +182,7 @@ class PlannedFamily:
             self.lanes = wanted
 
     def _at_once(self, session: Session) -> int:
-        client = client_of(session, self.sides, self.options)
+        client = client_of(session, self.sides, self.options.wait, self.rooms)
         before = self.mapped.get(session.opened.id, UNMAPPED)
         if self.answer is None:
             return 0 if client.budgets[0] > 0.0 else UNMAPPED
@@ -220,6 +240,7 @@ class PlannedFamily:
             self.planning_s,
             self.switches,
             self.mismatches,
+            self.rooms,
         )
 
     # ── the question ─────────────────────────────────────────────────────────────────────────
@@ -229,6 +250,7 @@ class PlannedFamily:
     ) -> Question | None:
         """What to search for; None: nothing can be planned yet."""
         self.due_at = now + max(self.options.period, SEARCHING * self.search_s)
+        self._learn(snapshot.counts.get(model), seconds=now - self._asked_at)
         self._asked_at = now
         self._read_times(model, snapshot)
         if not self.seconds or not self.lanes:
@@ -240,12 +262,29 @@ class PlannedFamily:
             tuple(self.seconds.get(at, (UNKNOWN_S,)) for at in range(len(self.sides))),
             self.family,
             self.options,
+            self.rooms,
             tuple((each.opened, each.measured) for each in own),
             tuple((at, each.rate, each.budget) for at, each in self.requests.items() if each.rate),
             len(self.lanes),
             tuple(self.lanes.values()),
             self.serial,
         )
+
+    @property
+    def rooms(self) -> Rooms:
+        """To plan with: as stated, or as learnt."""
+        stated = self.options
+        return Rooms(
+            stated.capacity_room or self._capacity.share,
+            stated.bandwidth_room or self._bandwidth.share,
+        )
+
+    def _learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
+        if counts is not None:
+            ends = counts.by_reason
+            for room, reasons in ((self._capacity, FOR_CAPACITY), (self._bandwidth, FOR_BANDWIDTH)):
+                lost = sum(ends.get(each, 0) for each in reasons)
+                room.settle(lost, counts.ended, seconds=seconds)
 
     def _read_times(self, model: str, snapshot: Snapshot) -> None:
         """P99 of batches, made to rise with rows and variants."""

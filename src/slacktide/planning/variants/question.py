@@ -10,7 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from slacktide.domain.options import Options, option
 from slacktide.domain.units import SECONDS
@@ -32,10 +32,24 @@ class VariantsOptions(Options):
     lanes: Literal["own", "smallest", "smaller", "all"] = option(
         "own", "Which variants a lane serves beside its own, where they share a process."
     )
-    capacity_room: float = option(1.0, "Share of a lane's throughput to plan with.", above=0)
-    bandwidth_room: float = option(1.0, "Share of a link's bandwidth to plan with.", above=0)
+    capacity_room: float | None = option(
+        None, "Share of a lane's throughput to plan with; none: learnt from `late`.", above=0
+    )
+    bandwidth_room: float | None = option(
+        None, "Share of a link's bandwidth to plan with; none: learnt from `late`.", above=0
+    )
+    late: float = option(
+        0.003, "Share of frames that may be lost to each, where it is learnt.", above=0, below=1
+    )
     wait: float = option(1.0, "Batches that a frame is taken to wait at most.", least=0)
     candidates: int = option(150, "How many sets of variants a plan may try.", least=1)
+
+
+class Rooms(NamedTuple):
+    """Shares to plan with."""
+
+    capacity: float
+    bandwidth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +60,7 @@ class Question:
     """By variant and batch."""
     family: Family
     options: VariantsOptions
+    rooms: Rooms
     sessions: tuple[tuple[SessionOpened, SessionMeasured | None], ...]
     requests: tuple[tuple[int, float, float], ...]
     """(variant or UNMAPPED: any, rate, budget) of those without a session."""
@@ -57,7 +72,7 @@ class Question:
     def answer(self) -> SearchResult:
         """Plan."""
         sides = [each.size for each in self.family.variants]
-        room = self.options.capacity_room
+        room = self.rooms.capacity
         variants = [
             Variant(each.name, each.accuracy, tuple([one / room for one in seconds]))
             for each, seconds in zip(self.family.variants, self.seconds, strict=True)
@@ -67,7 +82,7 @@ class Question:
             session = Session(opened)
             if measured is not None:
                 session.measure(measured)
-            clients.append(client_of(session, sides, self.options))
+            clients.append(client_of(session, sides, self.options.wait, self.rooms))
         plain: list[int] = []
         for variant, rate, budget in self.requests:
             most = variants[max(variant, 0)].most(budget)
@@ -131,11 +146,11 @@ class SearchResult:
         return bisect_right(self._twice[variant], client.budgets[variant] + 1e-12)
 
 
-def client_of(session: Session, sides: Sequence[int], options: VariantsOptions) -> Client:
+def client_of(session: Session, sides: Sequence[int], wait: float, rooms: Rooms) -> Client:
     """A session as the search sees it, which lets a frame wait for one batch of its own length on a
     lane of full speed: other rules are put into its budgets."""
-    scale = 2.0 / ((1.0 + options.wait) * options.capacity_room)
-    budgets = session.budgets(sides, room=options.bandwidth_room)
+    scale = 2.0 / ((1.0 + wait) * rooms.capacity)
+    budgets = session.budgets(sides, room=rooms.bandwidth)
     return Client(
         session.opened.id,
         session.rate,
