@@ -39,6 +39,13 @@ _ERROR_KEPT = 0.6
 _ERRORS = 10
 """The filter's constants, as published."""
 _SAMPLES = 32
+_FRAMES_KEPT = 0.95
+"""Of what was known of the size of frames, with each frame."""
+_POWER, _PRIOR = 0.83, 0.05
+_REFERENCE = (16_384, 10_283)
+"""Pixels and bytes of a frame, before any is known."""
+_LEAST_POWER, _MOST_POWER = 0.3, 1.2
+"""Those outside are accidents."""
 _FASTEST, _LONGEST = 1e-12, 1e6
 """Seconds for a byte, and for a transfer: beyond them only arithmetic goes wrong."""
 
@@ -173,17 +180,9 @@ class BytesPerPixel:
 
     __slots__ = ("_cross", "_mean_bytes", "_mean_pixels", "_spread", "_weight")
 
-    _KEPT = 0.95
-    """Of what was known, with each frame."""
-    _POWER, _PRIOR = 0.83, 0.05
-    _REFERENCE = (16_384, 10_283)
-    """Pixels and bytes, before any frame is known."""
-    _LEAST, _MOST = 0.3, 1.2
-    """Powers outside them are accidents."""
-
     def __init__(self) -> None:
         self._weight = 0.0
-        self._mean_pixels, self._mean_bytes = log(self._REFERENCE[0]), log(self._REFERENCE[1])
+        self._mean_pixels, self._mean_bytes = log(_REFERENCE[0]), log(_REFERENCE[1])
         """Of the logarithms."""
         self._spread = self._cross = 0.0
         """Sum of squares of the pixels about their mean, and of products."""
@@ -197,15 +196,15 @@ class BytesPerPixel:
         """A frame of so many pixels had `nbytes`."""
         if nbytes <= 0 or pixels <= 0:
             return
-        kept = self._weight * self._KEPT
+        kept = self._weight * _FRAMES_KEPT
         self._weight = kept + 1.0
         off_pixels = log(pixels) - self._mean_pixels if kept else 0.0
         if not kept:
             self._mean_pixels, self._mean_bytes = log(pixels), log(nbytes)
         off_bytes = log(nbytes) - self._mean_bytes
         share = kept / self._weight
-        self._spread = self._KEPT * self._spread + share * off_pixels * off_pixels
-        self._cross = self._KEPT * self._cross + share * off_pixels * off_bytes
+        self._spread = _FRAMES_KEPT * self._spread + share * off_pixels * off_pixels
+        self._cross = _FRAMES_KEPT * self._cross + share * off_pixels * off_bytes
         self._mean_pixels += off_pixels / self._weight
         self._mean_bytes += off_bytes / self._weight
 
@@ -213,6 +212,6 @@ class BytesPerPixel:
         """Bytes expected of a frame of so many pixels."""
         if pixels <= 0:
             return 0.0
-        power = (self._cross + self._PRIOR * self._POWER) / (self._spread + self._PRIOR)
-        power = min(max(power, self._LEAST), self._MOST)
+        power = (self._cross + _PRIOR * _POWER) / (self._spread + _PRIOR)
+        power = min(max(power, _LEAST_POWER), _MOST_POWER)
         return exp(self._mean_bytes + power * (log(pixels) - self._mean_pixels))
