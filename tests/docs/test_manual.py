@@ -32,6 +32,7 @@ VERBS = (
     "load",
     "simulate",
     "demo",
+    "demo clients",
     "models make",
     "models check",
     "reproduce orloj",

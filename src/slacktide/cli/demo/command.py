@@ -11,12 +11,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
+import orjson
 import typer
 
 from slacktide.cli.output import FELL_SHORT, console, fail, plots_missing, progress_bar
 
+demo = typer.Typer(name="demo", add_completion=False, rich_markup_mode="rich")
 
-def demo(
+CLIENTS_JSON = "clients-report.json"
+_JSON = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS
+
+
+@demo.callback(invoke_without_command=True)
+def policies(
+    context: typer.Context,
     models: Annotated[
         str,
         typer.Option(metavar="NAME,…", help="Example models that share the server."),
@@ -48,7 +56,11 @@ def demo(
     Example: slacktide demo
 
     Example: slacktide demo --models dense --seconds 10
+
+    `slacktide demo clients` is another demo: video clients on changing links.
     """
+    if context.invoked_subcommand is not None:
+        return
     from slacktide.cli.demo.run import Demo
     from slacktide.cli.demo.server_process import ProcessError, split_cores
     from slacktide.cli.demo.show import HTML_NAME, show, write_json, write_page
@@ -87,6 +99,93 @@ def demo(
     else:
         show(result, console())
         typer.echo("written: " + ", ".join(path.name for path in written))
+
+
+@demo.command("clients")
+def clients(
+    clients: Annotated[int, typer.Option(min=1, max=64, help="Number of cameras.")] = 4,
+    seconds: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="Length of the live run.")
+    ] = 40.0,
+    rate: Annotated[
+        float, typer.Option(min=0.1, max=60.0, help="Frames per second of each camera.")
+    ] = 10.0,
+    slo: Annotated[
+        float, typer.Option(min=10.0, max=10_000.0, help="Milliseconds from capture to answer.")
+    ] = 150.0,
+    change: Annotated[
+        float | None,
+        typer.Option(
+            min=0.5,
+            help="Seconds from one rate of a link to the next; default: 6, or 20 in long runs.",
+        ),
+    ] = None,
+    cores: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Cores of the server, its model included.")
+    ] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of links and scenes.")] = 1,
+    repository: Annotated[
+        Path | None,
+        typer.Option(
+            "--repository",
+            metavar="DIR",
+            help="Serve a model of this repository instead of the example detector.",
+        ),
+    ] = None,
+    model: Annotated[str, typer.Option(help="A family with variants.sizes.")] = "street",
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Stream frames of cameras over links that change, live, and simulate the same.
+
+    Takes about a minute, prints the sizes that were sent, misses and accuracy, beside those of
+    each variant alone on the same links, and writes clients-report.json into the current folder.
+    Needs the extra `client`.
+
+    Example: slacktide demo clients --clients 8 --seconds 60
+    """
+    from slacktide.cli.demo.server_process import ProcessError, split_cores
+    from slacktide.client.images import require_extra
+    from slacktide.client.messages import ClientError
+    from slacktide.examples import ExamplesError, make_repository
+    from slacktide.executors.timed_replica import MeasuringError
+    from slacktide.models.repository.errors import RepositoryError
+    from slacktide.netem import LinkError
+
+    try:
+        require_extra()
+    except ClientError as error:
+        fail(str(error))
+    from slacktide.cli.demo.clients import run_clients
+    from slacktide.cli.demo.clients_report import show_clients
+    from slacktide.cli.demo.clients_run import ClientsRun
+
+    path = Path.cwd() / CLIENTS_JSON
+    changes = change or (20.0 if seconds >= 300.0 else 6.0)
+    try:
+        with (
+            _interruptible(),
+            _folder(None) as folder,
+            progress_bar(shown=not json) as move,
+        ):
+            if repository is None:
+                make_repository(folder / "models", models=[model])
+            run = ClientsRun(
+                repository or folder / "models", model, split_cores(cores),
+                clients, seconds, rate, slo / 1e3, changes, seed,
+            )  # fmt: skip
+            report = run_clients(run, folder / "server.log", move)
+        path.write_bytes(orjson.dumps(report, option=_JSON))
+    except (ExamplesError, ValueError) as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename or 'system'}: {error.strerror or error}")
+    except (ProcessError, LinkError, ClientError, MeasuringError, RepositoryError) as error:
+        fail(str(error), FELL_SHORT)
+    if json:
+        sys.stdout.write(path.read_text())
+    else:
+        show_clients(report, console())
+        typer.echo(f"written: {path.name}")
 
 
 @contextlib.contextmanager
