@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 from slacktide.domain import Deployment, InputSize, Plan, PoolId, Reason, Request, Route
 from slacktide.domain.options import read_options
@@ -24,6 +23,7 @@ from slacktide.planning.variants.question import (
     client_of,
 )
 from slacktide.planning.variants.update import matched, resident
+from slacktide.profiles.variant_times import rising
 
 BATCH_MOST = 16
 """Rows of the largest batch that is planned with."""
@@ -299,11 +299,9 @@ class PlannedFamily:
                 rows = range(1, min(pool.max_batch, BATCH_MOST) + 1)
                 p99 = [pool.times.of(each, max(1, cores)).p99 for each in rows]
                 self._read[at] = of, tuple(p99)
-        before: tuple[float, ...] = ()
-        for at in sorted(self._read):
-            own = self._read[at][1]
-            own = tuple([max(pair) for pair in zip(own, before, strict=False)]) + own[len(before) :]
-            before = self.seconds[at] = tuple(accumulate(own, max))
+        known = sorted(self._read)
+        raised = rising([self._read[at][1] for at in known])
+        self.seconds.update(zip(known, raised, strict=True))
 
     # ── the plan ─────────────────────────────────────────────────────────────────────────────
 
