@@ -50,9 +50,9 @@ def names(cells: list[str]) -> set[str]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slacktide.Server]:
-    """The example model on free ports."""
+    """The example models on free ports."""
     folder = tmp_path_factory.mktemp("requests")
-    make_repository(folder / "models", models=["mlp"])
+    make_repository(folder / "models", models=["mlp", "street"])
     with slacktide.Server(folder / "models", profile_budget_s=0.2) as server:
         yield server
 
@@ -135,7 +135,7 @@ def test_the_example_of_kserve_prints_what_is_shown(
 
 
 def test_every_example_in_python_is_run() -> None:
-    assert len(PYTHON) == TEXT.count("```python") == 4
+    assert len(PYTHON) == TEXT.count("```python") == 5
 
 
 def test_every_reason_is_there_with_its_statuses() -> None:
