@@ -99,9 +99,10 @@ class StreamTransport:
             bytes_per_s=terms.bytes_per_s,
         )
         self._hello = messages.ClientMessage(hello=hello)
-        self._request = messages.ModelInferRequest(
-            model_name=terms.model, model_version=terms.version
-        )
+        self._frame = messages.ClientMessage()
+        """Filled anew for each frame: putting one message into another copies the image."""
+        self._frame.frame.request.model_name = terms.model
+        self._frame.frame.request.model_version = terms.version
         self.hello_after = 0.0
         """Seconds from the call's headers to the hello. A server without this method refuses the
         headers, which grpcio reports as an internal error if the hello is being written."""
@@ -158,20 +159,21 @@ class StreamTransport:
             height=frame.image.height,
         )
         await call.write(self._m.ClientMessage(announcement=announcement))
-        self._request.raw_input_contents[:] = [encode_strings([frame.image.data])]
-        sent = self._m.Frame(id=frame.id, bytes_per_s=frame.bytes_per_s, request=self._request)
-        await call.write(self._m.ClientMessage(frame=sent))
+        sent = self._frame.frame
+        sent.id, sent.bytes_per_s = frame.id, frame.bytes_per_s
+        sent.request.raw_input_contents[:] = [encode_strings([frame.image.data])]
+        await call.write(self._frame)
 
     def _read(self, message: m.ServerMessage) -> None:
         kind = message.WhichOneof("message")
         if kind == "welcome":
-            welcome = message.welcome
+            welcome, request = message.welcome, self._frame.frame.request
             if self._connected:
                 return
             if not welcome.input:
-                raise ClientError(f"model {self._request.model_name!r} has no image input")
+                raise ClientError(f"model {request.model_name!r} has no image input")
             self._connected = True
-            self._request.inputs.add(name=welcome.input, datatype="BYTES", shape=[1])
+            request.inputs.add(name=welcome.input, datatype="BYTES", shape=[1])
             variants = tuple((each.name, each.size, each.accuracy) for each in welcome.variants)
             advice = _advice(welcome.advice) if welcome.HasField("advice") else None
             self._tell(Connected(variants, advice), {})
