@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 SILENT_S: Final = 3.0
 """A client from which nothing comes for so long is gone."""
+AT_ONCE_S: Final = 1e-4
+"""What is read together with its announcement is taken to have needed so long."""
 AROUND_IMAGE: Final = 4096
 """Bytes that a frame may have beside its image: names, shapes, parameters."""
 
@@ -270,9 +272,9 @@ class FrameStream(InferenceRpc):
 
     def _arrived(self, frame: FrameRequest, message: Buffer) -> None:
         """The last byte of a frame is here."""
-        now = frame.arrived_at = self.state.clock()
+        now = frame.arrived_at = self.protocol.now  # when it was read, however busy the loop is
         nbytes, begun = len(message) or self.filled, frame.announced_at
-        seconds = 0.0 if begun is None else now - begun
+        seconds = 0.0 if begun is None else max(now - begun, AT_ONCE_S)
         self.session.arrived(nbytes, seconds, frame.size, now=now)
         taken = m.Acknowledgement(id=frame.frame, transfer_us=min(int(seconds * 1e6), 2**32 - 1))
         self.write([m.ServerMessage(acknowledgement=taken).SerializeToString()])
