@@ -1,4 +1,4 @@
-"""What the training scripts share: residual blocks, where files go, export, and the exam."""
+"""What the training scripts share: layers, the training of classifiers, export, and the exam."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ SHIPPED = Path(slacktide.examples.__file__).parent / "models"
 
 TRAIN_SEED, EXAM_SEED = 1, 2
 """Seeds of the generated data; tests and `slacktide models make` use others."""
+
+BATCH = 50
+"""Rows of a step of training."""
 
 Feed = dict[str, NDArray[np.generic]]
 
@@ -51,6 +54,34 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def train_classifier(
+    model: nn.Module,
+    pictures: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    axes: tuple[int, int],
+    epochs: int,
+    rng: np.random.Generator,
+) -> None:
+    """Train on uint8 pictures, shifted a little along `axes` (height, width) anew each time."""
+    model.to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.02)
+    steps = epochs * -(-len(pictures) // BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, steps)
+    for epoch in range(epochs):
+        losses = []
+        for rows in torch.from_numpy(rng.permutation(len(pictures))).split(BATCH):
+            x = pictures[rows].roll(tuple(rng.integers(-6, 7, 2)), axes)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(x), labels[rows], label_smoothing=0.05)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        print(f"epoch {epoch}: loss {np.mean(losses):.3f}", flush=True)
 
 
 def export(

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from common import EXAM_SEED, TRAIN_SEED, Block, accuracy, conv, export, ship
+from common import EXAM_SEED, TRAIN_SEED, Block, accuracy, conv, export, ship, train_classifier
 from torch import nn
 
 from slacktide.examples.frames import KINDS, SIZE, frames
 
 STAGES = ((64, 4), (80, 3), (96, 2))
 """Channels and blocks; each stage after the first halves the resolution."""
-FRAMES, EPOCHS, BATCH = 5000, 5, 50
+FRAMES, EPOCHS = 5000, 5
 
 
 class Residual(nn.Module):
@@ -46,23 +46,8 @@ def main() -> None:
     torch.manual_seed(TRAIN_SEED)
     rng = np.random.default_rng(TRAIN_SEED)
     pictures, kinds = (torch.from_numpy(a) for a in frames(FRAMES, rng))
-    model = Residual().to(memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.02)
-    steps = FRAMES // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, EPOCHS * steps)
-    for epoch in range(EPOCHS):
-        losses = []
-        for rows in torch.from_numpy(rng.permutation(FRAMES)).split(BATCH):
-            x = pictures[rows].roll(tuple(rng.integers(-6, 7, 2)), (2, 3))
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = nn.functional.cross_entropy(model(x), kinds[rows], label_smoothing=0.05)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-        print(f"epoch {epoch}: loss {np.mean(losses):.3f}", flush=True)
-
+    model = Residual()
+    train_classifier(model, pictures, kinds, axes=(2, 3), epochs=EPOCHS, rng=rng)
     batch = {0: "batch"}
     example = {"frames": torch.zeros(2, 3, SIZE, SIZE, dtype=torch.uint8)}
     exported = export(

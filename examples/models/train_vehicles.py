@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from common import EXAM_SEED, TRAIN_SEED, accuracy, conv, export, ship
+from common import EXAM_SEED, TRAIN_SEED, accuracy, conv, export, ship, train_classifier
 from torch import nn
 
 from slacktide.examples.frames import KINDS, SIZE, frames
@@ -20,7 +20,7 @@ WIDTHS = (24, 48, 64)
 """Channels at strides 2, 4 and 8."""
 LAYERS = {1: (0, 0, 1), 2: (0, 1, 1), 3: (0, 2, 2), 4: (1, 3, 2), 5: (3, 4, 2)}
 """By depth, how many residual layers there are at each of these strides."""
-FRAMES, BATCH = 6000, 50
+FRAMES = 6000
 EPOCHS = {1: 8, 2: 4, 3: 4, 4: 4, 5: 4}
 
 
@@ -91,23 +91,8 @@ def trained(
             if isinstance(layer, Layer):
                 nn.init.zeros_(layer.body[1].weight)
         model.load_state_dict(shallower.state_dict(), strict=False)
-    model.to(memory_format=torch.channels_last).train()
     print(f"depth {depth}: {sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.02)
-    steps = FRAMES // BATCH
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, EPOCHS[depth] * steps)
-    for epoch in range(EPOCHS[depth]):
-        losses = []
-        for rows in torch.from_numpy(rng.permutation(FRAMES)).split(BATCH):
-            x = pictures[rows].roll(tuple(rng.integers(-6, 7, 2)), (1, 2))
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = nn.functional.cross_entropy(model(x), kinds[rows], label_smoothing=0.05)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            losses.append(loss.item())
-        print(f"epoch {epoch}: loss {np.mean(losses):.3f}", flush=True)
+    train_classifier(model, pictures, kinds, axes=(1, 2), epochs=EPOCHS[depth], rng=rng)
     return model
 
 
