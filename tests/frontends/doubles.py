@@ -158,7 +158,7 @@ class FakeSession:
         return nbytes / 1e6
 
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
-        self.steps.append(("arrived", nbytes, seconds > 0.0, size))
+        self.steps.append(("arrived", nbytes, seconds, size))
 
     def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
         self.steps.append(("stalled", came, of))

@@ -52,7 +52,8 @@ class FrameRequest(InferRequest):
     """One frame, from its announcement, or its first byte, to its answer and its last byte."""
 
     __slots__ = (
-        "_stream", "announced_at", "answered", "arrived_at", "frame", "nbytes", "size", "start",
+        "_stream", "announced_at", "answered", "arrived_at", "begun", "frame", "nbytes", "size",
+        "start",
     )  # fmt: skip
 
     def __init__(self, stream: FrameStream, frame: int, now: float, age: float) -> None:
@@ -69,6 +70,8 @@ class FrameRequest(InferRequest):
         """None: it came without."""
         self.nbytes, self.size = 0, (0, 0)
         """Of its image, as announced: bytes, width and height."""
+        self.begun = 0, 0.0
+        """How much of its message was here when that began, and when that was."""
         self.start = 0
         """Where its message becomes a ModelInferRequest."""
         self.answered = False
@@ -174,6 +177,7 @@ class FrameStream(InferenceRpc):
         if head is None:
             return None
         frame = self._coming = self._frame(head)
+        frame.begun = len(begun), self.protocol.now
         return frame.place_for(length, begun)
 
     def message(self, message: Buffer) -> None:
@@ -273,10 +277,14 @@ class FrameStream(InferenceRpc):
     def _arrived(self, frame: FrameRequest, message: Buffer) -> None:
         """The last byte of a frame is here."""
         now = frame.arrived_at = self.protocol.now  # when it was read, however busy the loop is
-        nbytes, begun = len(message) or self.filled, frame.announced_at
-        seconds = 0.0 if begun is None else max(now - begun, AT_ONCE_S)
-        self.session.arrived(nbytes, seconds, frame.size, now=now)
+        nbytes, since = len(message) or self.filled, frame.announced_at
+        seconds = 0.0 if since is None else max(now - since, AT_ONCE_S)
         taken = m.Acknowledgement(id=frame.frame, transfer_us=min(int(seconds * 1e6), 2**32 - 1))
+        before, begun_at = frame.begun
+        if seconds and 0 < 2 * before < nbytes and now > begun_at:
+            # It may have begun some time after its announcement: then its rest shows the link.
+            seconds = min(seconds, (now - begun_at) * nbytes / (nbytes - before))
+        self.session.arrived(nbytes, seconds, frame.size, now=now)
         self.write([m.ServerMessage(acknowledgement=taken).SerializeToString()])
         if frame.answered:
             frame.cancel(Reason.CLIENT_CANCELLED)
