@@ -49,8 +49,15 @@ LOADING = (
     *(Contender(f"ours, {n} resident", "variants", (("resident", float(n)),)) for n in (5, 3)),
 )
 """Variants of several files, of which a worker keeps so many loaded."""
-HABITS = ("pooled", "urgent", "rescue")
-ABLATIONS = tuple(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS)
+HABITS = ("urgent", "rescue")
+"""That can be switched off."""
+ABLATIONS = (
+    *(Contender(f"ours, no {habit}", "variants", ((habit, 0.0),)) for habit in HABITS),
+    Contender(
+        "ours, nothing learned", "variants", (("bandwidth_room", 1.0), ("capacity_room", 1.0))
+    ),
+    Contender("ours, all on all lanes", "variants", (("lanes", "all"),)),
+)
 
 
 @dataclass(frozen=True, slots=True)

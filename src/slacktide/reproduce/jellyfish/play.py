@@ -115,7 +115,7 @@ class _Run:
         self.sides = SIDES[: self.setting.variants]
         self.frame_bytes = self.data.frame_bytes.__getitem__
         self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
-        self.options = {name: float(value) for name, value in cell.contender.options}
+        self.options = dict(cell.contender.options)
         self.pools = {each.name: PoolId(MODEL, "1", each.name) for each in self.variants}
         self.times = {each.name: ProfileTimes(each) for each in self.variants}
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
@@ -196,7 +196,7 @@ class _Published(_Run):
     def __init__(self, cell: JellyfishCell) -> None:
         super().__init__(cell)
         loads = stream(cell.seed, "loads")
-        self.share = self.options.get("share", 0.0)
+        self.share = float(self.options.get("share", 0.0))
         fixed = int(self.options.get("fixed", -1))
         planner = PublishedPlanner(
             self.workers,

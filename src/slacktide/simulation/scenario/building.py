@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,9 +24,11 @@ from slacktide.models.repository.settings import ModelSettings
 from slacktide.models.repository.settings_file import Path as Place
 from slacktide.models.repository.settings_file import ValidationProblem, validation_problems
 from slacktide.planning.scaling import ScaledModel
+from slacktide.planning.variants import Family, FamilyVariant
 from slacktide.profiles import ProfileError
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation.oracle_slack import OracleSlackOptions
+from slacktide.simulation.scenario.families import ClientGroup, ServedFamily
 from slacktide.simulation.scenario.profiles import (
     PaddedProfile,
     Profile,
@@ -36,7 +39,11 @@ from slacktide.simulation.scenario.profiles import (
     stated,
 )
 from slacktide.simulation.scenario.reading import Cell
-from slacktide.simulation.scenario.sections import Application, SimulatedModel
+from slacktide.simulation.scenario.sections import (
+    Application,
+    SimulatedClientSection,
+    SimulatedModel,
+)
 from slacktide.simulation.scenario.traffic import ClientLink, Traffic
 from slacktide.simulation.scenario.world import ServedModel, World
 from slacktide.workloads import (
@@ -90,10 +97,11 @@ class _Builder:
             cores = min(sizes[lane] for lane in layout.lanes_of[name])
             most = limits[name].cores_max if name in limits else cores
             models[name] = self._model(name, found[name][0], settings[name], (cores, most))
-            pool = PoolId(name, _VERSION)
-            routes.append(Route(name, pool))
+            family = scenario.models[name].variants
+            pools = [PoolId(name, _VERSION, variant) for variant in family or ("",)]
+            routes.append(Route(name, pools[0]))
             for lane in layout.lanes_of[name]:
-                deployments.append(Deployment(pool, lane, models[name].max_batch))
+                deployments += [Deployment(p, lane, models[name].max_batch) for p in pools]
         streams = tuple(
             self._stream(name, application, models[application.model])
             for name, application in scenario.applications.items()
@@ -115,7 +123,38 @@ class _Builder:
             scaled,
             scenario.start_s,
             scenario.resize_s,
+            self._families(),
+            tuple(self._group(name, one) for name, one in scenario.clients.items()),
         )
+
+    # ── families and their clients ───────────────────────────────────────────────────────────
+
+    def _families(self) -> dict[str, ServedFamily]:
+        found = {}
+        for name, model in self._scenario.models.items():
+            if model.variants:
+                with self._named(("models", name, "variants")):
+                    profiles = {key: stated(one.latency) for key, one in model.variants.items()}
+                members = tuple(
+                    FamilyVariant(key, one.accuracy, one.size)
+                    for key, one in model.variants.items()
+                )
+                for one, other in pairwise(members):
+                    if not (one.size < other.size and one.accuracy < other.accuracy):
+                        why = f"expected size and accuracy to rise from {one.name!r}"
+                        raise self._refuse(("models", name, "variants", other.name), why)
+                family = Family(members, options=model.variants_planner)
+                found[name] = ServedFamily(family, profiles)
+        return found
+
+    def _group(self, name: str, section: SimulatedClientSection) -> ClientGroup:
+        bandwidth = section.link.bandwidth
+        if section.link.trace is None:
+            assert bandwidth is not None
+            return ClientGroup(name, section, None, bandwidth)
+        with self._named(("clients", name, "link", "trace")):
+            trace, _ = parse_bandwidth_trace(section.link.trace, self._bandwidths)
+        return ClientGroup(name, section, trace, trace.mean)
 
     # ── models ───────────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +170,9 @@ class _Builder:
         if model.profile is not None:
             with self._named((*place, "profile")):
                 return read_profile(self._path(model.profile)), None
+        if model.variants:
+            with self._named((*place, "variants")):
+                return stated(next(iter(model.variants.values())).latency), None
         assert model.folder is not None
         with self._named((*place, "folder")):
             return self._stored(self._path(model.folder), self._sizes(model))

@@ -156,11 +156,15 @@ def checked(
     except ValidationError as error:
         raise positions.error(*validation_problems(error, Scenario)) from None
     problems = []
-    for name, application in scenario.applications.items():
-        if application.model not in scenario.models:
-            hint = suggestion(application.model, scenario.models)
-            path = ("applications", name, "model")
-            problems.append(ValidationProblem(path, f"no model {application.model!r}; {hint}"))
+    senders = {("applications", name): one.model for name, one in scenario.applications.items()}
+    asking = {("clients", name): one.model for name, one in scenario.clients.items()}
+    for (kind, name), model in (senders | asking).items():
+        path = (kind, name, "model")
+        if model not in scenario.models:
+            hint = suggestion(model, scenario.models)
+            problems.append(ValidationProblem(path, f"no model {model!r}; {hint}"))
+        elif kind == "clients" and not scenario.models[model].variants:
+            problems.append(ValidationProblem(path, f"expected a model with 'variants': {model!r}"))
     if problems:
         raise positions.error(*problems)
     return scenario

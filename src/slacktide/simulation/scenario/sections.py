@@ -101,8 +101,19 @@ class PaddedLatency(Section):
     """Batch sizes; a batch pays for the next of them."""
 
 
+class SimulatedVariantSection(Section):
+    """One variant of a family."""
+
+    size: Count
+    """Side of its image, in pixels."""
+    accuracy: Annotated[float, Field(gt=0, le=1)]
+    """How good its answers are."""
+    latency: StatedTable
+    """How long its batches take."""
+
+
 class SimulatedModel(Section):
-    """A model: how long it takes (exactly one of the first four), and how it is served."""
+    """A model: how long it takes (exactly one of the first five), and how it is served."""
 
     profile: str | None = None
     """A profile file: what `slacktide profile --json` prints, or one stored beside a model."""
@@ -114,6 +125,10 @@ class SimulatedModel(Section):
     padded: PaddedLatency | None = None
     """c0 + c1 · k · max(l): k is the size of the batch, max(l) the longest length in it (Orloj
     §4.2)."""
+    variants: dict[Name, SimulatedVariantSection] = {}  # noqa: RUF012
+    """Sizes of one file's image input, the smallest first: the model is a family, for `clients`."""
+    variants_planner: dict[str, Any] = {}  # noqa: RUF012
+    """Options of the variants planner, such as `{period: 1.0}`."""
     profiled_length: Annotated[float, Field(gt=0)] = 1.0
     """The length that a measured profile was taken with, where applications state `lengths`."""
     max_batch: Count | None = None
@@ -140,9 +155,11 @@ class SimulatedModel(Section):
 
     @model_validator(mode="after")
     def _one_source(self) -> SimulatedModel:
-        sources = (self.profile, self.folder, self.latency, self.padded)
+        sources = (self.profile, self.folder, self.latency, self.padded, self.variants or None)
         if sum(source is not None for source in sources) != 1:
-            raise ValueError("expected exactly one of 'profile', 'folder', 'latency' and 'padded'")
+            raise ValueError(
+                "expected exactly one of 'profile', 'folder', 'latency', 'padded' and 'variants'"
+            )
         return self
 
 
@@ -257,6 +274,45 @@ class Application(Section):
         return self
 
 
+class ClientLinkSection(EitherSection):
+    """A client's way to the server: its frames queue for it."""
+
+    bandwidth: Size | None = None
+    """Bytes per second, always the same."""
+    trace: str | None = None
+    """A bandwidth that changes, as `slacktide load --link` takes it; each client begins at a
+    random point of it."""
+    rtt: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Round trip of a message of no length."""
+
+
+class SimulatedClientSection(Section):
+    """Clients that stream frames to a family and decide as the SDK's client does."""
+
+    model: Name
+    """The family that their frames are for."""
+    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """So many clients."""
+    rate: Annotated[float, Field(gt=0, le=1000)]
+    """Frames per second of each."""
+    slo: Duration
+    """From capture to the answer at the client."""
+    link: ClientLinkSection
+    """The way to the server, one for each client."""
+    bytes_per_pixel: Annotated[float, Field(gt=0)] = 0.4
+    """Of an encoded frame."""
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Spread of frame sizes: σ of their logarithm."""
+    camera: Annotated[tuple[Count, Count], Field(strict=False)] = (1280, 720)
+    """Width and height of what is captured."""
+    join_every: Annotated[Seconds, Field(ge=0)] = 0.0
+    """Time between one client's start and the next's."""
+    accuracy_floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Least accuracy of use."""
+    weight: Annotated[float, Field(gt=0, le=16)] = 1.0
+    """How much a client counts where not all can be served."""
+
+
 def _distinct(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) != len(seeds):
         raise ValueError(f"expected each seed once, got {list(seeds)}")
@@ -289,10 +345,17 @@ class Scenario(Section):
     resize_s: Annotated[Seconds, Field(ge=0)] = 0.0
     """Time that a lane takes to change its cores."""
     models: Annotated[dict[Name, SimulatedModel], Field(min_length=1)]
-    applications: Annotated[dict[Name, Application], Field(min_length=1)]
+    applications: dict[Name, Application] = {}  # noqa: RUF012
+    clients: dict[Name, SimulatedClientSection] = {}  # noqa: RUF012
     grid: dict[str, Annotated[tuple[Any, ...], Field(strict=False, min_length=1)]] = {}  # noqa: RUF012
     """Dotted keys, each with the values to try: every combination is run with every seed. `seeds`
     and `title` cannot be varied."""
+
+    @model_validator(mode="after")
+    def _has_traffic(self) -> Self:
+        if not self.applications and not self.clients:
+            raise ValueError("expected 'applications' or 'clients', and at least one of them")
+        return self
 
     @property
     def length(self) -> float:

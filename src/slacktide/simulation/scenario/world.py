@@ -10,16 +10,23 @@ from typing import NoReturn
 from slacktide.domain import Plan, PoolId
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.models.repository.settings import ModelSettings
+from slacktide.planning import Planner
 from slacktide.planning.scaling import ScaledModel, ScalingPlanner
+from slacktide.planning.variants import VariantsPlanner
 from slacktide.runtime import Watch
 from slacktide.scheduling import PoolRecipe
+from slacktide.simulation.acting import SimulatedClients
 from slacktide.simulation.driver import Answered, Simulation
 from slacktide.simulation.hardware import ByModel, Execution
 from slacktide.simulation.items import Item, stream
 from slacktide.simulation.oracle_slack import KAPPAS, OracleSlack, OracleSlackOptions
+from slacktide.simulation.scenario.families import ClientGroup, ServedFamily, noted, others
 from slacktide.simulation.scenario.profiles import PaddedProfile, Profile, Training
 from slacktide.simulation.scenario.reading import ScenarioError
 from slacktide.simulation.scenario.traffic import Traffic, requests, training
+
+PLAN_S = 0.02
+"""What the variants planner's search takes off the loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ class World:
     """Models whose cores or replicas may change; `plan` is then the base plan."""
     start_s: float = 0.0
     resize_s: float = 0.0
+    families: Mapping[str, ServedFamily] = field(default_factory=dict)
+    clients: tuple[ClientGroup, ...] = ()
 
     @property
     def kappas(self) -> tuple[float, ...]:
@@ -69,18 +78,37 @@ class World:
         kappa: float = KAPPAS[0],
     ) -> Simulation:
         """A fresh run; replicas are up when the first request may come."""
-        return Simulation(
+        stated: dict[str, object] = dict(self.scaled)
+        for name, served in self.families.items():
+            scaled = self.scaled.get(name)
+            stated[name] = served.family if scaled is None else (scaled, served.family)
+        planners: list[Planner] = [ScalingPlanner(self.cores)] if self.scaled else []
+        if self.families:
+            planners.append(VariantsPlanner())
+        simulation = Simulation(
             self.engine(seed, kappa),
             self.plan,
             self.execution(seed),
-            answered=answered,
+            answered=others(answered) if answered and self.clients else answered,
             watch=watch,
             begin=-self.start_s,
             start_s=self.start_s,
             resize_s=self.resize_s,
-            planners=(ScalingPlanner(self.cores),) if self.scaled else (),
-            stated=self.scaled,
+            planners=planners,
+            stated=stated,
+            job_s=PLAN_S,
         )
+        if self.clients:
+            found = [
+                client
+                for group in self.clients
+                for client in group.clients(
+                    self.families[group.section.model], length=self.length, seed=seed
+                )
+            ]
+            note = None if answered is None else noted(answered)
+            simulation.join(SimulatedClients(found, simulation.put_turn, recorded=note))
+        return simulation
 
     def engine(self, seed: int, kappa: float = KAPPAS[0]) -> Engine:
         """A fresh engine, with the pools of the plan."""
@@ -91,11 +119,18 @@ class World:
             if isinstance(model.profile, PaddedProfile):
                 own = [one for one in self.streams if one.model == pool.model]
                 known = training(own, duration=self.length, seed=seed)
-            times = model.profile.times(known, model.cores)
+            served = self.families.get(pool.model)
+            profile = model.profile if served is None else served.profiles[pool.variant]
+            times = profile.times(known, model.cores)
             if isinstance(model.scheduler, PoolRecipe):
-                return model.scheduler.parts(
+                parts = model.scheduler.parts(
                     times, max_batch=max_batch, view=view, failed=partial(_stop, pool.model)
                 )
+                if served is None:
+                    return parts
+                sizes = {each.name: each.size for each in served.family.variants}
+                smaller = served.smaller(pool.variant)
+                return replace(parts, size=sizes[pool.variant], rescue=smaller)
             assert isinstance(model.profile, PaddedProfile)
             options = model.scheduler
             if options.deferral_discount is None:
@@ -116,7 +151,9 @@ class World:
         """The hardware under every model."""
         return ByModel(
             {
-                name: model.profile.execution(stream(seed, f"batch times of {name}"))
+                name: self.families[name].execution(seed)
+                if name in self.families
+                else model.profile.execution(stream(seed, f"batch times of {name}"))
                 for name, model in self.models.items()
             }
         )
