@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,6 +102,22 @@ def test_what_is_measured_is_told_at_most_ten_times_a_second_and_falls_at_once()
     assert fall.fell
     assert fall.bytes_per_s == pytest.approx(1e5)
     assert bench.sessions.counts["link_falls_total"] == 2  # the first: below the guess
+
+
+@pytest.mark.parametrize("stated", [5e-324, 1e308, inf, nan, -1.0])
+def test_absurd_rates_leave_all_numbers_finite(stated: float):
+    bench = Bench()
+    session = bench.open(terms=replace(TERMS, rate=5e-324, bytes_per_s=max(stated, 0.0)))
+    for _ in range(5):
+        session.told(stated)
+        assert 0.0 < session.transfer_time(20_000, now=bench.now) < inf
+        bench.frame(session)
+        assert 0.0 < session.transfer_time(20_000, now=bench.now) < inf
+        bench.now += 0.1
+    for event in bench.measured():
+        assert 0.0 < event.bytes_per_s < inf
+        assert 0.0 < event.rate < inf
+    json.dumps(session.describe(), allow_nan=False)
 
 
 def test_a_frame_that_is_given_up_on_its_way_may_be_a_fall():

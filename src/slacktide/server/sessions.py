@@ -38,6 +38,12 @@ OTHER_SIZE: Final = "frames_of_other_size_total"
 FALLS: Final = "link_falls_total"
 COUNTS: Final = (OPENED, REFUSED, ON_TIME, MISSED, OTHER_SIZE, FALLS)
 """Metrics that count."""
+SLOWEST: Final = 1.0
+FASTEST: Final = 1e12
+"""Bytes per second of a link that a client may state, at least and at most: beyond them only
+arithmetic goes wrong."""
+LEAST_RATE: Final = 1e-3
+"""Frames per second of the slowest camera, likewise."""
 SHORTEST_S: Final = 1e-4
 """Between frames, as their rate is reckoned."""
 _KEPT: Final = 0.9
@@ -75,7 +81,7 @@ class StreamSession:
         self._family: Family | None = None
         self._advice: SizeAdvice | None = None
         """What it was told last, but for its bandwidth."""
-        self._gap = 1.0 / terms.rate
+        self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
         self._heard_at = -inf
         self._pixels = 0
@@ -129,8 +135,8 @@ class StreamSession:
         self._of.change(self, terms)
 
     def told(self, bytes_per_s: float) -> None:
-        if bytes_per_s > 0.0:
-            self.link.guess = bytes_per_s
+        if 0.0 < bytes_per_s < inf:
+            self.link.guess = min(max(bytes_per_s, SLOWEST), FASTEST)
 
     def transfer_time(self, nbytes: int, *, now: float) -> float:
         return self.link.transfer_time(nbytes, now=now)
