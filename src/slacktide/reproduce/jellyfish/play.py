@@ -157,12 +157,17 @@ class _Run:
         self.ends = found[-1].joins + self.cell.duration
         return found
 
+    def switched(self) -> tuple[int, int]:
+        """Changes of a lane's variant, and those to one that was not loaded."""
+        return self.workers.switches, self.workers.late
+
     def played(self) -> PlayedFrames:
         self.simulation.join(self.clients)
         self.simulation.run(until=self.ends + SETTLES_S)
         frames = [each for each in self.clients.frames if each.captured <= self.ends]
         if not frames:
             raise ReproduceError("--seeds, --quick: no client sent a frame")
+        switches, late = self.switched()
         taken = [1e3 * f.outcome.seconds for f in frames if f.outcome and not f.missed]
         return PlayedFrames(
             frames=len(frames),
@@ -172,8 +177,8 @@ class _Run:
             accuracy=sum(each.accuracy for each in frames) / len(frames),
             busy=self.simulation.hardware.busy_s / (self.ends * len(self.lanes)),
             latency_ms=np.percentile(taken or [0.0], range(101)).round(2).tolist(),
-            switches=self.workers.switches,
-            late_switches=self.workers.late,
+            switches=switches,
+            late_switches=late,
             mismatches=self.workers.mismatches,
             course=_course(frames),
         )
@@ -286,17 +291,22 @@ class _Ours(_Run):
             ),
             (Route(MODEL, self.pools[self.variants[0].name]),),
         )
+        self.planner = VariantsPlanner()
         self.simulation = Simulation(
             Engine(self.parts),
             plan,
             self,
             begin=-START_S,
             start_s=LOAD_S[1] if resident else 0.0,
-            planners=(VariantsPlanner(),),
+            planners=(self.planner,),
             stated={MODEL: family},
             job_s=PLAN_S,
         )
         self.clients = SimulatedClients(self.drawn(self.make), self.simulation.put_turn)
+
+    def switched(self) -> tuple[int, int]:
+        status = self.planner.status()[MODEL]
+        return status.switches, status.mismatches
 
     def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:
         times, at = self.times[pool.variant], list(self.pools).index(pool.variant)
