@@ -28,19 +28,12 @@ from slacktide.domain import PoolId, Reason, Replica, Request
 from slacktide.engine.ports import Idle, Proposal, WaitUntil
 from slacktide.load.report import Provenance
 from slacktide.planning.variants import Variant
+from slacktide.reproduce.harness.experiments import TraceCell, TraceScope
 from slacktide.reproduce.harness.run import reproduce
 from slacktide.reproduce.harness.show import render
 from slacktide.reproduce.harness.state import ReproduceError, Results
 from slacktide.reproduce.jellyfish import experiments as room
-from slacktide.reproduce.jellyfish.experiments import (
-    B_L,
-    DA,
-    LOADING,
-    OURS,
-    PUBLISHED,
-    JellyfishCell,
-    JellyfishScope,
-)
+from slacktide.reproduce.jellyfish.experiments import B_L, DA, LOADING, OURS, PUBLISHED
 from slacktide.reproduce.jellyfish.goals import FrameRow, goals_of
 from slacktide.reproduce.jellyfish.instances import planned, read_instances
 from slacktide.reproduce.jellyfish.paper import PAPER
@@ -54,7 +47,7 @@ from slacktide.reproduce.jellyfish.published import (
 from slacktide.reproduce.jellyfish.published_workers import PublishedWorkers, WorkerQueue
 from slacktide.reproduce.jellyfish.setting import HOMOGENEOUS, LARGE, MIXED, SIDES, load_data
 
-TINY = JellyfishScope(duration=4, quick=True)
+TINY = TraceScope(seeds=1, duration=4, quick=True)
 ORIGIN = Provenance("2026-01-01T00:00:00+00:00", {"python": "3"}, "a machine", "abc")
 SETTING = "synthetic 2 at 25 fps, 100 ms"
 REPLICA = Replica(1, PoolId("detector", "1", "gpu-0"), "gpu-0", (0,), 12)
@@ -68,7 +61,7 @@ def test_there_are_the_papers_settings():
 
 @pytest.mark.parametrize("contender", [PUBLISHED, OURS, B_L, *DA, *LOADING[::2]], ids=str)
 def test_a_run_repeats(contender: Any) -> None:
-    cell = JellyfishCell(SETTING, contender, 1, 4)
+    cell = TraceCell(SETTING, contender, 1, 4)
     once = play(cell)
     assert once == play(cell)
     assert once.frames > 100
@@ -77,7 +70,7 @@ def test_a_run_repeats(contender: Any) -> None:
 
 
 def test_ours_is_at_least_as_accurate_as_the_published_system():
-    ours, theirs = (play(JellyfishCell(SETTING, one, 1, 8)) for one in (OURS, PUBLISHED))
+    ours, theirs = (play(TraceCell(SETTING, one, 1, 8)) for one in (OURS, PUBLISHED))
     assert ours.missed <= 0.01 * ours.frames
     assert theirs.missed <= 0.02 * theirs.frames
     assert ours.accuracy >= 0.98 * theirs.accuracy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -33,6 +34,18 @@ class ExperimentCell:
     def __str__(self) -> str:
         """What a progress bar shows."""
         return f"{self.setting} {self.contender.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceCell(ExperimentCell):
+    """A run over links whose rates are recorded or drawn."""
+
+    duration: int
+    """Seconds."""
+    folder: Path | None = field(default=None, compare=False)
+    """Where the recorded data are; None: drawn."""
+    digest: str = ""
+    """Of the data: what the result depends on, wherever they lie."""
 
 
 def identity(one: Any) -> dict[str, Any]:
@@ -84,6 +97,32 @@ class Scope(Protocol):
 
 
 SomeScope = TypeVar("SomeScope", bound=Scope)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceScope:
+    """How much is to be measured over recorded or drawn links."""
+
+    seeds: int
+    duration: int
+    """Seconds of a run."""
+    quick: bool = False
+    folder: Path | None = None
+    """Where the recorded data are; None: drawn."""
+    digest: str = ""
+    """Of the data."""
+
+    @property
+    def size(self) -> str:
+        return f"{self.duration} s"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "recorded": self.folder is not None,
+            "seeds": self.seeds,
+            "duration": self.duration,
+            "quick": self.quick,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
+from slacktide.reproduce.harness.experiments import (
+    Contender,
+    Experiment,
+    Point,
+    TraceCell,
+    TraceScope,
+)
 from slacktide.reproduce.jellyfish.setting import (
     HOMOGENEOUS,
     LARGE,
@@ -60,67 +63,27 @@ ABLATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class JellyfishCell(ExperimentCell):
-    """One contender in one setting, with one seed."""
-
-    duration: int = DURATION
-    folder: Path | None = field(default=None, compare=False)
-    """Where the recorded data are; None: drawn."""
-    digest: str = ""
-    """Of the data: what the result depends on, wherever they lie."""
-
-
-@dataclass(frozen=True, slots=True)
-class JellyfishScope:
-    """How much is to be measured."""
-
-    seeds: int = 1
-    duration: int = DURATION
-    quick: bool = False
-    folder: Path | None = None
-    digest: str = ""
-
-    @property
-    def size(self) -> str:
-        return f"{self.duration} s"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "recorded": self.folder is not None,
-            "seeds": self.seeds,
-            "duration": self.duration,
-            "quick": self.quick,
-        }
-
-
-QUICK = JellyfishScope(duration=20, quick=True)
+WHOLE = TraceScope(seeds=1, duration=DURATION)
+QUICK = TraceScope(seeds=1, duration=20, quick=True)
 """Under two minutes: a few settings of each experiment."""
 
 
 def _of(
     experiment: str, settings: Iterable[JellyfishSetting], contenders: Iterable[Contender]
-) -> Callable[[JellyfishScope], Iterator[Point[JellyfishCell]]]:
+) -> Callable[[TraceScope], Iterator[Point[TraceCell]]]:
     chosen, taking_part = tuple(settings), tuple(contenders)
 
-    def points(scope: JellyfishScope) -> Iterator[Point[JellyfishCell]]:
+    def points(scope: TraceScope) -> Iterator[Point[TraceCell]]:
         every = max(1, len(chosen) // 3) if scope.quick else 1
         for setting in chosen[every // 2 :: every]:
             for contender in taking_part:
-                yield Point(
-                    experiment,
-                    tuple(
-                        JellyfishCell(
-                            setting.name,
-                            contender,
-                            seed,
-                            scope.duration,
-                            scope.folder,
-                            scope.digest,
-                        )
-                        for seed in range(1, scope.seeds + 1)
-                    ),
+                cells = tuple(
+                    TraceCell(
+                        setting.name, contender, seed, scope.duration, scope.folder, scope.digest
+                    )
+                    for seed in range(1, scope.seeds + 1)
                 )
+                yield Point(experiment, cells)
 
     return points
 
@@ -130,7 +93,7 @@ _SEVERAL = [one for one in _ALL if one.clients > 1]
 _TWO = [SETTINGS[f"{name} 2 at 25 fps, 100 ms"] for name in ("synthetic", "wifi", "lte")]
 _MOVING = [one for one in _SEVERAL if one.network != "synthetic"]
 
-EXPERIMENTS: Mapping[str, Experiment[JellyfishScope, JellyfishCell]] = MappingProxyType(
+EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = MappingProxyType(
     {
         "figure-10": Experiment("The profile: milliseconds, frames/s, accuracy, frame size"),
         "figure-11": Experiment(

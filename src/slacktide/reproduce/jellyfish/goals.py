@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow
-from slacktide.reproduce.jellyfish.experiments import ABLATIONS, OURS, PUBLISHED, JellyfishCell
+from slacktide.reproduce.harness.experiments import Goal, Point, ResultRow, TraceCell
+from slacktide.reproduce.jellyfish.experiments import ABLATIONS, OURS, PUBLISHED
 from slacktide.reproduce.jellyfish.play import PlayedFrames
 from slacktide.reproduce.jellyfish.setting import HOMOGENEOUS, LARGE, MIXED, SETTINGS
 
@@ -66,7 +66,7 @@ class FrameRow(ResultRow):
     """Miss rate in the paper; `≤` where it only says so."""
 
 
-def rows_of(measured: Sequence[tuple[Point[JellyfishCell], list[PlayedFrames]]]) -> list[FrameRow]:
+def rows_of(measured: Sequence[tuple[Point[TraceCell], list[PlayedFrames]]]) -> list[FrameRow]:
     """The row of every point."""
     rows = []
     for point, runs in measured:

@@ -6,14 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from slacktide.reproduce.harness.experiments import Goal, Point
+from slacktide.reproduce.harness.experiments import Goal, Point, TraceCell, TraceScope
 from slacktide.reproduce.harness.run import SIMULATED, Publication
-from slacktide.reproduce.jellyfish.experiments import (
-    EXPERIMENTS,
-    QUICK,
-    JellyfishCell,
-    JellyfishScope,
-)
+from slacktide.reproduce.jellyfish.experiments import EXPERIMENTS, QUICK, WHOLE
 from slacktide.reproduce.jellyfish.goals import FrameRow, goals_of, rows_of
 from slacktide.reproduce.jellyfish.instances import PlannedInstance, drawn, planned
 from slacktide.reproduce.jellyfish.play import PlayedFrames, play
@@ -54,18 +49,18 @@ FIGURE_18 = ((2, 8), (2, 12), (2, 16), (2, 20), (4, 16), (4, 24), (4, 32), (4, 4
 """Workers and clients of §7.6 that can be proven or bounded in a minute."""
 
 
-def assumptions(experiments: Iterable[str], scope: JellyfishScope) -> list[str]:
+def assumptions(experiments: Iterable[str], scope: TraceScope) -> list[str]:
     """What has been assumed for these experiments."""
     simulated = any(EXPERIMENTS[name].points for name in experiments)
     told = _RECORDED if scope.folder is not None else _DRAWN
     return [_MADE_UP, told, *(_SIMULATED if simulated else ())]
 
 
-def _recorded(scope: JellyfishScope, folder: Path, experiments: Sequence[str]) -> JellyfishScope:
+def _recorded(scope: TraceScope, folder: Path, experiments: Sequence[str]) -> TraceScope:
     return replace(scope, folder=folder, digest=load_data(folder).digest)
 
 
-def _figure_18(scope: JellyfishScope) -> Iterator[PlannedInstance]:
+def _figure_18(scope: TraceScope) -> Iterator[PlannedInstance]:
     data = load_data(scope.folder)
     sizes = [data.frame_bytes[side] for side in SIDES]
     for workers, clients in FIGURE_18[:: 4 if scope.quick else 1]:
@@ -76,8 +71,8 @@ def _figure_18(scope: JellyfishScope) -> Iterator[PlannedInstance]:
 
 def _conclude(
     experiments: Sequence[str],
-    scope: JellyfishScope,
-    measured: Sequence[tuple[Point[JellyfishCell], list[PlayedFrames]]],
+    scope: TraceScope,
+    measured: Sequence[tuple[Point[TraceCell], list[PlayedFrames]]],
 ) -> tuple[list[FrameRow], list[Goal], JellyfishFigures]:
     rows = rows_of(measured)
     figures = JellyfishFigures(
@@ -98,7 +93,7 @@ PAPER = Publication(
         *(f"reproduce/jellyfish/{name}.py" for name in _CODE),
     ),
     experiments=EXPERIMENTS,
-    scope=JellyfishScope(),
+    scope=WHOLE,
     quick=QUICK,
     with_data=_recorded,
     play=play,

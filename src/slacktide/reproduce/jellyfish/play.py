@@ -19,8 +19,9 @@ from slacktide.domain import Batch, Deployment, LaneSpec, Plan, PoolId, Request,
 from slacktide.engine import Engine, PoolParts, PoolView
 from slacktide.planning.variants import Family, FamilyVariant, Variant, VariantsPlanner
 from slacktide.profiles import PointTime
+from slacktide.reproduce.harness.experiments import TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
-from slacktide.reproduce.jellyfish.experiments import HABITS, JellyfishCell
+from slacktide.reproduce.jellyfish.experiments import HABITS
 from slacktide.reproduce.jellyfish.published import (
     WIRE_S,
     Adaptation,
@@ -97,7 +98,7 @@ class ProfileTimes:
         return None
 
 
-def play(cell: JellyfishCell) -> PlayedFrames:
+def play(cell: TraceCell) -> PlayedFrames:
     """What comes of `cell`; the same whenever it is played. Raises ReproduceError, OptionError."""
     return _RUNS[cell.contender.policy](cell).played()
 
@@ -108,7 +109,7 @@ class _Run:
     simulation: Simulation
     clients: SimulatedClients
 
-    def __init__(self, cell: JellyfishCell) -> None:
+    def __init__(self, cell: TraceCell) -> None:
         self.cell, self.setting = cell, SETTINGS[cell.setting]
         self.data = load_data(cell.folder)
         self.variants = self.data.variants[: self.setting.variants]
@@ -198,7 +199,7 @@ def _course(frames: Sequence[FrameRecord]) -> list[float]:
 class _Published(_Run):
     """Jellyfish, and its clients or its planner with something left out."""
 
-    def __init__(self, cell: JellyfishCell) -> None:
+    def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
         loads = stream(cell.seed, "loads")
         self.share = float(self.options.get("share", 0.0))
@@ -243,7 +244,7 @@ class _Published(_Run):
 class _Static(_Run):
     """One variant on all workers, `clockwork`, and clients that look at their bandwidth alone."""
 
-    def __init__(self, cell: JellyfishCell) -> None:
+    def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
         at = min(int(self.options["variant"]), len(self.variants) - 1)
         self.pool, side = self.pools[self.variants[at].name], self.sides[at]
@@ -271,7 +272,7 @@ class _Static(_Run):
 class _Ours(_Run):
     """The variants planner, `slack`, the SDK's client, rescue."""
 
-    def __init__(self, cell: JellyfishCell) -> None:
+    def __init__(self, cell: TraceCell) -> None:
         super().__init__(cell)
         given = dict(self.options)
         resident, rescue = given.pop("resident", 0.0), given.pop("rescue", 1.0)

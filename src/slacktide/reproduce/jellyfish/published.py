@@ -50,6 +50,7 @@ from slacktide.planning import (
 from slacktide.planning.variants import UNMAPPED, Assignment, Client, Fleet, published
 from slacktide.planning.variants.update import matched, misses
 from slacktide.reproduce.jellyfish.published_workers import MOST, PublishedWorkers
+from slacktide.simulation.acting import ANSWER_BYTES
 
 PERIOD_S = 0.5
 """Between two plans."""
@@ -59,7 +60,6 @@ WIRE_S = 0.5e-3
 """Latency of the wire, one way."""
 OTHER_S = 2e-3
 """What the server takes beside batches; dispatching, which it measures, takes nothing here."""
-ANSWER_BYTES = 300
 
 
 class ErrorFilter:

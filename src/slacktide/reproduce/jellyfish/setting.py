@@ -129,11 +129,6 @@ class JellyfishSetting:
         workers = f"{self.workers} x " if self.workers != 2 else ""
         return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms"
 
-    @property
-    def overloaded(self) -> bool:
-        """The one in which the paper itself leaves a client unmapped."""
-        return self.clients * self.rates[0] >= 200.0 and self.slos == (0.075,)
-
 
 NETWORKS = ("synthetic", "wifi", "lte")
 RATES, SLOS, CLIENTS = (15.0, 25.0), (0.075, 0.1, 0.15), (1, 2, 4, 8)

@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from slacktide.reports import Curve, TextTable, curves
+from slacktide.reproduce.harness.experiments import TraceScope
 from slacktide.reproduce.harness.run import Part, Plot, Reproduction
-from slacktide.reproduce.jellyfish.experiments import JellyfishScope
 from slacktide.reproduce.jellyfish.goals import FrameRow
 from slacktide.reproduce.jellyfish.instances import PlannedInstance
 from slacktide.reproduce.jellyfish.play import PlayedFrames
@@ -41,10 +41,10 @@ class JellyfishFigures:
         }
 
 
-Result: TypeAlias = Reproduction[JellyfishScope, FrameRow, JellyfishFigures]
+Result: TypeAlias = Reproduction[TraceScope, FrameRow, JellyfishFigures]
 
 
-def goals_title(experiments: Sequence[str], scope: JellyfishScope) -> str:
+def goals_title(experiments: Sequence[str], scope: TraceScope) -> str:
     """What the goals are, and whether they may be quoted."""
     if scope.folder is not None and not scope.quick:
         return "Goals, and printed figures that are not met within a point"

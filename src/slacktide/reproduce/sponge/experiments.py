@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from slacktide.profiles.amdahl import Timed
-from slacktide.reproduce.harness.experiments import Contender, Experiment, ExperimentCell, Point
+from slacktide.reproduce.harness.experiments import (
+    Contender,
+    Experiment,
+    Point,
+    TraceCell,
+    TraceScope,
+)
 from slacktide.reproduce.sponge.setting import (
     CORES,
     DURATION,
@@ -34,16 +38,10 @@ class SpongeContender(Contender):
 
 
 @dataclass(frozen=True, slots=True)
-class SpongeCell(ExperimentCell):
+class SpongeCell(TraceCell):
     """One contender in one setting, with one seed."""
 
     contender: SpongeContender
-    duration: int = DURATION
-    """Seconds."""
-    folder: Path | None = field(default=None, compare=False)
-    """Where the recorded bandwidths are; None: drawn."""
-    digest: str = ""
-    """Of the recorded bandwidths: what the result depends on, wherever they lie."""
 
 
 CLAIRVOYANT = "clairvoyant"
@@ -91,32 +89,14 @@ def contenders(setting: SpongeSetting, *, quick: bool) -> tuple[SpongeContender,
     return (VERTICAL, UNANNOUNCED, JOINT, PAPER, FA2, VPA, *sizes, KNOWING, steady)
 
 
-@dataclass(frozen=True, slots=True)
-class SpongeScope:
-    """How much is to be measured."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpongeScope(TraceScope):
+    """How much is to be measured; settings whose arrivals are not drawn have one seed."""
 
     seeds: int = 3
-    """Of settings whose arrivals are drawn; the others have one."""
     duration: int = DURATION
-    quick: bool = False
-    folder: Path | None = None
-    """Where recorded bandwidths are; None: drawn."""
-    digest: str = ""
-    """Of the recorded bandwidths."""
     points: tuple[Timed, ...] | None = None
     """Measured latencies, where Figure 3 is wanted and they are there."""
-
-    @property
-    def size(self) -> str:
-        return f"{self.duration} s"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "recorded": self.folder is not None,
-            "seeds": self.seeds,
-            "duration": self.duration,
-            "quick": self.quick,
-        }
 
     def seeds_of(self, setting: SpongeSetting) -> range:
         return range(1, (self.seeds if setting.random else 1) + 1)
