@@ -14,7 +14,7 @@ the plan begins with what is known of sessions; one mapping ≤ 0.2 ms. Needs sc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import mean, median
 from time import process_time
@@ -30,7 +30,6 @@ from slacktide.planning.variants import (
     Family,
     FamilyVariant,
     Fleet,
-    Variant,
     VariantsOptions,
     published,
     search,
@@ -38,18 +37,14 @@ from slacktide.planning.variants import (
 from slacktide.planning.variants.exact import bound, optimum
 from slacktide.planning.variants.mapping import map_clients
 from slacktide.planning.variants.question import Question, Rooms
+from slacktide.reproduce.jellyfish.setting import KBIT, SIDES, load_data
 
 SEED = 1
-_BATCHES = 12
-_ALONE = (
-    "23 23.04 23.23 23.6 24.19 25.03 26.14 27.53 29.23 31.25 33.61 36.32 39.39 42.84 46.68 50.92"
-)
-"""P99 of one row, ms, by size: a profile that agrees with every number the paper states."""
-_ROW = "3.07 3.71 4.5 5.43 6.5 7.71 9.07 10.57 12.21 14 15.93 18 20.21 22.57 25.07 27.71"
-"""Of each further row."""
-_ACCURACY = ".185 .259 .315 .356 .387 .411 .429 .442 .452 .459 .465 .469 .472 .475 .477 .478"
-_KBIT = "80 117 161 208 266 317 373 443 510 583 657 728 811 896 976 1066"
-"""Of a frame of that size as JPEG."""
+PROFILE = load_data(None)
+"""A detector at 16 sizes: a profile that agrees with every number the paper states."""
+VARIANTS = PROFILE.variants
+KBITS = np.array([PROFILE.frame_bytes[side] for side in SIDES]) / KBIT
+"""Of a frame of each size as JPEG."""
 
 SMALL = tuple((2, n) for n in (8, 12, 16, 20)) + tuple((4, n) for n in (16, 24, 32, 40))
 MEDIUM = ((8, 32), (8, 48), (8, 64))
@@ -57,41 +52,33 @@ LARGE = ((16, 160), (64, 1000))
 """Replicas and clients; in the last row clients send 5 frames a second."""
 
 
-def variants() -> list[Variant]:
-    rows = zip(*(map(float, each.split()) for each in (_ALONE, _ROW, _ACCURACY)), strict=True)
-    return [
-        Variant(
-            str(128 + 32 * at), accuracy, tuple((alone + row * b) / 1e3 for b in range(_BATCHES))
-        )
-        for at, (alone, row, accuracy) in enumerate(rows)
-    ]
+def clients_at_random(
+    replicas: int, clients: int, seed: int, rate: float | None
+) -> Iterator[tuple[float, float, float]]:
+    """Frames per second, objective and Mbit/s of each."""
+    drawn = np.random.default_rng((SEED, replicas, clients, seed))
+    for _ in range(clients):
+        frames = rate or float(drawn.choice((10.0, 15.0, 25.0)))
+        yield frames, float(drawn.choice((0.075, 0.1, 0.15))), drawn.uniform(7.5, 50.0)
 
 
 def instance(replicas: int, clients: int, seed: int, *, rate: float | None = None) -> Fleet:
     """A fleet drawn at random."""
-    drawn = np.random.default_rng((SEED, replicas, clients, seed))
-    kbit = np.array(_KBIT.split(), float)
     made = []
-    for number in range(clients):
-        frames = rate or float(drawn.choice((10.0, 15.0, 25.0)))
-        slo, mbit = float(drawn.choice((0.075, 0.1, 0.15))), drawn.uniform(7.5, 50.0)
-        budgets = np.where(mbit * 1000 / kbit > frames, slo - kbit / (mbit * 1000), 0.0)
-        made.append(Client(f"client {number}", frames, tuple(budgets.tolist())))
-    return Fleet(variants(), made, replicas)
+    for frames, slo, mbit in clients_at_random(replicas, clients, seed, rate):
+        budgets = np.where(mbit * 1000 / KBITS > frames, slo - KBITS / (mbit * 1000), 0.0)
+        made.append(Client(f"client {len(made)}", frames, tuple(budgets.tolist())))
+    return Fleet(VARIANTS, made, replicas)
 
 
 def question(replicas: int, clients: int, seed: int, *, rate: float | None = None) -> Question:
     """The same as the live planner asks it: what is known of sessions, not yet a fleet."""
-    drawn = np.random.default_rng((SEED, replicas, clients, seed))
-    zoo = variants()
     sessions = []
-    for number in range(clients):
-        frames = rate or float(drawn.choice((10.0, 15.0, 25.0)))
-        slo, mbit = float(drawn.choice((0.075, 0.1, 0.15))), drawn.uniform(7.5, 50.0)
-        opened = SessionOpened(f"s:{number}", "detector", frames, slo)
+    for frames, slo, mbit in clients_at_random(replicas, clients, seed, rate):
+        opened = SessionOpened(f"s:{len(sessions)}", "detector", frames, slo)
         sessions.append((opened, SessionMeasured(opened.id, mbit * 125e3, 0.0, 0.6)))
-    family = Family(tuple(FamilyVariant(each.name, each.accuracy, int(each.name)) for each in zoo))
-    seconds = tuple(each.seconds for each in zoo)
+    family = Family(tuple(FamilyVariant(v.name, v.accuracy, int(v.name)) for v in VARIANTS))
+    seconds = tuple(each.seconds for each in VARIANTS)
     rooms = Rooms(1.0, 1.0)
     return Question(
         seconds, family, VariantsOptions(), rooms, tuple(sessions), (), replicas, (), serial=0
