@@ -191,7 +191,8 @@ class PlannedFamily:
         # Its place is its own: a smaller variant is no more work. If none is served, its frames
         # are at least as small as its link wants them.
         fitting = [at for at in range(before, -1, -1) if self.answer.limit(client, at)]
-        served = [at for at in fitting if at in self.lanes.values()]
+        by_turns = self.answer.turns is not None
+        served = [at for at in fitting if by_turns or at in self.lanes.values()]
         return next(iter((*served, *fitting)), UNMAPPED)
 
     @property
@@ -268,6 +269,7 @@ class PlannedFamily:
             len(self.lanes),
             tuple(self.lanes.values()),
             self.serial,
+            turns=self.answer is not None and self.answer.turns is not None,
         )
 
     @property
@@ -351,6 +353,9 @@ class PlannedFamily:
             if family.switches_free:
                 chosen: Collection[int] = pools
                 lanes = self.options.lanes
+                if lanes == "auto":
+                    turns = self.answer is not None and self.answer.turns is not None
+                    lanes = "smaller" if turns else "own"
                 if lanes != "own":
                     most = {"smallest": 0, "smaller": own, "all": len(self.sides)}[lanes]
                     serving = {own, *range(most + 1)}

@@ -17,9 +17,19 @@ from slacktide.domain.units import SECONDS
 from slacktide.planning.sessions import SessionMeasured, SessionOpened
 from slacktide.planning.variants.demand import Session
 from slacktide.planning.variants.family import Family
-from slacktide.planning.variants.fleet import UNMAPPED, Assignment, Client, Fleet, Variant
+from slacktide.planning.variants.fleet import (
+    UNMAPPED,
+    Assignment,
+    AssignmentScore,
+    Client,
+    Fleet,
+    Variant,
+)
 from slacktide.planning.variants.search import search
+from slacktide.planning.variants.turns import Turns, by_turns
 
+MOST_BY_TURNS = 8
+"""Lanes with which it is tried whether they do better by turns."""
 _PLAIN = "requests without a session"
 
 
@@ -29,8 +39,10 @@ class VariantsOptions(Options):
 
     period: float = option(0.5, "Time from one plan to the next.", unit=SECONDS, above=0)
     urgent: bool = option(True, "Whether a join, a leave or a fall of a link is planned at once.")
-    lanes: Literal["own", "smallest", "smaller", "all"] = option(
-        "own", "Which variants a lane serves beside its own, where they share a process."
+    lanes: Literal["auto", "own", "smallest", "smaller", "all"] = option(
+        "auto",
+        "Which variants a lane serves beside its own, where they share a process. `auto`: its own, "
+        "or, where that is more accurate for the clients, all up to a largest one by turns.",
     )
     capacity_room: float | None = option(
         None, "Share of a lane's throughput to plan with; none: learnt from `late`.", above=0
@@ -68,6 +80,8 @@ class Question:
     start: tuple[int, ...]
     serial: int
     """Changes seen before it was asked."""
+    turns: bool = False
+    """Whether lanes run several variants by turns now."""
 
     def answer(self) -> SearchResult:
         """Plan."""
@@ -92,22 +106,44 @@ class Question:
             clients += [Client(_PLAIN, rate / parts, tuple(budgets))] * parts
         fleet = Fleet(variants, clients, self.lanes)
         found = search(fleet, start=self.start, candidates=self.options.candidates)
-        return SearchResult(self, fleet, found, plain)
+        turns = self._turns(fleet, fleet.score(found))
+        return SearchResult(self, fleet, found, plain, turns)
+
+    def _turns(self, fleet: Fleet, score: AssignmentScore) -> Turns | None:
+        """By turns, where that is better; as it is now, if there is no great difference."""
+        most = MOST_BY_TURNS
+        if self.options.lanes != "auto" or not self.family.switches_free or self.lanes > most:
+            return None
+        turns = by_turns(fleet)
+        other, change = turns.score, 1.01 if not self.turns else 0.99
+        better = other.mapped > score.mapped or (
+            other.mapped == score.mapped and other.accuracy > change * score.accuracy
+        )
+        return turns if better else None
 
 
 class SearchResult:
     """A plan for a family, and the room it leaves."""
 
     def __init__(
-        self, question: Question, fleet: Fleet, found: Assignment, plain: Sequence[int]
+        self,
+        question: Question,
+        fleet: Fleet,
+        found: Assignment,
+        plain: Sequence[int],
+        turns: Turns | None = None,
     ) -> None:
+        """`turns`: in force instead of what was `found`."""
         self.serial = question.serial
-        self.lanes = found.variants
-        """Variants that they are to run, largest first."""
+        self.turns = turns
+        self.lanes = found.variants if turns is None else (turns.largest,) * fleet.replicas
+        """Variants that they are to run, largest first; by turns: and all smaller ones."""
         given = [
             UNMAPPED if replica == UNMAPPED else found.variants[replica]
             for replica in found.clients
         ]
+        if turns is not None:
+            given = turns.clients
         self.sessions = {
             opened.id: variant
             for (opened, _), variant in zip(question.sessions, given, strict=False)
@@ -121,7 +157,7 @@ class SearchResult:
         self._loads = [0.0] * len(self.lanes)
         self._tightest = [fleet.batches] * len(self.lanes)
         for client, replica in enumerate(found.clients):
-            if replica != UNMAPPED:
+            if replica != UNMAPPED and turns is None:
                 self._loads[replica] += fleet.clients[client].rate
                 limit = int(fleet.limits[client, self.lanes[replica]])
                 self._tightest[replica] = min(self._tightest[replica], limit)
@@ -129,6 +165,8 @@ class SearchResult:
 
     def place(self, client: Client) -> int:
         """The largest variant with room for a client more, which it takes; or UNMAPPED."""
+        if self.turns is not None:
+            return self.turns.place(client)
         fleet = self._fleet
         for lane, variant in enumerate(self.lanes):
             tightest = min(self._tightest[lane], self.limit(client, variant))
@@ -141,6 +179,8 @@ class SearchResult:
 
     def limit(self, client: Client, variant: int) -> int:
         """The largest batch that its budget allows."""
+        if self.turns is not None:
+            return self.turns.limit(client, variant)
         if client.floor > self._fleet.variants[variant].accuracy:
             return 0
         return bisect_right(self._twice[variant], client.budgets[variant] + 1e-12)

@@ -1,0 +1,119 @@
+"""Lanes that run several variants by turns, for clients whose links are unlike.
+
+One variant for each lane is best where batches pay and lanes are many (`search.py`). On one lane it
+holds all clients down to what the slowest link carries. Where variants share a process a lane may
+run them by turns, mostly rows alone. With m as the largest variant in use, a frame of variant j
+waits for one row of m at most and then takes its own time, and the lanes' time is shared:
+
+    l_j(1) + l_m(1) ≤ budget for j             sum of rate · l_j(1) ≤ LOAD · lanes
+
+For each m the clients begin with the smallest variant that is of use to them. Then that step to a
+larger one is made which gains the most accuracy for its time, while there is time: a knapsack of
+many choices, of which the steps on the upper hull are taken in turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
+
+from slacktide.planning.variants.fleet import UNMAPPED, AssignmentScore, Client, Fleet
+
+LOAD = 0.8
+"""Of the lanes' time, at the p99 of rows alone: what is left absorbs frames that come together."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """Variants of clients on lanes that run all of them up to the `largest`."""
+
+    fleet: Fleet
+    largest: int
+    clients: list[int]
+    """Variant of each, or UNMAPPED."""
+    left: float
+    """Seconds of lane time, in a second, that may still be given away."""
+
+    @property
+    def score(self) -> AssignmentScore:
+        """As that of an assignment of clients to replicas."""
+        mapped = accuracy = 0.0
+        for client, variant in zip(self.fleet.clients, self.clients, strict=True):
+            if variant != UNMAPPED:
+                mapped += client.weight
+                accuracy += self.fleet.variants[variant].accuracy * client.rate * client.weight
+        return AssignmentScore(mapped, accuracy)
+
+    def limit(self, client: Client, variant: int) -> int:
+        """1 where the client's budget allows the variant, 0 where not."""
+        variants = self.fleet.variants
+        if variant > self.largest or client.floor > variants[variant].accuracy:
+            return 0
+        needed = variants[variant].seconds[0] + variants[self.largest].seconds[0]
+        return int(client.budgets[variant] + 1e-12 >= needed)
+
+    def place(self, client: Client) -> int:
+        """The largest variant with room for a client more, which it takes; or UNMAPPED."""
+        for variant in range(self.largest, -1, -1):
+            needed = client.rate * self.fleet.variants[variant].seconds[0]
+            if needed <= self.left and self.limit(client, variant):
+                self.left -= needed
+                return variant
+        return UNMAPPED
+
+    def fill(self) -> None:
+        """Give clients variants, the smallest first, then steps by what they gain for their time.
+        Clients for whom there is no time are left out, those that take the most of it first."""
+        fleet = self.fleet
+        seconds = [each.seconds[0] for each in fleet.variants]
+        accuracy = [each.accuracy for each in fleet.variants]
+        ladders = [
+            [at for at in range(self.largest + 1) if self.limit(client, at)]
+            for client in fleet.clients
+        ]
+        taken = [
+            client.rate * seconds[own[0]] if own else inf
+            for client, own in zip(fleet.clients, ladders, strict=True)
+        ]
+        for at in sorted(range(len(taken)), key=lambda at: taken[at] / fleet.clients[at].weight):
+            if taken[at] <= self.left:
+                self.clients[at] = ladders[at][0]
+                self.left -= taken[at]
+        heap: list[tuple[float, int, int]] = []
+
+        def offer(at: int) -> None:
+            """The client's best next step."""
+            here, weight = self.clients[at], fleet.clients[at].weight
+            steps = [
+                ((accuracy[here] - accuracy[to]) / (seconds[to] - seconds[here]) * weight, to)
+                for to in ladders[at]
+                if to > here and seconds[to] > seconds[here]
+            ]
+            if steps:
+                gain, to = min(steps)
+                heappush(heap, (gain, at, to))
+
+        for at, variant in enumerate(self.clients):
+            if variant != UNMAPPED:
+                offer(at)
+        while heap:
+            _, at, to = heappop(heap)
+            needed = fleet.clients[at].rate * (seconds[to] - seconds[self.clients[at]])
+            if needed <= self.left:
+                self.clients[at] = to
+                self.left -= needed
+                offer(at)
+            else:
+                ladders[at] = [one for one in ladders[at] if one < to]
+                offer(at)
+
+
+def by_turns(fleet: Fleet) -> Turns:
+    """The best that lanes can do by turns."""
+    found = []
+    for largest in range(len(fleet.variants)):
+        turns = Turns(fleet, largest, [UNMAPPED] * len(fleet.clients), LOAD * fleet.replicas)
+        turns.fill()
+        found.append(turns)
+    return max(found, key=lambda each: each.score)
