@@ -1,0 +1,91 @@
+"""Lanes that run variants by turns: what clients get fits their budgets and the lanes' time."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from hypothesis import given
+from tests.planning.variants.fleets import fleets
+
+from slacktide.planning.variants import UNMAPPED, Client, Fleet, Variant
+from slacktide.planning.variants.turns import LOAD, by_turns
+
+SIZES = (
+    Variant("small", 0.3, (0.002,)),
+    Variant("medium", 0.7, (0.008,)),
+    Variant("large", 0.9, (0.020,)),
+)
+
+
+def seconds(fleet: Fleet, clients: list[int]) -> float:
+    return sum(
+        client.rate * fleet.variants[variant].seconds[0]
+        for client, variant in zip(fleet.clients, clients, strict=True)
+        if variant != UNMAPPED
+    )
+
+
+@given(fleets())
+def test_what_clients_get_fits(fleet: Fleet) -> None:
+    turns = by_turns(fleet)
+    longest = fleet.variants[turns.largest].seconds[0]
+    for client, variant in zip(fleet.clients, turns.clients, strict=True):
+        if variant != UNMAPPED:
+            own = fleet.variants[variant]
+            assert variant <= turns.largest
+            assert client.budgets[variant] + 1e-9 >= own.seconds[0] + longest
+            assert client.floor <= own.accuracy
+    spent = seconds(fleet, turns.clients)
+    assert spent <= LOAD * fleet.replicas + 1e-9
+    assert abs(LOAD * fleet.replicas - spent - turns.left) < 1e-9
+
+
+@given(fleets(most_clients=4, most_replicas=1))
+def test_no_client_could_have_a_larger_variant_instead(fleet: Fleet) -> None:
+    """Of one client alone: with several a greedy choice may miss a little."""
+    turns = by_turns(fleet)
+    for at, client in enumerate(fleet.clients):
+        for variant in range(turns.clients[at] + 1, turns.largest + 1):
+            if turns.limit(client, variant):
+                before = turns.clients[at]
+                spent = 0.0 if before == UNMAPPED else fleet.variants[before].seconds[0]
+                more = client.rate * (fleet.variants[variant].seconds[0] - spent)
+                worth = fleet.variants[variant].accuracy
+                better = before == UNMAPPED or worth > fleet.variants[before].accuracy
+                assert not better or more > turns.left - 1e-9
+
+
+@given(fleets(most_clients=4, most_replicas=2))
+def test_most_clients_are_served(fleet: Fleet) -> None:
+    """Where weights are equal and all could have the smallest variant, none is left out."""
+    smallest = fleet.variants[0].seconds[0]
+    can = [
+        client.budgets[0] >= 2 * smallest + 1e-9 and not client.floor for client in fleet.clients
+    ]
+    if all(can) and seconds(fleet, [0] * len(can)) <= LOAD * fleet.replicas:
+        assert UNMAPPED not in by_turns(fleet).clients
+
+
+def test_clients_on_unlike_links_have_unlike_variants_on_one_lane() -> None:
+    slow = Client("slow", 10.0, (0.05, 0.03, 0.0))
+    fast = Client("fast", 10.0, (0.14, 0.13, 0.12))
+    turns = by_turns(Fleet(SIZES, [slow, fast], 1))
+    assert (turns.largest, turns.clients) == (2, [1, 2])
+    best = max(
+        sum(SIZES[variant].accuracy for variant in chosen)
+        for chosen in product(range(3), repeat=2)
+        if chosen[0] < 2
+    )
+    assert turns.score.accuracy == 10.0 * best
+
+
+def test_a_client_that_comes_takes_what_time_is_left() -> None:
+    fast = Client("fast", 10.0, (0.14, 0.13, 0.12))
+    turns = by_turns(Fleet(SIZES, [fast] * 3, 1))
+    assert turns.clients == [2, 2, 2]
+    taken = [turns.place(fast) for _ in range(6)]
+    assert taken == sorted(taken, reverse=True)
+    assert taken[0] > UNMAPPED == taken[-1]
+    spent = sum(0.1 * 100 * SIZES[each].seconds[0] for each in [2, 2, 2, *taken] if each >= 0)
+    assert spent <= LOAD + 1e-9
+    assert turns.left < 10.0 * SIZES[0].seconds[0]
