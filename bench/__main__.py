@@ -47,6 +47,7 @@ BENCHMARKS = {
     "client_cost": "what the client library costs a camera, in CPU and bytes",
     "recording_cost": "what recording adds to each request, in time and bytes",
     "twin": "recorded servers: replayed to the bit, and predicted beside what they did",
+    "live_clients": "four cameras on links that change, live and simulated",
     "many_sessions": "a thousand sessions of frames on a family that answers from its profile",
     "real_models": "six models of others, three sizes mixed: in time, and predicted how well",
     "shaped_link": "cores that follow a network: violations beside one core, cost beside two",
