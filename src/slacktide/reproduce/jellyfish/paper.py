@@ -31,7 +31,8 @@ _SIMULATED = (
     "Frames are of the published table, the largest that JPEG 90 made of the paper's videos; a "
     "Mbit is 10⁶ bits. Each client has a link of its own, which its frames queue for, 0.5 ms each "
     "way; an answer has 300 bytes.",
-    "Clients start 1 to 10 s apart at random points of their trace; a run lasts until 200 s after "
+    "Clients start 1 to 10 s apart (in shorter runs as much closer) at random points of their "
+    "trace; a run lasts until 200 s after "
     "the last (once through the longest trace). Batches take what the profile says of their size.",
     "A frame is missed if its client has no answer within its SLO of the capture. Unsavable: the "
     "link time of the smallest frame + the fastest variant alone > SLO, from the capture on.",

@@ -21,7 +21,7 @@ from slacktide.planning.variants import Family, FamilyVariant, Variant, Variants
 from slacktide.profiles import PointTime
 from slacktide.reproduce.harness.experiments import TraceCell
 from slacktide.reproduce.harness.state import ReproduceError
-from slacktide.reproduce.jellyfish.experiments import HABITS
+from slacktide.reproduce.jellyfish.experiments import DURATION, HABITS
 from slacktide.reproduce.jellyfish.published import (
     WIRE_S,
     Adaptation,
@@ -47,7 +47,7 @@ MODEL = "detector"
 LOAD_S = (0.15, 0.2)
 """Seconds that loading a variant takes (§7.7)."""
 JOIN_S = (1.0, 10.0)
-"""Between one client's start and the next's (§7.2)."""
+"""Between one client's start and the next's (§7.2); as much less in shorter runs."""
 START_S = 1.0
 """Before the first client joins."""
 PLAN_S = 0.05
@@ -154,7 +154,7 @@ class _Run:
                     measured=measured,
                 )
             )
-            joins += float(random.uniform(*JOIN_S))
+            joins += float(random.uniform(*JOIN_S)) * self.cell.duration / DURATION
         self.ends = found[-1].joins + self.cell.duration
         return found
 
