@@ -41,13 +41,14 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.planning import Planner, SessionClosed, SessionMeasured, SessionOpened
+from slacktide.planning.variants import FamilyVariant
 from slacktide.simulation import ExternalEvent, Simulation
 from slacktide.simulation.acting import ANSWER_BYTES, FIRST_ID, SimulatedClients
-from slacktide.simulation.clients import SimulatedClient, SimulatedVariant
+from slacktide.simulation.clients import SimulatedClient
 from slacktide.workloads import BandwidthTrace, ConstantLink, TraceLink
 from slacktide.workloads.bandwidth import MBIT
 
-VARIANTS = (SimulatedVariant("", 100, 0.5, 0.01), SimulatedVariant("large", 200, 0.9, 0.02))
+VARIANTS = (FamilyVariant("", 0.5, 100), FamilyVariant("large", 0.9, 200))
 
 
 class Sender:
@@ -93,6 +94,7 @@ def client(logic: Any, **more: Any) -> SimulatedClient:
         "rate": 10.0,
         "slo": 0.1,
         "variants": VARIANTS,
+        "alone": 0.01,
         "frame_bytes": lambda side: float(side * side),
         "jitter": repeat(1.0),
         "leaves": 0.35,

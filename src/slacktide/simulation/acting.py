@@ -165,9 +165,9 @@ class _Acting:
         self._wakes = math.inf
         self._last: Advice | None = None
         """Advice that it has been told."""
-        self.sides = {each.name: each.side for each in client.variants}
+        self.sides = {each.name: each.size for each in client.variants}
         self._accuracy = {each.name: each.accuracy for each in client.variants}
-        self._least = float(client.frame_bytes(client.variants[0].side))
+        self._least = float(client.frame_bytes(client.variants[0].size))
 
     # ── the client ───────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +201,7 @@ class _Acting:
         there = client.link.deliver(self._least * jitter, sent=now).complete_at
         if there == math.inf:
             return False
-        done = there + client.variants[0].alone
+        done = there + client.alone
         return self._back(done) <= now + client.slo
 
     def _back(self, at: float) -> float:
@@ -240,7 +240,7 @@ class _Acting:
         client = self.client
         match action:
             case Connect():
-                told = tuple((each.name, each.side, each.accuracy) for each in client.variants)
+                told = tuple((each.name, each.size, each.accuracy) for each in client.variants)
                 at = now + 2.0 * client.link.way_back
                 self._last = self._all.advice(client.id, now)
                 self._later(at, Connected(told, self._last))
@@ -268,7 +268,7 @@ class _Acting:
         record = frame.record
         record.outcome = action.outcome
         if action.outcome.result is FrameResult.ANSWERED:
-            sent = [e.accuracy for e in self.client.variants if e.side <= record.side]
+            sent = [e.accuracy for e in self.client.variants if e.size <= record.side]
             ran = self._accuracy.get(record.variant, 0.0)
             record.accuracy = min(ran, max(sent, default=0.0))
         elif action.outcome.on_time and self.client.fallback is not None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from slacktide.client.messages import ClientAction, ClientEvent, FrameOutcome
 from slacktide.planning import SessionMeasured
+from slacktide.planning.variants import FamilyVariant
 from slacktide.workloads import BytesPerPixel, ConstantLink, LinkEstimate, TraceLink
 
 TOLD_S = 0.1
@@ -82,18 +83,6 @@ class SessionLink:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedVariant:
-    """What a client is told of a variant."""
-
-    name: str
-    side: int
-    """Of its image, in pixels."""
-    accuracy: float
-    alone: float
-    """Seconds of a batch of one."""
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedClient:
     """One client that sends frames."""
 
@@ -106,8 +95,10 @@ class SimulatedClient:
     """Frames per second."""
     slo: float
     """Seconds from capture to answer, at the client."""
-    variants: tuple[SimulatedVariant, ...]
-    """Smallest first."""
+    variants: tuple[FamilyVariant, ...]
+    """That it is told of, smallest first."""
+    alone: float
+    """Seconds of a batch of one of the smallest."""
     frame_bytes: Callable[[int], float]
     """Bytes of a frame whose image has this side; 0: as it comes from the camera."""
     jitter: Iterator[float]

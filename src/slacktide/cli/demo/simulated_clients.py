@@ -30,7 +30,7 @@ from slacktide.planning.variants import FamilyVariant, VariantsPlanner
 from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import ByProfile, Simulation
 from slacktide.simulation.acting import SimulatedClients
-from slacktide.simulation.clients import SimulatedClient, SimulatedVariant
+from slacktide.simulation.clients import SimulatedClient
 
 
 def family_of(run: ClientsRun) -> ModelDefinition:
@@ -62,7 +62,7 @@ class SimulatedRun:
         """`films`: what each camera sees, uint8 [height, width, 3], red first."""
         assert version.family is not None, "see family_of"
         self._run, self._version, self._films = run, version, films
-        self.variants = version.family.variants
+        self._family, self.variants = version.family, version.family.variants
         self._pools = {pool.definition.variant: pool for pool in version.pools}
         begin = time.thread_time()
         sizes = [each.size for each in self.variants]
@@ -76,18 +76,11 @@ class SimulatedRun:
     def play(self, only: FamilyVariant | None = None) -> dict[str, float]:
         """Share of frames missed, and accuracy over all: of our planner, or of one variant."""
         run = self._run
-        chosen = self.variants if only is None else (only,)
-        cores = len(run.cores[0])
-        told = tuple(
-            SimulatedVariant(
-                each.name,
-                each.size,
-                each.accuracy,
-                self._pools[each.name].times.of(1, cores).expected,
-            )
-            for each in chosen
-        )
+        family = self._family
+        chosen = family.variants if only is None else (only,)
+        sizes = {each.name: each.size for each in chosen}
         ids = [PoolId(run.model, "1", each.name) for each in chosen]
+        alone = self._pools[chosen[0].name].times.of(1, len(run.cores[0])).expected
         truths = {
             id: ByProfile(
                 deepcopy(self._pools[id.variant].times), np.random.default_rng((run.seed, place))
@@ -96,9 +89,8 @@ class SimulatedRun:
         }
 
         def parts(pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
-            place = ids.index(pool)
-            smaller = tuple(id.variant for id in reversed(ids[:place]))
-            recipe = PoolRecipe("slack", size=chosen[place].size, rescue=smaller)
+            smaller = () if only else family.smaller(pool.variant)
+            recipe = PoolRecipe("slack", size=sizes[pool.variant], rescue=smaller)
             times = deepcopy(self._pools[pool.variant].times)
             return recipe.parts(times, max_batch=max_batch, view=view)
 
@@ -117,14 +109,14 @@ class SimulatedRun:
             Truth(),
             begin=-1.0,
             planners=() if only else (VariantsPlanner(),),
-            stated={} if only else {run.model: self._version.family},
+            stated={} if only else {run.model: family},
             job_s=0.02,
         )
-        alone = Advice(told[0].side, told[0].name)
+        advice = Advice(chosen[0].size, chosen[0].name)
         acting = SimulatedClients(
-            [self._client(place, told) for place in range(run.clients)],
+            [self._client(place, chosen, alone) for place in range(run.clients)],
             simulation.put_turn,
-            advise=(lambda session, plan, now: alone) if only else None,
+            advise=(lambda session, plan, now: advice) if only else None,
         )
         simulation.join(acting)
         simulation.run(until=run.seconds + 5.0)
@@ -134,7 +126,9 @@ class SimulatedRun:
             "accuracy": sum(each.accuracy for each in frames) / max(1, len(frames)),
         }
 
-    def _client(self, place: int, told: tuple[SimulatedVariant, ...]) -> SimulatedClient:
+    def _client(
+        self, place: int, variants: tuple[FamilyVariant, ...], alone: float
+    ) -> SimulatedClient:
         run, own = self._run, self._bytes[place]
         high, wide, _ = self._films[place][0].shape
         means = {side: fmean(each[side] for each in own) for side in own[0]}
@@ -145,7 +139,8 @@ class SimulatedRun:
             link=run.links[place],
             rate=run.rate,
             slo=run.slo,
-            variants=told,
+            variants=variants,
+            alone=alone,
             frame_bytes=means.__getitem__,
             jitter=cycle([each[0] / means[0] for each in own]),
             leaves=run.seconds,

@@ -38,3 +38,8 @@ class Family:
     def switches_free(self) -> bool:
         """Whether every variant can be on every lane at no cost."""
         return not any(each.nbytes for each in self.variants)
+
+    def smaller(self, name: str) -> tuple[str, ...]:
+        """Variants that the requests of this one may move to, the most accurate first."""
+        names = [each.name for each in self.variants]
+        return tuple(reversed(names[: names.index(name)]))

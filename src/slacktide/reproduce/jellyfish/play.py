@@ -7,7 +7,7 @@ of its size: the profile is a p99, and the hardware predictable.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from random import Random
 
@@ -31,7 +31,7 @@ from slacktide.reproduce.jellyfish.published import (
 )
 from slacktide.reproduce.jellyfish.published_workers import PublishedWorkers, WorkerQueue
 from slacktide.reproduce.jellyfish.setting import BATCHES, SETTINGS, SIDES, load_data
-from slacktide.scheduling import make_scheduler
+from slacktide.scheduling import PoolRecipe
 from slacktide.simulation import Simulation, stream
 from slacktide.simulation.acting import SimulatedClients
 from slacktide.simulation.clients import (
@@ -39,7 +39,6 @@ from slacktide.simulation.clients import (
     FrameRecord,
     MeasuredLink,
     SimulatedClient,
-    SimulatedVariant,
 )
 from slacktide.workloads import TraceLink
 
@@ -111,12 +110,18 @@ class _Run:
 
     def __init__(self, cell: TraceCell) -> None:
         self.cell, self.setting = cell, SETTINGS[cell.setting]
+        self.options = dict(cell.contender.options)
         self.data = load_data(cell.folder)
         self.variants = self.data.variants[: self.setting.variants]
         self.sides = SIDES[: self.setting.variants]
+        resident = int(self.options.get("resident", 0))
+        told = zip(self.variants, self.sides, strict=True)
+        self.family = Family(
+            tuple(FamilyVariant(v.name, v.accuracy, side, bool(resident)) for v, side in told),
+            resident=resident or 1,
+        )
         self.frame_bytes = self.data.frame_bytes.__getitem__
         self.lanes = tuple(LaneSpec(f"gpu-{at}", (at,)) for at in range(self.setting.workers))
-        self.options = dict(cell.contender.options)
         self.pools = {each.name: PoolId(MODEL, "1", each.name) for each in self.variants}
         self.times = {each.name: ProfileTimes(each) for each in self.variants}
         self.workers = PublishedWorkers(self.variants, [lane.name for lane in self.lanes])
@@ -129,10 +134,6 @@ class _Run:
         """The setting's clients; `make` gives each its logic, by id, rate and SLO."""
         setting, trace = self.setting, self.data.traces[self.setting.network]
         random = stream(self.cell.seed, f"clients of {setting.name}")
-        told = tuple(
-            SimulatedVariant(each.name, side, each.accuracy, each.seconds[0])
-            for each, side in zip(self.variants, self.sides, strict=True)
-        )
         joins, found = 0.0, []
         for number in range(setting.clients):
             rate = setting.rates[random.integers(len(setting.rates))]
@@ -147,7 +148,8 @@ class _Run:
                     link=TraceLink(trace, 2.0 * WIRE_S, offset),
                     rate=rate,
                     slo=slo,
-                    variants=told,
+                    variants=self.family.variants,
+                    alone=self.variants[0].seconds[0],
                     frame_bytes=self.frame_bytes,
                     jitter=repeat(1.0),
                     joins=joins,
@@ -260,9 +262,7 @@ class _Static(_Run):
 
     def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:
         times = self.times[pool.variant]
-        return PoolParts(
-            make_scheduler("clockwork", {}, max_batch=most, times=times, view=view), times
-        )
+        return PoolRecipe("clockwork").parts(times, max_batch=most, view=view)
 
     def make(self, id: str, rate: float, slo: float) -> Made:
         client = PublishedClient(self.sides, self.frame_bytes, rate=rate, slo=slo)
@@ -276,13 +276,9 @@ class _Ours(_Run):
         super().__init__(cell)
         given = dict(self.options)
         resident, rescue = given.pop("resident", 0.0), given.pop("rescue", 1.0)
-        self.rescued = tuple(reversed(self.pools)) if rescue else ()
-        told = zip(self.variants, self.sides, strict=True)
-        family = Family(
-            tuple(FamilyVariant(v.name, v.accuracy, side, bool(resident)) for v, side in told),
-            options={k: bool(v) if k in HABITS else v for k, v in given.items()},
-            resident=int(resident) or 1,
-        )
+        self.rescues = bool(rescue)
+        planner_options = {k: bool(v) if k in HABITS else v for k, v in given.items()}
+        family = replace(self.family, options=planner_options)
         plan = Plan(
             self.lanes,
             tuple(
@@ -310,13 +306,9 @@ class _Ours(_Run):
         return status.switches, status.mismatches
 
     def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:
-        times, at = self.times[pool.variant], list(self.pools).index(pool.variant)
-        return PoolParts(
-            make_scheduler("slack", {}, max_batch=most, times=times, view=view),
-            times,
-            size=self.sides[at],
-            rescue=self.rescued[-at:] if at else (),
-        )
+        rescue = self.family.smaller(pool.variant) if self.rescues else ()
+        recipe = PoolRecipe("slack", size=int(pool.variant), rescue=rescue)
+        return recipe.parts(self.times[pool.variant], max_batch=most, view=view)
 
     def make(self, id: str, rate: float, slo: float) -> Made:
         return ClientCore(ClientSettings(slo=slo, rate=rate), Random(id)), None

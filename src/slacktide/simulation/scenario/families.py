@@ -14,7 +14,7 @@ from slacktide.client.messages import ClientSettings, FrameResult
 from slacktide.domain import Batch, Outcome, Reason, Request
 from slacktide.planning.variants import Family
 from slacktide.simulation.acting import FIRST_ID
-from slacktide.simulation.clients import FrameRecord, SimulatedClient, SimulatedVariant
+from slacktide.simulation.clients import FrameRecord, SimulatedClient
 from slacktide.simulation.driver import Answered
 from slacktide.simulation.hardware import Execution
 from slacktide.simulation.items import stream
@@ -38,11 +38,6 @@ class ServedFamily:
 
     family: Family
     profiles: Mapping[str, TableProfile]
-
-    def smaller(self, variant: str) -> tuple[str, ...]:
-        """Variants that a request may move to, the most accurate first."""
-        names = [each.name for each in self.family.variants]
-        return tuple(reversed(names[: names.index(variant)]))
 
     def execution(self, seed: int) -> Execution:
         """The hardware under all variants."""
@@ -76,12 +71,7 @@ class ClientGroup:
         """All of them, for a run of `length` seconds."""
         one = self.section
         random = stream(seed, f"clients {self.name}")
-        variants = tuple(
-            SimulatedVariant(
-                each.name, each.size, each.accuracy, served.profiles[each.name].p99_alone(None, 1)
-            )
-            for each in served.family.variants
-        )
+        variants = served.family.variants
         found = []
         for number in range(one.count):
             id = f"{self.name}:{number}"
@@ -99,6 +89,7 @@ class ClientGroup:
                     rate=one.rate,
                     slo=one.slo,
                     variants=variants,
+                    alone=served.profiles[variants[0].name].p99_alone(None, 1),
                     frame_bytes=self._bytes,
                     jitter=_jitter(one.jitter, stream(seed, f"frames of {id}")),
                     joins=one.join_every * number,

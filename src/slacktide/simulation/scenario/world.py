@@ -129,7 +129,7 @@ class World:
                 if served is None:
                     return parts
                 sizes = {each.name: each.size for each in served.family.variants}
-                smaller = served.smaller(pool.variant)
+                smaller = served.family.smaller(pool.variant)
                 return replace(parts, size=sizes[pool.variant], rescue=smaller)
             assert isinstance(model.profile, PaddedProfile)
             options = model.scheduler
