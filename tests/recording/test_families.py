@@ -27,7 +27,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, EngineSettings, PoolParts, PoolView, check_invariants
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.recording import Recorder, Recording, export_times, replay
+from slacktide.recording import PoolOpened, Recorder, Recording, export_times, replay
 from slacktide.recording.records import Call
 from slacktide.scheduling import POLICIES, PoolRecipe
 from slacktide.simulation import ByProfile, ExternalEvent, Item, SimulatedUpload, Simulation
@@ -64,6 +64,7 @@ class RecordedFamily:
         settings = EngineSettings(hang_floor=0.5)
         self.recorder = Recorder(path, settings, limit=64 << 20)
         self.engine = Engine(self._parts, settings)
+        self.times: dict[PoolId, CorrectedTimes] = {}
         self.answers: dict[int, OutcomeKind] = {}
         self.ran: dict[int, list[str]] = {}
         self._recipe, self._rescue = PoolRecipe(policy), rescue
@@ -72,7 +73,8 @@ class RecordedFamily:
         smaller = [name for name in FACTOR if int(name) < int(pool.variant)]
         rescue = tuple(reversed(smaller)) if self._rescue else ()
         recipe = replace(self._recipe, size=int(pool.variant), rescue=rescue)
-        times = CorrectedTimes(latency(pool))
+        # As in a server: a pool that comes back goes on with what it has learnt.
+        times = self.times.setdefault(pool, CorrectedTimes(latency(pool)))
         self.recorder.opened(pool, max_batch, recipe, lambda: export_times(times))
         return recipe.parts(times, max_batch=max_batch, view=view)
 
@@ -158,6 +160,27 @@ def test_no_request_is_lost_or_answered_twice(
     known = recorded.engine.state.ledger.counts["a"]
     assert known.in_flight == 0
     assert known.known == len(recorded.answers)
+    assert replay(Recording(recorded.recorder.path)).difference is None
+
+
+def test_a_variant_that_goes_and_comes_back_is_replayed_to_the_bit(
+    families: Any, happenings: Any
+) -> None:
+    recorded = families()
+    items = [replace(one, model="a") for one in happenings(seed=5, count=800, trouble=False)]
+    last = items[-1].arrival
+    whole = plan("300")
+    less = replace(whole, deployments=tuple(d for d in whole.deployments if d.pool != POOLS[1]))
+    turns = enumerate((plan("200"), less, plan("200"), less, plan("200")), 1)
+    plans = [ExternalEvent(last * n / 6, PlanChanged(each)) for n, each in turns]
+    recorded.run(sorted([*items, *plans], key=lambda item: item.arrival))
+    opened = [
+        record.pool
+        for record in (line.record for line in Recording(recorded.recorder.path).lines())
+        if isinstance(record, PoolOpened)
+    ]
+    assert opened.count(POOLS[1]) == 3
+    assert recorded.times[POOLS[1]].batches > 50
     assert replay(Recording(recorded.recorder.path)).difference is None
 
 

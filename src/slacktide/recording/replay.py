@@ -110,9 +110,13 @@ class RecordedPools:
         """`learnt`: predictions that pools start with, copied, in place of those recorded."""
         self.opened: dict[PoolId, PoolOpened] = {}
         self._learnt = learnt or {}
+        self._in_use: dict[PoolId, BatchTimes] = {}
+        """Predictions of the pools that were made: one that goes and comes back, as variants of
+        several files do, goes on with its own, as it did when it was recorded."""
 
     def add(self, opened: PoolOpened) -> None:
-        """What a pool is made of. Stated again at the head of a later part: the first holds."""
+        """What a pool is made of. Stated again when it is made anew, and at the head of a later
+        part: the first holds."""
         self.opened.setdefault(opened.pool, opened)
 
     def parts(self, pool: PoolId, max_batch: int, view: PoolView) -> PoolParts:
@@ -120,8 +124,11 @@ class RecordedPools:
         known = self.opened.get(pool)
         if known is None:
             raise RecordingError(f"pool {pool} is opened, but not recorded")
+        times = self._in_use.get(pool)
+        if times is None:
+            times = self._in_use[pool] = self.times(pool)
         try:
-            return known.recipe.parts(self.times(pool), max_batch=max_batch, view=view)
+            return known.recipe.parts(times, max_batch=max_batch, view=view)
         except ValueError as error:  # an unknown policy or option, or a value out of range
             raise RecordingError(f"pool {pool}: {error}") from None
 
