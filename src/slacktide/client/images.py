@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slacktide.client.messages import ClientError
+from slacktide.executors.images import Pixels, encode_jpeg, resize_into
 
 LONGEST_SIDE = 65_500
 """Pixels: JPEG has no more."""
@@ -31,7 +30,7 @@ def require_extra() -> None:
         raise ClientError(f"{named} is missing; install it with: pip install 'slacktide[client]'")
 
 
-def check_image(image: object) -> NDArray[np.uint8]:
+def check_image(image: object) -> Pixels:
     """The image as it came. Raises ValueError."""
     if not isinstance(image, np.ndarray):
         kind = type(image).__name__
@@ -44,19 +43,17 @@ def check_image(image: object) -> NDArray[np.uint8]:
     return image
 
 
-def resized(image: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
-    """As the server's workers resize: the mean of areas where it shrinks, else linear."""
-    cv2 = import_module("cv2")
+def resized(image: Pixels, width: int, height: int) -> Pixels:
+    """As the server's workers resize."""
     if image.shape[:2] == (height, width):
         return image
-    shrinks = width < image.shape[1] or height < image.shape[0]
-    way = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    found: NDArray[np.uint8] = cv2.resize(image, (width, height), interpolation=way)
-    return found
+    small = np.empty((height, width, 3), np.uint8)
+    resize_into(image, small)
+    return small
 
 
 def encode(
-    image: NDArray[np.uint8],
+    image: Pixels,
     size: int,
     *,
     quality: int,
@@ -66,15 +63,11 @@ def encode(
 ) -> EncodedImage:
     """`image` with sides of at most `size` (0: its own), or of `exact` (width, height), as JPEG of
     `quality`, or as `pixels`. `rgb`: red comes first in it, not blue. Raises ValueError."""
-    cv2: Any = import_module("cv2")
     most = size or LONGEST_SIDE
     width, height = exact or (min(image.shape[1], most), min(image.shape[0], most))
     small = resized(image, width, height)
-    if rgb != pixels:
-        small = cv2.cvtColor(small, cv2.COLOR_RGB2BGR)
-    if pixels:
-        return EncodedImage(small.tobytes(), width, height)
-    done, jpeg = cv2.imencode(".jpg", small, [cv2.IMWRITE_JPEG_QUALITY, quality])
-    if not done:
-        raise ValueError("the image could not be encoded as JPEG")
-    return EncodedImage(jpeg.tobytes(), width, height)
+    if not pixels:
+        return EncodedImage(encode_jpeg(small, quality, rgb=rgb), width, height)
+    if not rgb:
+        small = small[:, :, ::-1]
+    return EncodedImage(small.tobytes(), width, height)

@@ -15,11 +15,14 @@ import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from slacktide.executors.images import encode_jpeg, load_opencv
 
 _JPEG_QUALITY = 95
 
@@ -52,19 +55,9 @@ def write_labelled(folder: Path, pictures: Iterable[LabelledPicture]) -> int:
 
 def _encoding() -> tuple[str, Callable[[NDArray[np.uint8]], bytes]]:
     """Suffix and encoder of the files: JPEG if it can be written here."""
-    try:
-        import cv2
-    except ImportError:
+    if load_opencv() is None:
         return "npy", _npy
-
-    def jpeg(picture: NDArray[np.uint8]) -> bytes:
-        bgr = np.ascontiguousarray(picture[:, :, ::-1])
-        written, content = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-        if not written:
-            raise OSError("a picture could not be encoded as JPEG")
-        return bytes(content)
-
-    return "jpg", jpeg
+    return "jpg", partial(encode_jpeg, quality=_JPEG_QUALITY)
 
 
 def _npy(picture: NDArray[np.uint8]) -> bytes:

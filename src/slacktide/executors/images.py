@@ -171,8 +171,11 @@ def made_up_image(height: int, width: int, generator: np.random.Generator) -> Pi
     return np.asarray(image // 2 + 64 + grain, np.uint8)
 
 
-def encode_jpeg(image: Pixels) -> bytes:
-    """A JPEG of it. Only with OpenCV."""
+def encode_jpeg(image: Pixels, quality: int = _QUALITY, *, rgb: bool = True) -> bytes:
+    """A JPEG of it. `rgb`: red comes first in it, not blue. Only with OpenCV. Raises ValueError."""
     cv2 = load_opencv()
-    swapped = cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    return bytes(cv2.imencode(".jpg", swapped, [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])[1])
+    ordered = cv2.cvtColor(image, cv2.COLOR_RGB2BGR) if rgb else image
+    done, jpeg = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ValueError("the image could not be encoded as JPEG")
+    return bytes(jpeg)
