@@ -119,6 +119,29 @@ def test_sizes_are_scored_through_the_workers_own_resizer(run: Run, tmp_path: Pa
     assert kept["f1"] == {"32": pytest.approx(6 / 7), "64": 1.0}
 
 
+def test_what_is_measured_stands_beside_what_is_stated(run: Run, tmp_path: Path, stars: Path):
+    folder = tmp_path / "m" / "stars"
+    detector(folder / "1" / "model.onnx")
+    stated = 'variants: {sizes: [32, 64], accuracy: {"32": 0.2, "64": 0.5}}'
+    (folder / "slacktide.yaml").write_text(f"max_batch: 2\n{stated}\n")
+    done = run("profile", folder, *FAST, "--accuracy", stars)
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("variants")[2]
+    assert re.search(r"stated ┃ measured ┃ F1", table)
+    assert re.search(r"32 +│ 0\.200 +│ 0\.750 +│ 0\.857", table)
+
+
+def test_labels_of_a_classifier_are_refused_for_a_detector(run: Run, tmp_path: Path):
+    folder = tmp_path / "m" / "stars"
+    detector(folder / "1" / "model.onnx")
+    (folder / "slacktide.yaml").write_text("max_batch: 2\nvariants: [32, 64]\n")
+    data = write(tmp_path / "data", [np.zeros((8, 8, 3), np.uint8)], [{"label": 0}])
+    done = run("profile", folder, *FAST, "--accuracy", data)
+    assert done.returncode == 1, done.stdout
+    assert "labels.jsonl line 1: expected 'boxes' and 'classes'" in done.stderr
+    assert not (folder / "1" / "profile.accuracy.json").exists()
+
+
 def test_files_are_scored_and_one_that_is_no_better_is_not_served(run: Run, tmp_path: Path):
     folder = tmp_path / "m" / "colours"
     classifier(folder / "1" / "small.onnx", [1.0, 1.0, 0.0])

@@ -78,6 +78,12 @@ def test_requests_of_a_family_batch_whatever_their_sizes() -> None:
     assert found == {((24, 32, 3),)}
 
 
+@pytest.mark.parametrize("body", [b"", b"\x89PNG\r\n\x1a\n"])
+def test_a_whole_body_that_is_no_jpeg_is_called_that(body: bytes) -> None:
+    with pytest.raises(WireError, match=r"body: expected a JPEG, .* got something else"):
+        check_for(FREE, any_image=True).check([InputTensor("", Datatype.UINT8, (), body)])
+
+
 def test_a_model_of_one_size_takes_jpeg_beside_its_own_pixels() -> None:
     fixed = check_for(FIXED)
     assert fixed.check([jpegs(JPEG, JPEG)]).signature == ((24, 32, 3),)

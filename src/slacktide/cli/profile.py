@@ -236,10 +236,12 @@ def _print_variants(
     served, _ = worth_serving(accuracy)
     cores = tables[0].cores
     headings = [f"p99 alone, {count} core{'s' * (count > 1)}" for count in cores]
-    shown = Table("variant", "accuracy", "F1", *headings, "served", title="variants")
+    beside = bool(measured) and any(measured.get(name) != value for name, value in accuracy.items())
+    good = ["stated", "measured"] if beside else ["accuracy"]
+    shown = Table("variant", *good, "F1", *headings, "served", title="variants")
     for (name, value), table in zip(accuracy.items(), tables, strict=True):
-        found = f1.get(name)
-        cells = [f"{value:.3f}", "–" if found is None else f"{found:.3f}"]
+        told = (value, measured.get(name), f1.get(name)) if beside else (value, f1.get(name))
+        cells = ["–" if each is None else f"{each:.3f}" for each in told]
         cells += [f"{table.p99(1, count) * 1e3:.2f} ms" for count in cores]
         shown.add_row(name, *cells, "yes" if name in served else "no")
     out.print(shown)

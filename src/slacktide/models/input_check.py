@@ -18,7 +18,7 @@ from slacktide.executors.jpeg_header import JPEG_BEGINS
 from slacktide.models.image_inputs import ImageInput
 from slacktide.models.repository.settings import ModelSettings, WorkHint
 from slacktide.wire.calls import Buffer, InputTensor
-from slacktide.wire.errors import BadField
+from slacktide.wire.errors import BadField, WireError
 from slacktide.wire.raw_tensors import check_utf8, encode_strings, walk_strings
 
 MOST_FORMS = 256
@@ -311,6 +311,9 @@ class InputCheck:
             )
         free = [i for i, size in enumerate(tail) if size < 0]
         size = spec.datatype.itemsize
+        if len(free) > 1 and self._image is not None:
+            told = "body: expected a JPEG, as there is no JSON header, got something else"
+            raise WireError(Reason.BAD_INPUT, told)
         if len(free) > 1 or size == 0:
             raise BadField(
                 "Inference-Header-Content-Length",

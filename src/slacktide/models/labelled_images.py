@@ -42,6 +42,7 @@ MOST_IMAGES = 100_000
 MOST_BOXES = 4096
 _ARENA_LIMIT = 1 << 30
 _PATIENCE_S = 60.0
+_DETECTED = {"boxes", "scores", "classes"}
 
 Progress = Callable[[float, str], None]
 
@@ -249,6 +250,11 @@ def _scored(
         score = score_detections([*_detected(answers, interface)], boxes)
         return VariantAccuracy(name, score.mean_average_precision, score.f1, score.threshold)
     labels = [image.truth for image in images if isinstance(image.truth, int)]
+    if output is None and {spec.name for spec in interface.outputs} >= _DETECTED:
+        raise DataError(
+            f"{images[0].where}: expected 'boxes' and 'classes', as the model is a detector, got "
+            "'label'; variants.output states an output that has a score for each class"
+        )
     chosen = _scores_output(answers[0], interface, output)
     arrays = [_array(answer, interface, chosen).reshape(-1) for answer in answers]
     for image, label, array in zip(images, labels, arrays, strict=True):
@@ -260,7 +266,7 @@ def _scored(
 
 def _detected(answers: Sequence[Outputs], interface: ModelInterface) -> Iterator[Boxes]:
     places = {spec.name: index for index, spec in enumerate(interface.outputs)}
-    if not places.keys() >= {"boxes", "scores", "classes"}:
+    if not places.keys() >= _DETECTED:
         raise DataError(
             "expected the outputs 'boxes' [-1, K, 4], 'scores' [-1, K] and 'classes' [-1, K] of a "
             f"detector, got {', '.join(map(repr, places))}"

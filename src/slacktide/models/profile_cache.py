@@ -76,7 +76,9 @@ class ProfileCache:
         found = await asyncio.to_thread(self.find, definition, counts, source.threads)
         if found is not None:
             return found
-        log.info("%s:%s has no profile; measuring", definition.name, definition.version)
+        variant = f"@{definition.variant}" if definition.variant else ""
+        label = f"{definition.name}:{definition.version}{variant}"
+        log.info("%s has no profile; measuring", label)
         return await self.measure(definition, source, executor, sets, budget_s=self._budget_s)
 
     def find(
