@@ -120,6 +120,23 @@ def test_absurd_rates_leave_all_numbers_finite(stated: float):
     json.dumps(session.describe(), allow_nan=False)
 
 
+def test_losses_of_a_hopeless_session_teach_others_nothing():
+    bench = Bench()
+    good, bad = bench.open(), bench.open("10.0.0.2")
+    for number in range(300):
+        lost = Reason.EXPIRED if number == 100 else Reason.HOPELESS if number == 200 else None
+        for session, reason in ((good, lost or Reason.ON_TIME), (bad, Reason.EXPIRED)):
+            bench.frame(session)
+            session.answered(Outcome(reason, bench.now), bench.now)
+        bench.now += 0.1
+    bench.frame(good)
+    last = {event.id: event for event in bench.measured()}
+    mine, other = last[good.id], last[bad.id]
+    assert (mine.ended, mine.lost_on_lanes, mine.lost_on_link) == (300, 1, 1)
+    assert other.ended < 10
+    assert other.lost_on_link == other.ended
+
+
 def test_a_frame_that_is_given_up_on_its_way_may_be_a_fall():
     bench = Bench()
     session = bench.open()

@@ -48,6 +48,12 @@ class SessionMeasured:
     """Seconds from the last byte to the answer, beyond waiting and running; smoothed."""
     fell: bool = False
     """Whether the link has fallen: to be planned for at once."""
+    ended: int = 0
+    """Frames so far from which may be learnt what room to leave; 0: not known."""
+    lost_on_lanes: int = 0
+    """Of these, lost for want of time on a lane."""
+    lost_on_link: int = 0
+    """Of these, come with too little time left, or not at all."""
 
 
 @read_only

@@ -19,6 +19,7 @@ from slacktide.models.versions import Catalog
 from slacktide.planning import SessionEvent
 from slacktide.planning.sessions import SessionClosed, SessionMeasured, SessionOpened
 from slacktide.planning.variants import Family
+from slacktide.planning.variants.planned_family import FOR_BANDWIDTH, FOR_CAPACITY
 from slacktide.wire.calls import SessionTerms, SizeAdvice
 from slacktide.wire.errors import BadField, WireError
 from slacktide.workloads import BytesPerPixel, LinkEstimate
@@ -47,16 +48,19 @@ LEAST_RATE: Final = 1e-3
 SHORTEST_S: Final = 1e-4
 """Between frames, as their rate is reckoned."""
 _KEPT: Final = 0.9
-"""Of what was known of rate and overhead, with each frame."""
+"""Of what was known of rate, overhead and losses, with each frame."""
+_HOPELESS: Final = 0.3
+"""Of a session that loses a larger share of its frames, those that came too late teach nothing of
+the links of others: its own is down, its clock is wrong, or what it says is."""
 
 
 class StreamSession:
     """The `FrameSession` of a server."""
 
     __slots__ = (
-        "_advice", "_family", "_gap", "_heard_at", "_of", "_overhead", "_pixels", "_told_at",
-        "address", "advise", "answered_frames", "frames", "id", "link", "missed", "rtt", "sizes",
-        "terms", "variant",
+        "_advice", "_ends", "_family", "_gap", "_heard_at", "_losing", "_of", "_overhead",
+        "_pixels", "_told_at", "address", "advise", "answered_frames", "frames", "id", "link",
+        "missed", "rtt", "sizes", "terms", "variant",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +91,10 @@ class StreamSession:
         self._pixels = 0
         """Of the last frame that said so."""
         self._told_at = -inf
-        self._overhead = 0.0
+        self._overhead = self._losing = 0.0
+        """The second: the share of frames that it loses, smoothed."""
+        self._ends = (0, 0, 0)
+        """Frames to learn from: all, lost on lanes, lost on its link."""
         self.decide(None)
 
     @property
@@ -165,6 +172,12 @@ class StreamSession:
         self.answered_frames += 1
         self.missed += not on_time
         self._of.counts[ON_TIME if on_time else MISSED] += 1
+        self._losing += (1.0 - _KEPT) * ((not on_time) - self._losing)
+        if outcome is not None:
+            link = outcome.reason in FOR_BANDWIDTH
+            if not (link and self._losing > _HOPELESS):
+                ended, lanes, links = self._ends
+                self._ends = ended + 1, lanes + (outcome.reason in FOR_CAPACITY), links + link
         if outcome is not None and on_time:
             self._overhead += (1.0 - _KEPT) * (max(0.0, now - outcome.at) - self._overhead)
 
@@ -205,10 +218,11 @@ class StreamSession:
                 self.link.bytes_per_s(now=now),
                 self.rtt,
                 sizes.of(pixels) / pixels if pixels else 0.0,
-                pixels=float(pixels),
-                rate=self.rate,
-                overhead=self._overhead,
-                fell=fell,
+                float(pixels),
+                self.rate,
+                self._overhead,
+                fell,
+                *self._ends,
             )
         )
 

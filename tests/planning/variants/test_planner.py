@@ -24,11 +24,23 @@ from tests.planning.variants.served_family import (
     pool_of,
 )
 
-from slacktide.domain import Cancelled, OutcomeKind, Plan, Request, Route, Submitted, TimerFired
+from slacktide.domain import (
+    Cancelled,
+    OutcomeKind,
+    Plan,
+    Reason,
+    Request,
+    Route,
+    Submitted,
+    TimerFired,
+)
+from slacktide.engine.ledger import ModelCounts
 from slacktide.planning import Composer, PlannerError, SessionClosed, SessionEvent
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
-from slacktide.planning.variants import Family, VariantsPlanner
+from slacktide.planning.sessions import SessionMeasured
+from slacktide.planning.variants import Family, FamilyVariant, VariantsPlanner
 from slacktide.planning.variants.demand import LearnedRoom
+from slacktide.planning.variants.planned_family import PlannedFamily
 from slacktide.planning.variants.question import SearchResult
 from slacktide.simulation import ExternalEvent, Item
 
@@ -420,3 +432,18 @@ class TestLearnedRoom:
         ]
         ran = VirtualFamily(items_of(happens), lanes=1)
         assert ran.planner.status()["m"].rooms.capacity < 1.0
+
+    def test_rooms_are_learnt_from_frames_of_sessions_where_these_are_known(self) -> None:
+        state = PlannedFamily(Family((FamilyVariant("1", 0.5, 128),)), now=0.0)
+        counts = ModelCounts(known=1000, by_reason={Reason.EXPIRED: 1000})
+        for number in range(1, 100):
+            told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=number)
+            state.count(told, replace(told, ended=told.ended - 10, lost_on_lanes=number - 1))
+            state._learn(counts, seconds=0.5)
+        assert state.rooms.bandwidth == 1.0
+        assert state.rooms.capacity < 1.0
+        for number in range(100, 400):
+            told = SessionMeasured("s", 1e6, 0.0, 0.5, ended=10 * number, lost_on_lanes=99)
+            state.count(told, replace(told, ended=told.ended - 10))
+            state._learn(counts, seconds=0.5)
+        assert state.rooms == (1.0, 1.0)

@@ -12,6 +12,7 @@ from slacktide.domain.options import read_options
 from slacktide.engine import Snapshot
 from slacktide.engine.ledger import ModelCounts
 from slacktide.engine.placement import ReplicaState
+from slacktide.planning.sessions import SessionMeasured
 from slacktide.planning.variants.demand import LearnedRoom, Session, SessionlessRequests
 from slacktide.planning.variants.family import Family
 from slacktide.planning.variants.fleet import UNMAPPED
@@ -99,6 +100,8 @@ class PlannedFamily:
         """The variant of each session, or UNMAPPED."""
         self._capacity = LearnedRoom(self.options.late)
         self._bandwidth = LearnedRoom(self.options.late)
+        self._ends = (0, 0, 0)
+        """Frames of sessions so far, as they were told of: ended, lost on lanes, lost on links."""
         self.plain: int | None = None
         """Of the plain route; None: as in the base plan."""
         self.requests: dict[int, SessionlessRequests] = {}
@@ -281,12 +284,29 @@ class PlannedFamily:
             stated.bandwidth_room or self._bandwidth.share,
         )
 
+    def count(self, now: SessionMeasured, before: SessionMeasured | None) -> None:
+        """More is known of a session."""
+        ended, lanes, links = self._ends
+        if before is None:
+            self._ends = ended + now.ended, lanes + now.lost_on_lanes, links + now.lost_on_link
+        else:
+            self._ends = (
+                ended + now.ended - before.ended,
+                lanes + now.lost_on_lanes - before.lost_on_lanes,
+                links + now.lost_on_link - before.lost_on_link,
+            )
+
     def _learn(self, counts: ModelCounts | None, *, seconds: float) -> None:
-        if counts is not None:
-            ends = counts.by_reason
-            for room, reasons in ((self._capacity, FOR_CAPACITY), (self._bandwidth, FOR_BANDWIDTH)):
-                lost = sum(ends.get(each, 0) for each in reasons)
-                room.settle(lost, counts.ended, seconds=seconds)
+        """From frames that sessions were told of; else from all requests of the model."""
+        ended, lanes, links = self._ends
+        if not ended and counts is not None:
+            ends, ended = counts.by_reason, counts.ended
+            lanes, links = (
+                sum(ends.get(each, 0) for each in reasons)
+                for reasons in (FOR_CAPACITY, FOR_BANDWIDTH)
+            )
+        self._capacity.settle(lanes, ended, seconds=seconds)
+        self._bandwidth.settle(links, ended, seconds=seconds)
 
     def _read_times(self, model: str, snapshot: Snapshot) -> None:
         """P99 of batches, made to rise with rows and variants."""

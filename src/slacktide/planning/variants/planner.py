@@ -118,8 +118,10 @@ class VariantsPlanner(Planner):
                 self._close(event.id, now)
             elif session is not None:
                 first = session.measured is None
-                session.measure(event)
                 state = self._families.get(session.opened.model)
+                if state is not None:
+                    state.count(event, session.measured)
+                session.measure(event)
                 if state is not None and (first or event.fell or state.overcharged(session)):
                     state.ask(event.id, now=now)
 
