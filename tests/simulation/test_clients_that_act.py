@@ -264,7 +264,7 @@ def test_the_sdks_client_ends_each_frame_once_whatever_its_link_does(
 
 def test_connecting_takes_a_round_trip_and_names_the_variants(make: Any) -> None:
     world, sender = make.world(fixed=0.02, per_row=0.0), Sender()
-    play(world, client(sender), advise=lambda session, plan, now: Advice(size=200, variant="large"))
+    play(world, client(sender), advise=lambda session: Advice(size=200, variant="large"))
     ((at, connected),) = [each for each in sender.heard if isinstance(each[1], Connected)]
     assert at == pytest.approx(0.01)
     assert connected == Connected(

@@ -62,8 +62,8 @@ ANSWER_BYTES = 300
 Told: TypeAlias = Sequence[Event | SessionEvent]
 Turn: TypeAlias = Callable[[float], Told]
 """What happens at an instant, and what the runtime gets of it."""
-Advise: TypeAlias = Callable[[str, Plan, float], Advice | None]
-"""(session, plan in force, now) → what its client is told with an answer."""
+Advise: TypeAlias = Callable[[str], Advice | None]
+"""Session → what its client is told with an answer."""
 
 
 class SimulatedClients:
@@ -84,7 +84,7 @@ class SimulatedClients:
         self.plan = Plan()
         self._put = put
         self._recorded = recorded
-        self._advise = advise or self._planned
+        self.advise = advise or (lambda session: self._inputs.get(session))
         self._variant_of = variant_of or (lambda batch: batch.replica.pool.variant)
         self._inputs: Mapping[str, Advice] = {}
         self._asked: dict[int, _Frame] = {}
@@ -94,15 +94,11 @@ class SimulatedClients:
         for acting in self._all.values():
             put(acting.client.joins, acting.join)
 
-    def next_id(self) -> int:
-        return next(self._ids)
-
     def plan_changed(self, plan: Plan, *, now: float) -> None:
         """A plan has come into force: clients whose advice has changed are told."""
-        if plan.inputs == self.plan.inputs:
-            self.plan = plan
+        before, self.plan = self.plan, plan
+        if plan.inputs == before.inputs:
             return
-        self.plan = plan
         self._inputs = {
             each.client: Advice(
                 size=self._all[each.client].sides.get(each.variant, 0),
@@ -128,12 +124,6 @@ class SimulatedClients:
         frame = self._asked.pop(id, None)
         if frame is not None:
             frame.acting.answer(frame, outcome)
-
-    def advice(self, session: str, now: float) -> Advice | None:
-        return self._advise(session, self.plan, now)
-
-    def _planned(self, session: str, plan: Plan, now: float) -> Advice | None:
-        return self._inputs.get(session)
 
 
 @dataclass(slots=True)
@@ -242,7 +232,7 @@ class _Acting:
             case Connect():
                 told = tuple((each.name, each.size, each.accuracy) for each in client.variants)
                 at = now + 2.0 * client.link.way_back
-                self._last = self._all.advice(client.id, now)
+                self._last = self._all.advise(client.id)
                 self._later(at, Connected(told, self._last))
             case EncodeFrame():
                 frame = self._frames[action.id]
@@ -281,7 +271,7 @@ class _Acting:
     def _send(self, action: SendFrame, now: float) -> None:
         frame = self._frames[action.id]
         frame.stated, frame.sent, frame.age = action.bytes_per_s, now, action.age_s
-        frame.request = self._all.next_id()
+        frame.request = next(self._all._ids)
         journey = self._way.deliver(frame.record.nbytes, sent=now)
         if journey.complete_at < math.inf:
             self._all._put(journey.arrival, partial(self._announced, frame))
@@ -347,13 +337,13 @@ class _Acting:
         """The server has its outcome, which now goes back."""
         served = outcome.kind in (OutcomeKind.SERVED, OutcomeKind.LATE)
         failed = "" if served else outcome.reason.label
-        self._last = self._all.advice(self.client.id, outcome.at)
+        self._last = self._all.advise(self.client.id)
         event = FrameAnswered(frame.id, self._last, frame.record.variant, failed)
         self._later(self._back(outcome.at), event)
 
     def told(self, now: float) -> None:
         """Advice has changed, perhaps."""
-        advice = self._all.advice(self.client.id, now)
+        advice = self._all.advise(self.client.id)
         if advice is not None and advice != self._last:
             self._last = advice
             self._later(now + self.client.link.way_back, AdviceChanged(advice))

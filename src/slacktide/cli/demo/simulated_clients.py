@@ -116,7 +116,7 @@ class SimulatedRun:
         acting = SimulatedClients(
             [self._client(place, chosen, alone) for place in range(run.clients)],
             simulation.put_turn,
-            advise=(lambda session, plan, now: advice) if only else None,
+            advise=(lambda session: advice) if only else None,
         )
         simulation.join(acting)
         simulation.run(until=run.seconds + 5.0)

@@ -257,7 +257,7 @@ class _Static(_Run):
         self.clients = SimulatedClients(
             self.drawn(self.make),
             self.simulation.put_turn,
-            advise=lambda session, plan, now: advice,
+            advise=lambda session: advice,
         )
 
     def parts(self, pool: PoolId, most: int, view: PoolView) -> PoolParts:

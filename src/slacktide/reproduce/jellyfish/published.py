@@ -265,7 +265,7 @@ class PublishedPlanner(Planner):
         )
         return replace(draft, routes=draft.routes + routes)
 
-    def advise(self, session: str, plan: Plan, now: float) -> Advice | None:
+    def advise(self, session: str) -> Advice | None:
         """With each answer: the mapped variant's size, or the next smaller that link and budget
         allow."""
         one = self._sessions.get(session)
