@@ -63,3 +63,19 @@ def test_a_fleet_of_many_replicas_is_cut_into_parts_and_joined() -> None:
     found = search(fleet, candidates=40)
     assert_sound(fleet, found)
     assert fleet.score(found) >= fleet.score(map_clients(fleet, [0] * 40))
+
+
+@given(fleets(most_clients=8, most_replicas=4), st.data())
+def test_where_variants_must_load_nearly_equal_plans_are_near(fleet, data):
+    some = st.integers(0, len(VARIANTS) - 1)
+    start = data.draw(st.lists(some, min_size=fleet.replicas, max_size=fleet.replicas))
+
+    def leaps(variants):
+        pairs = zip(sorted(variants), sorted(start), strict=True)
+        return sum(abs(new - old) > 1 for new, old in pairs)
+
+    best, near = search(fleet, start=start), search(fleet, start=start, reach=1)
+    assert_sound(fleet, near)
+    assert fleet.score(near).mapped >= fleet.score(best).mapped
+    assert fleet.score(near).accuracy >= 0.98 * fleet.score(best).accuracy - 1e-9
+    assert leaps(near.variants) <= leaps(best.variants)

@@ -105,7 +105,12 @@ class Question:
             plain += [variant] * parts
             clients += [Client(_PLAIN, rate / parts, tuple(budgets))] * parts
         fleet = Fleet(variants, clients, self.lanes)
-        found = search(fleet, start=self.start, candidates=self.options.candidates)
+        found = search(
+            fleet,
+            start=self.start,
+            candidates=self.options.candidates,
+            reach=None if self.family.switches_free else (self.family.resident - 1) // 2,
+        )
         turns = self._turns(fleet, fleet.score(found))
         return SearchResult(self, fleet, found, plain, turns)
 

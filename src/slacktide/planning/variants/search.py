@@ -34,6 +34,8 @@ _IMPROVED_OF_FEW = 10
 _PAIRS = 1000
 """Effort that goes into dividing the clients of two replicas anew, up to half a part: with more
 replicas it gains some 0.2 % and takes half as long again."""
+_NEARLY = 0.98
+"""Of the accuracy of the best plan: others with as much count as equal where variants must load."""
 _LEAST = 40
 """Candidates of a part, where there are many parts."""
 _MOVES = 50
@@ -49,13 +51,20 @@ Variants = tuple[int, ...]
 
 
 def search(
-    fleet: Fleet, *, start: Sequence[int] = (), candidates: int = 150, seed: int = 0
+    fleet: Fleet,
+    *,
+    start: Sequence[int] = (),
+    candidates: int = 150,
+    seed: int = 0,
+    reach: int | None = None,
 ) -> Assignment:
     """A good assignment. `start`: variants of the plan in force, if there is one; `candidates`: how
-    many multisets may be looked at."""
+    many multisets may be looked at. `reach`: how far a replica's next variant may lie from its own
+    and be loaded already. Of nearly equal plans that one is taken in which the fewest lie further;
+    None: all are loaded."""
     parts = max(1, math.ceil(fleet.replicas / _PART))
     if parts == 1:
-        return _Search(fleet, seed).run(start, candidates)
+        return _Search(fleet, seed).run(start, candidates, reach)
     members = _cut(fleet, parts)
     replicas = [fleet.replicas // parts + (at < fleet.replicas % parts) for at in range(parts)]
     present = iter(sorted(start))
@@ -80,7 +89,7 @@ class _Search:
         self.random = np.random.default_rng(seed)
         self.known: dict[Variants, tuple[AssignmentScore, Assignment]] = {}
 
-    def run(self, start: Sequence[int], candidates: int) -> Assignment:
+    def run(self, start: Sequence[int], candidates: int, reach: int | None = None) -> Assignment:
         fleet = self.fleet
         alike = [(variant,) * fleet.replicas for variant in range(len(fleet.variants))]
         alike.sort(key=self.score, reverse=True)
@@ -94,8 +103,29 @@ class _Search:
         most = _IMPROVED_OF_FEW if fleet.replicas <= 4 else _IMPROVED
         best = sorted(self.known, key=self.score, reverse=True)[:most]
         effort = Effort(_PAIRS if fleet.replicas <= _PART // 2 else 0)
-        found = (improved(fleet, self.known[each][1], pairs=effort) for each in best)
-        return max(found, key=fleet.score)
+        found = [improved(fleet, self.known[each][1], pairs=effort) for each in best]
+        top = max(found, key=fleet.score)
+        if reach is None or len(start) != fleet.replicas:
+            return top
+        least = fleet.score(top)
+
+        def leaps(variants: Sequence[int]) -> int:
+            pairs = zip(sorted(variants), sorted(start), strict=True)
+            return sum([abs(new - old) > reach for new, old in pairs])
+
+        close = [
+            each
+            for each in sorted(self.known, key=leaps)
+            if self.score(each).accuracy >= _NEARLY * least.accuracy
+        ]
+        found += [improved(fleet, self.known[each][1]) for each in close[:_IMPROVED]]
+        equal = [
+            each
+            for each in found
+            if fleet.score(each).mapped >= least.mapped
+            and fleet.score(each).accuracy >= _NEARLY * least.accuracy
+        ]
+        return min(equal, key=lambda each: (leaps(each.variants), -fleet.score(each).accuracy))
 
     def score(self, variants: Variants) -> AssignmentScore:
         found = self.known.get(variants)
