@@ -161,9 +161,8 @@ def _bytes_of(image: LabelledImage) -> tuple[bytes, tuple[int, ...]]:
         array = np.load(BytesIO(data), allow_pickle=False)
     except (ValueError, OSError, EOFError, MemoryError):
         array = None
-    if not isinstance(array, np.ndarray) or array.dtype != np.uint8 or array.ndim != 3:
-        raise DataError(f"{image.where}: {image.path.name}: expected uint8 [height, width, 3]")
-    if array.shape[2] != 3 or not array.size:
+    pixels = isinstance(array, np.ndarray) and array.dtype == np.uint8 and array.ndim == 3
+    if not pixels or array.shape[2] != 3 or not array.size:
         raise DataError(f"{image.where}: {image.path.name}: expected uint8 [height, width, 3]")
     return array.tobytes(), (1, *array.shape)
 

@@ -51,6 +51,7 @@ from slacktide.domain import (
     TimerFired,
 )
 from slacktide.planning import SessionClosed, SessionEvent, SessionOpened
+from slacktide.planning.variants.family import expected_accuracy
 from slacktide.simulation.clients import FrameRecord, SessionLink, SimulatedClient
 from slacktide.workloads import SharedLink
 
@@ -156,7 +157,6 @@ class _Acting:
         self._last: Advice | None = None
         """Advice that it has been told."""
         self.sides = {each.name: each.size for each in client.variants}
-        self._accuracy = {each.name: each.accuracy for each in client.variants}
         self._least = float(client.frame_bytes(client.variants[0].size))
 
     # ── the client ───────────────────────────────────────────────────────────────────────────
@@ -258,9 +258,7 @@ class _Acting:
         record = frame.record
         record.outcome = action.outcome
         if action.outcome.result is FrameResult.ANSWERED:
-            sent = [e.accuracy for e in self.client.variants if e.size <= record.side]
-            ran = self._accuracy.get(record.variant, 0.0)
-            record.accuracy = min(ran, max(sent, default=0.0))
+            record.accuracy = expected_accuracy(self.client.variants, record.variant, record.side)
         elif action.outcome.on_time and self.client.fallback is not None:
             record.accuracy = self.client.fallback[1]
         if self._all._recorded is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import inf
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rich.text import Text
 from slacktide.cli.demo.clients_run import ClientsRun
 from slacktide.client import FrameOutcome
 from slacktide.planning.variants import FamilyVariant
+from slacktide.planning.variants.family import expected_accuracy
 from slacktide.reports import TextTable, rich_table
 from slacktide.reports.table import percent
 
@@ -85,11 +87,9 @@ def _client(camera: Camera, variants: Sequence[FamilyVariant]) -> dict[str, Any]
 
 
 def _worth(outcome: FrameOutcome, variants: Sequence[FamilyVariant]) -> float:
-    ran = [each.accuracy for each in variants if each.name == outcome.variant]
-    if not outcome.on_time or not ran:
+    if not outcome.on_time:
         return 0.0
-    sent = [each.accuracy for each in variants if each.size <= outcome.size or not outcome.size]
-    return min(*ran, max(sent, default=0.0))
+    return expected_accuracy(variants, outcome.variant, outcome.size or inf)
 
 
 def show_clients(report: Mapping[str, Any], out: Console) -> None:

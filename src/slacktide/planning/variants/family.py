@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 
@@ -17,6 +17,14 @@ class FamilyVariant:
     """Side in pixels of the image it takes; 0: what the file says, and clients are told none."""
     nbytes: int = 0
     """Memory of one copy; 0: none of its own, all variants of a lane share one process."""
+
+
+def expected_accuracy(variants: Sequence[FamilyVariant], ran: str, side: float) -> float:
+    """Of the answer of variant `ran` to an image of `side` pixels: that of the smaller of the two,
+    and 0 if it is none of the `variants`."""
+    own = [each.accuracy for each in variants if each.name == ran]
+    sent = [each.accuracy for each in variants if each.size <= side]
+    return min(max(own, default=0.0), max(sent, default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
