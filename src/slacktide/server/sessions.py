@@ -118,11 +118,12 @@ class StreamSession:
         """It is mapped to that variant of its model as it is loaded now; None: as before. Whether
         that is something else than it was told."""
         version = self._of.catalog.find(self.terms.model, self.terms.version)
-        if version is not None:
-            self._family = version.family
+        family, before = self._family if version is None else version.family, self._advice
+        if before is not None and family is self._family and variant in (None, self.variant):
+            return False  # as it is with most of them in most plans
+        self._family = family
         if variant is not None:
             self.variant = variant
-        family, before = self._family, self._advice
         if family is None or family.planner == "none":
             self._advice = SizeAdvice()
         elif self.variant is not None:
