@@ -278,6 +278,24 @@ class TestFaults:
         family.turn(measured("a", 2e5, fell=True), at=family.now + GAP)
         assert family.sizes["a"] != "608"  # answered all the same
 
+    def test_a_family_that_cannot_be_planned_is_left_alone_for_a_while(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        family = ServedFamily()
+        family.turn(opened("a", slo=PLENTY), measured("a"), at=1.0)
+        family.wait(1.0)
+        monkeypatch.setattr(PlannedFamily, "filled", lambda *_, **__: 1 / 0)
+        for number in range(20):
+            family.turn(opened(f"b{number}", slo=PLENTY), at=family.now + GAP)
+            family.wait(0.3)
+        assert len(family.faults) == 2
+        assert family.sizes == {"a": "608"}
+        family.wait(3.0)
+        monkeypatch.undo()
+        family.wait(10.0)
+        assert len(family.sizes) == 21
+        assert len(family.faults) == 2
+
     def test_options_that_cannot_be_name_the_model(self) -> None:
         with pytest.raises(PlannerError, match="m: variants: perod: unknown key"):
             ServedFamily(options={"perod": 1.0})

@@ -119,6 +119,10 @@ class PlannedFamily:
         """Whether replicas have come up, or sessions have gone."""
         self.due_at = now
         """When to search next."""
+        self.held_until = -math.inf
+        """Until then plans leave it as the base plan has it."""
+        self.failures = 0
+        """Plans in a row that could not be made of it."""
         self._asked_at = self._answered_at = -math.inf
         self.plans = self.switches = self.mismatches = 0
         self.planning_s = self.search_s = 0.0
@@ -138,7 +142,8 @@ class PlannedFamily:
         """When to put in force what there is. Large plans come less often: they take the loop's
         time, however few of their clients have changed."""
         if self.stale or self.ready is not None or self.asking:
-            return self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
+            at = self._answered_at + ANSWER_GAP * (1.0 + len(self.mapped) / 50)
+            return max(at, self.held_until)
         return math.inf
 
     def ask(self, id: str, *, now: float) -> None:

@@ -94,7 +94,7 @@ class VariantsPlanner(Planner):
         for model, state in families.items():
             own = [one for one in base.deployments if one.pool.model == model]
             state.caps = {one.pool: one.max_batch for one in own}
-            state.due_at = min(state.due_at, now)
+            state.due_at, state.held_until = min(state.due_at, now), -math.inf
             state.routes.clear()
             for id, session in self._sessions.items():
                 if session.opened.model == model and id not in state.mapped:
@@ -199,10 +199,13 @@ class VariantsPlanner(Planner):
 
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         for model, state in self._families.items():
+            if now < state.held_until:
+                continue  # others are planned
             self._at_work = model
             up = replicas_up(model, snapshot)
             state.settle(self._sessions, up, now=now)
             draft = state.filled(model, draft, up, now=now)
+            state.failures = 0
             at, before = self._reported.get(model, (-math.inf, 0))
             unmapped = state.unmapped
             if unmapped != before and now >= at + REPORT_INTERVAL:
@@ -212,10 +215,15 @@ class VariantsPlanner(Planner):
         return draft
 
     def put_off(self, until: float) -> str | None:
-        """See `Planner`. Its clients stay where they are; sessions that come are not mapped."""
+        """See `Planner`. Its clients stay where they are. If it fails again, it is left
+        out until then, for no other family could be planned either."""
         model, self._at_work = self._at_work, None
         if model is not None:
-            self._families[model].due_at = until
+            state = self._families[model]
+            state.due_at = until
+            state.failures += 1
+            if state.failures > 1:
+                state.held_until = until
         return model
 
     def status(self) -> dict[str, VariantsStatus]:
