@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from slacktide.reproduce.harness.experiments import (
@@ -68,78 +68,61 @@ QUICK = TraceScope(seeds=1, duration=20, quick=True)
 """Under two minutes: a few settings of each experiment."""
 
 
-def _of(
-    experiment: str, settings: Iterable[JellyfishSetting], contenders: Iterable[Contender]
-) -> Callable[[TraceScope], Iterator[Point[TraceCell]]]:
-    chosen, taking_part = tuple(settings), tuple(contenders)
+def _experiment(
+    name: str, title: str, settings: Sequence[JellyfishSetting], contenders: Sequence[Contender]
+) -> Experiment[TraceScope, TraceCell]:
+    """Each contender in each setting; of a quick scope in three of them."""
 
     def points(scope: TraceScope) -> Iterator[Point[TraceCell]]:
-        every = max(1, len(chosen) // 3) if scope.quick else 1
-        for setting in chosen[every // 2 :: every]:
-            for contender in taking_part:
+        every = max(1, len(settings) // 3) if scope.quick else 1
+        for setting in settings[every // 2 :: every]:
+            for contender in contenders:
                 cells = tuple(
                     TraceCell(
                         setting.name, contender, seed, scope.duration, scope.folder, scope.digest
                     )
                     for seed in range(1, scope.seeds + 1)
                 )
-                yield Point(experiment, cells)
+                yield Point(name, cells)
 
-    return points
+    return Experiment(title, points if settings else None)
 
 
-_ALL = HOMOGENEOUS.values()
+_ALL = tuple(HOMOGENEOUS.values())
 _SEVERAL = [one for one in _ALL if one.clients > 1]
-_TWO = [SETTINGS[f"{name} 2 at 25 fps, 100 ms"] for name in ("synthetic", "wifi", "lte")]
+_STEPS = [one for one in _SEVERAL if one.network == "synthetic"]
 _MOVING = [one for one in _SEVERAL if one.network != "synthetic"]
+_TWO = [SETTINGS[f"{name} 2 at 25 fps, 100 ms"] for name in ("synthetic", "wifi", "lte")]
+_MIXED, _LARGE = tuple(MIXED.values()), tuple(LARGE.values())
+_BUSY = [one for one in (*_LARGE, *_MIXED) if one.clients in (8, 32)]
+_BOTH = (OURS, PUBLISHED)
 
 EXPERIMENTS: Mapping[str, Experiment[TraceScope, TraceCell]] = MappingProxyType(
     {
-        "figure-10": Experiment("The profile: milliseconds, frames/s, accuracy, frame size"),
-        "figure-11": Experiment(
-            "Sizes over time on the synthetic trace",
-            _of("figure-11", _TWO[:1], (OURS, PUBLISHED)),
-        ),
-        "figure-12": Experiment(
-            "Misses, accuracy, utilisation and (Figure 13) latency on three networks",
-            _of("figure-12", _ALL, (OURS, PUBLISHED)),
-        ),
-        "figure-14": Experiment(
-            "Sizes over time on WiFi and LTE", _of("figure-14", _TWO[1:], (OURS, PUBLISHED))
-        ),
-        "figure-15": Experiment(
-            "Beside one variant for good",
-            _of("figure-15", _SEVERAL, (OURS, PUBLISHED, B_L, B_M, B_H)),
-        ),
-        "table-2": Experiment(
-            "Clients of different rates and SLOs",
-            _of("table-2", MIXED.values(), (OURS, PUBLISHED, B_M)),
-        ),
-        "figure-16": Experiment(
-            "Data and variants adapted apart",
-            _of(
-                "figure-16",
-                [one for one in _SEVERAL if one.network == "synthetic"],
-                (OURS, PUBLISHED, *DA),
+        name: _experiment(name, title, settings, contenders)
+        for name, title, settings, contenders in (
+            ("figure-10", "The profile: milliseconds, frames/s, accuracy, frame size", (), ()),
+            ("figure-11", "Sizes over time on the synthetic trace", _TWO[:1], _BOTH),
+            (
+                "figure-12",
+                "Misses, accuracy, utilisation and (Figure 13) latency on three networks",
+                _ALL,
+                _BOTH,
             ),
-        ),
-        "figure-17": Experiment(
-            "Eight workers, up to 32 clients, LTE",
-            _of("figure-17", LARGE.values(), (OURS, PUBLISHED)),
-        ),
-        "figure-18": Experiment("Plans beside the optimum, and the time they take"),
-        "figure-19": Experiment(
-            "Variants of several files: prefetching (§7.7) and mismatches",
-            _of("figure-19", _MOVING, LOADING),
-        ),
-        "ablations": Experiment(
-            "Ours without one habit",
-            _of(
-                "ablations",
-                [one for one in (*LARGE.values(), *MIXED.values()) if one.clients in (8, 32)],
-                (OURS, *ABLATIONS),
+            ("figure-14", "Sizes over time on WiFi and LTE", _TWO[1:], _BOTH),
+            ("figure-15", "Beside one variant for good", _SEVERAL, (*_BOTH, B_L, B_M, B_H)),
+            ("table-2", "Clients of different rates and SLOs", _MIXED, (*_BOTH, B_M)),
+            ("figure-16", "Data and variants adapted apart", _STEPS, (*_BOTH, *DA)),
+            ("figure-17", "Eight workers, up to 32 clients, LTE", _LARGE, _BOTH),
+            ("figure-18", "Plans beside the optimum, and the time they take", (), ()),
+            (
+                "figure-19",
+                "Variants of several files: prefetching (§7.7) and mismatches",
+                _MOVING,
+                LOADING,
             ),
-        ),
+            ("ablations", "Ours without one habit", _BUSY, (OURS, *ABLATIONS)),
+        )
     }
 )
 """Everything, by name. Figures 20 and 21 (early exits, §5) have their place at its end."""

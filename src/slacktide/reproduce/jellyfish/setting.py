@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -130,32 +130,31 @@ class JellyfishSetting:
         return f"{self.network} {workers}{self.clients} at {rates} fps, {slos} ms"
 
 
-NETWORKS = ("synthetic", "wifi", "lte")
-RATES, SLOS, CLIENTS = (15.0, 25.0), (0.075, 0.1, 0.15), (1, 2, 4, 8)
+RATES, SLOS = (15.0, 25.0), (0.075, 0.1, 0.15)
 
 
-def _grid(clients: tuple[int, ...]) -> list[JellyfishSetting]:
-    return [
-        JellyfishSetting(network, count, (rate,), (slo,))
-        for network in NETWORKS
-        for slo in SLOS
-        for rate in RATES
-        for count in clients
-    ]
+def _by_name(settings: Iterable[JellyfishSetting]) -> dict[str, JellyfishSetting]:
+    return {one.name: one for one in settings}
 
 
-HOMOGENEOUS = {one.name: one for one in _grid(CLIENTS)}
+HOMOGENEOUS = _by_name(
+    JellyfishSetting(network, count, (rate,), (slo,))
+    for network in ("synthetic", "wifi", "lte")
+    for slo in SLOS
+    for rate in RATES
+    for count in (1, 2, 4, 8)
+)
 """Figure 12's 24 settings on three networks."""
-MIXED = {
-    one.name: one
+MIXED = _by_name(
+    JellyfishSetting(network, count, RATES, SLOS)
     for network in ("synthetic", "lte", "wifi")
-    for one in (JellyfishSetting(network, count, RATES, SLOS) for count in (4, 8))
-}
+    for count in (4, 8)
+)
 """Table 2."""
-LARGE = {
-    one.name: one
+LARGE = _by_name(
+    JellyfishSetting("lte", count, (15.0,), (slo,), workers=8, variants=10)
     for slo in (0.1, 0.15)
-    for one in (JellyfishSetting("lte", n, (15.0,), (slo,), 8, 10) for n in (8, 16, 24, 32))
-}
+    for count in (8, 16, 24, 32)
+)
 """Figure 17."""
 SETTINGS: Mapping[str, JellyfishSetting] = MappingProxyType(HOMOGENEOUS | MIXED | LARGE)
