@@ -160,6 +160,9 @@ class FakeSession:
     def arrived(self, nbytes: int, seconds: float, size: tuple[int, int], *, now: float) -> None:
         self.steps.append(("arrived", nbytes, seconds, size))
 
+    def idle(self, now: float) -> None:
+        pass
+
     def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
         self.steps.append(("stalled", came, of))
 

@@ -120,6 +120,24 @@ def test_absurd_rates_leave_all_numbers_finite(stated: float):
     json.dumps(session.describe(), allow_nan=False)
 
 
+def test_a_session_that_sends_nothing_is_planned_for_at_what_it_sends():
+    bench = Bench()
+    session = bench.open()
+    bench.now += 10.0
+    session.idle(bench.now)
+    assert bench.measured() == []  # mapped to nothing, it takes nothing from others
+    bench.plan(s1="256")
+    session.idle(bench.now)
+    assert bench.measured()[-1].rate == pytest.approx(0.1)
+    bench.now += 0.2
+    bench.frame(session)
+    assert bench.measured()[-1].rate == pytest.approx(10.0)
+    count = len(bench.measured())
+    bench.now += 1.0
+    session.idle(bench.now)
+    assert len(bench.measured()) == count
+
+
 def test_losses_of_a_hopeless_session_teach_others_nothing():
     bench = Bench()
     good, bad = bench.open(), bench.open("10.0.0.2")

@@ -157,6 +157,10 @@ class FrameSession(Protocol):
         as announced; 0: not said."""
         ...
 
+    def idle(self, now: float) -> None:
+        """Called about once a second: if no frame has come for long, planners are to know."""
+        ...
+
     def stalled(self, came: int, of: int, seconds: float, *, now: float) -> None:
         """A frame has been given up when so many of its bytes had come in so many seconds."""
         ...

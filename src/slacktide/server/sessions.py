@@ -45,6 +45,8 @@ FASTEST: Final = 1e12
 arithmetic goes wrong."""
 LEAST_RATE: Final = 1e-3
 """Frames per second of the slowest camera, likewise."""
+IDLE_S: Final = 2.0
+"""A session that has sent no frame for so long is planned for at the rate that this allows."""
 SHORTEST_S: Final = 1e-4
 """Between frames, as their rate is reckoned."""
 _KEPT: Final = 0.9
@@ -58,9 +60,9 @@ class StreamSession:
     """The `FrameSession` of a server."""
 
     __slots__ = (
-        "_advice", "_ends", "_family", "_gap", "_heard_at", "_losing", "_of", "_overhead",
-        "_pixels", "_told_at", "address", "advise", "answered_frames", "frames", "id", "link",
-        "missed", "rtt", "sizes", "terms", "variant",
+        "_advice", "_ends", "_family", "_gap", "_heard_at", "_losing", "_of", "_opened_at",
+        "_overhead", "_pixels", "_told_at", "address", "advise", "answered_frames", "frames", "id",
+        "link", "missed", "rtt", "sizes", "terms", "variant",
     )  # fmt: skip
 
     def __init__(
@@ -87,7 +89,7 @@ class StreamSession:
         """What it was told last, but for its bandwidth."""
         self._gap = 1.0 / max(terms.rate, LEAST_RATE)
         """Seconds between frames, smoothed."""
-        self._heard_at = -inf
+        self._heard_at, self._opened_at = -inf, of.clock()
         self._pixels = 0
         """Of the last frame that said so."""
         self._told_at = -inf
@@ -168,6 +170,12 @@ class StreamSession:
         if late and self.link.silent(max(came, PACKET + 1), seconds, now=now):
             self._measured(now, True)
 
+    def idle(self, now: float) -> None:
+        silence = now - max(self._heard_at, self._opened_at)
+        # One that is mapped to no variant takes nothing from others, and is not to send.
+        if silence >= IDLE_S and self._advice is not None and self._advice.mapped:
+            self._measured(now, False, 1.0 / silence)
+
     def answered(self, outcome: Outcome | None, now: float) -> None:
         on_time = outcome is not None and outcome.kind is OutcomeKind.SERVED
         self.answered_frames += 1
@@ -206,7 +214,7 @@ class StreamSession:
             "missed": self.missed,
         }
 
-    def _measured(self, now: float, fell: bool) -> None:
+    def _measured(self, now: float, fell: bool, most: float = inf) -> None:
         """Tell planners what is known of it, unless they heard of it just now."""
         if not fell and now - self._told_at < MEASURED_S:
             return
@@ -220,7 +228,7 @@ class StreamSession:
                 self.rtt,
                 sizes.of(pixels) / pixels if pixels else 0.0,
                 float(pixels),
-                self.rate,
+                min(self.rate, most),
                 self._overhead,
                 fell,
                 *self._ends,

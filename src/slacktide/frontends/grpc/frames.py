@@ -392,6 +392,8 @@ class FrameStream(InferenceRpc):
             return
         self.connection.measure_rtt(now)
         self.protocol.flush_soon()
+        if self._session is not None:
+            self._session.idle(now)
         if not self._rest and now - max(self._heard, self.protocol.reading_since) >= SILENT_S:
             message = f"the client has been silent for {SILENT_S:g} s"
             self.fail(Refusal(status_of(Reason.NO_BODY), message, Reason.DISCONNECTED))
