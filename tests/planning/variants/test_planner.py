@@ -165,7 +165,19 @@ class TestRequestsWithoutASession:
         for number in range(20):
             family.turn(request(number, at=1.0 + number / 20, size=300), at=1.0 + number / 20)
         family.wait(0.5)
-        assert family.lane("lane0", standby=False) == {"416"}
+        assert "416" in family.lane("lane0", standby=False)
+
+    def test_one_that_asks_for_a_size_is_served_at_it_beside_sessions(self) -> None:
+        family = ServedFamily()
+        family.turn(opened("a", slo=0.1), measured("a"), at=1.0)
+        family.wait(0.5)
+        planned = family.lane("lane0", standby=False)
+        assert "608" not in planned
+        at = family.now + 0.2
+        family.turn(request(1, at=at, size=608), at=at)
+        assert family.lane("lane0", standby=False) == {*planned, "608"}
+        family.wait(30.0)
+        assert "608" not in family.lane("lane0", standby=False)
 
     def test_frames_of_a_session_are_not_counted_again(self) -> None:
         family = ServedFamily()

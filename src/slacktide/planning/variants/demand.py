@@ -117,6 +117,11 @@ class SessionlessRequests:
         self._rows += request.rows
         return not self.rate and self._rows == request.rows
 
+    @property
+    def expected(self) -> bool:
+        """Whether any came of late."""
+        return self.rate > 0.0 or self._rows > 0
+
     def settle(self, *, now: float) -> None:
         """The rate of late: rises at once, falls slowly."""
         seconds = now - self._since

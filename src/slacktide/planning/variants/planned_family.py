@@ -232,6 +232,7 @@ class PlannedFamily:
         if asked not in self.requests:
             self.requests[asked] = SessionlessRequests(now=now)
         if self.requests[asked].see(request, now=now):
+            self.stale = True  # what it asks for is to serve before it is looked at
             self.urge(now=now)
 
     def status(self, sessions: Mapping[str, Session]) -> VariantsStatus:
@@ -381,9 +382,13 @@ class PlannedFamily:
                 if lanes == "auto":
                     turns = self.answer is not None and self.answer.turns is not None
                     lanes = "smaller" if turns else "own"
-                if lanes != "own":
+                # What is asked for by name or size is served, and without sessions all there is.
+                serving = {own, *(at for at, one in self.requests.items() if one.expected)}
+                if not self.mapped:
+                    serving = pools
+                elif lanes != "own":
                     most = {"smallest": 0, "smaller": own, "all": len(self.sides)}[lanes]
-                    serving = {own, *range(most + 1)}
+                    serving = {*serving, *range(most + 1)}
             else:
                 sizes = [each.nbytes for each in family.variants]
                 chosen = resident(own, sizes, most=family.resident, budget=family.memory)
