@@ -68,7 +68,7 @@ EXPORTS = {
         profile_page render render_comparison render_sweep rich_table summary sweep_page
     """,
     "slacktide.runtime": """
-        PAUSE_S CoreSeconds Runtime Watch
+        PAUSE_S CoreSeconds Runtime RuntimeEvent Watch
     """,
     "slacktide.scheduling": """
         DEFAULT_POLICY POLICIES Clipper ClipperOptions Clockwork ClockworkOptions
@@ -88,8 +88,11 @@ EXPORTS = {
         CONTENT_TYPE Metrics metrics_routes
     """,
     "slacktide.planning": """
-        Composer Job JobDone Owned PlanField Planner PlannerError SessionClosed
+        Composer ExitEvent Job JobDone Owned PlanField Planner PlannerError SessionClosed
         SessionEvent SessionMeasured SessionOpened Stated stated_as
+    """,
+    "slacktide.planning.exits": """
+        ExitEvent ExitsArranged RampFacts RampsLearnt RampsRefused StatedExits
     """,
     "slacktide.planning.scaling": """
         PLANNERS BatchSeconds ModelView ReplicaView ScaledModel ScalingLimits

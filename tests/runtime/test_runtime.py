@@ -24,7 +24,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, PoolParts, Snapshot
 from slacktide.planning import (
-    JobDone,
+    ExitEvent,
     Planner,
     SessionClosed,
     SessionEvent,
@@ -32,10 +32,11 @@ from slacktide.planning import (
     SessionOpened,
     Stated,
 )
+from slacktide.planning.exits import RampsRefused
 from slacktide.planning.scaling import ScaledModel, ScalingLimits, ScalingPlanner
 from slacktide.planning.scaling.horizontal import Horizontal
 from slacktide.profiles import CorrectedTimes, LatencyTable
-from slacktide.runtime import PAUSE_S, Runtime
+from slacktide.runtime import PAUSE_S, Runtime, RuntimeEvent
 from slacktide.scheduling import make_scheduler
 
 BASE = Plan((LaneSpec("m", (0,)),), (Deployment(PoolId("m", "1"), "m", 4),))
@@ -67,7 +68,7 @@ class House:
     def serve(self, base: Plan, stated: Stated, *, now: float) -> None:
         self.turn(PlanChanged(self.runtime.rebase(base, stated, now=now)), now=now)
 
-    def turn(self, *events: Event | JobDone | SessionEvent, now: float) -> tuple[Event, ...]:
+    def turn(self, *events: RuntimeEvent, now: float) -> tuple[Event, ...]:
         """One turn of a driver; what the engine was told."""
         self.runtime.handle(events, now=now)
         return self.told[-1]
@@ -176,11 +177,11 @@ def test_without_a_listener_faults_are_raised(monkeypatch: pytest.MonkeyPatch) -
         bare.handle([BatchFinished(99)], now=3.0)
 
 
-class Sessions(Planner):
-    """A planner that keeps what it hears of sessions."""
+class Listener(Planner):
+    """A planner that keeps what it hears of sessions and of early exits."""
 
     def __init__(self) -> None:
-        self.heard: list[SessionEvent] = []
+        self.heard: list[SessionEvent | ExitEvent] = []
         self.broken = False
 
     def observe_sessions(self, events: Sequence[SessionEvent], *, now: float) -> None:
@@ -188,12 +189,15 @@ class Sessions(Planner):
             raise RuntimeError
         self.heard += events
 
+    def observe_exits(self, events: Sequence[ExitEvent], *, now: float) -> None:
+        self.observe_sessions(events, now=now)  # type: ignore[arg-type]  # kept alike
+
     def plan(self, snapshot: Snapshot, draft: Plan, *, now: float) -> Plan:
         return draft
 
 
 def test_planners_hear_of_sessions_and_the_engine_does_not() -> None:
-    planner = Sessions()
+    planner = Listener()
     made = House(planner)
     made.serve(BASE, {}, now=1.0)
     joined, left = SessionOpened("s:1", "m", 10.0, 0.1), SessionClosed("s:1")
@@ -204,20 +208,32 @@ def test_planners_hear_of_sessions_and_the_engine_does_not() -> None:
 
 
 def test_sessions_are_heard_of_while_planning_is_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Sessions()
+    planner = Listener()
     made = House(planner, ScalingPlanner((0, 1)))
     made.serve(BASE, STATED, now=1.0)
     monkeypatch.setattr(ScalingPlanner, "observe", lambda *_, **__: 1 / 0)
     made.turn(TimerFired(), now=2.0)
     assert made.faults == ["planning failed; the plan in force stays for 10 s"]
-    made.turn(SessionClosed("s:1"), now=3.0)
-    assert planner.heard == [SessionClosed("s:1")]
+    refused = RampsRefused(PoolId("m", "1"), "it has no position")
+    made.turn(SessionClosed("s:1"), refused, now=3.0)
+    assert planner.heard == [SessionClosed("s:1"), refused]
 
 
 def test_a_planner_that_cannot_hear_of_a_session_costs_no_events() -> None:
-    planner = Sessions()
+    planner = Listener()
     planner.broken = True
     made = House(planner)
     made.serve(BASE, {}, now=1.0)
     assert made.turn(SessionClosed("s:1"), TimerFired(), now=2.0) == (TimerFired(),)
     assert made.faults == ["a planner could not take in what is said of sessions"]
+    made.turn(RampsRefused(PoolId("m", "1"), "it has no position"), now=2.0)
+    assert made.faults[1:] == ["a planner could not take in what is said of early exits"]
+
+
+def test_planners_hear_of_exits_and_the_engine_does_not() -> None:
+    planner = Listener()
+    made = House(planner)
+    made.serve(BASE, {}, now=1.0)
+    refused = RampsRefused(PoolId("m", "1"), "it has no position")
+    assert made.turn(refused, TimerFired(), now=2.0) == (TimerFired(),)
+    assert planner.heard == [refused]

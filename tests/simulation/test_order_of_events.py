@@ -16,6 +16,7 @@ from slacktide.domain import (
     Submitted,
 )
 from slacktide.engine import EngineSettings
+from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
 from slacktide.simulation import (
     ORDER_OF,
@@ -28,7 +29,7 @@ from slacktide.simulation import (
 
 
 def test_every_event_has_its_kind():
-    assert set(ORDER_OF) == {*Event.__args__, *SESSION_EVENTS}
+    assert set(ORDER_OF) == {*Event.__args__, *SESSION_EVENTS, *EXIT_EVENTS}
     assert list(EventOrder) == sorted(EventOrder)
 
 

@@ -1,6 +1,7 @@
 """Planners: they see what the engine sees, and each fills the fields of the plan that it owns."""
 
 from slacktide.planning.composer import Composer as Composer
+from slacktide.planning.exits.events import ExitEvent as ExitEvent
 from slacktide.planning.planner import Job as Job
 from slacktide.planning.planner import JobDone as JobDone
 from slacktide.planning.planner import Owned as Owned

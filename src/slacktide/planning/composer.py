@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from slacktide.domain import Event, Plan, PlanChanged
 from slacktide.engine import Snapshot
 from slacktide.planning.planner import Job, JobDone, Owned, Planner, PlannerError, Stated
 from slacktide.planning.sessions import SessionEvent
+
+if TYPE_CHECKING:  # its package needs planner.py
+    from slacktide.planning.exits.events import ExitEvent
 
 
 class Composer:
@@ -63,6 +67,11 @@ class Composer:
         """Tell every planner."""
         for planner in self.planners.values():
             planner.observe_sessions(events, now=now)
+
+    def observe_exits(self, events: Sequence[ExitEvent], *, now: float) -> None:
+        """Tell every planner."""
+        for planner in self.planners.values():
+            planner.observe_exits(events, now=now)
 
     def jobs_done(self, events: Sequence[Event | JobDone]) -> Sequence[Event]:
         """`events` without the ends of jobs, whose planners may be asked again."""

@@ -17,11 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from slacktide.domain import Event, Plan
 from slacktide.engine import Snapshot
 from slacktide.planning.sessions import SessionEvent
+
+if TYPE_CHECKING:  # its package needs this file
+    from slacktide.planning.exits.events import ExitEvent
 
 T = TypeVar("T")
 
@@ -111,6 +114,11 @@ class Planner(ABC):
     ) -> None:
         """Clients that stream frames have come, gone or changed. Also called while nothing is
         planned, so that no planner takes a session for what it was."""
+
+    def observe_exits(  # noqa: B027  # optional
+        self, events: Sequence[ExitEvent], *, now: float
+    ) -> None:
+        """Ramps of a pool have been learnt, or arranged. Also called while nothing is planned."""
 
     def next_wakeup(self, snapshot: Snapshot) -> float:
         """When it is to be asked at the latest (absolute seconds); infinite: when events come."""

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from slacktide.domain import Command, Event, Plan, PlanChanged
 from slacktide.engine import Engine
-from slacktide.planning import Composer, Job, JobDone, Planner, SessionEvent, Stated
+from slacktide.planning import Composer, ExitEvent, Job, JobDone, Planner, SessionEvent, Stated
+from slacktide.planning.exits.events import EXIT_EVENTS
 from slacktide.planning.sessions import SESSION_EVENTS
 
 PAUSE_S = 10.0
 """Seconds without plans after a planner has failed."""
+
+RuntimeEvent: TypeAlias = Event | JobDone | SessionEvent | ExitEvent
+"""What drivers deliver. The engine is handed events alone; the others are for planners."""
+
+_FOR_PLANNERS: frozenset[type] = frozenset((*SESSION_EVENTS, *EXIT_EVENTS))
 
 Watch = Callable[[Sequence[Event], float, Sequence[Command]], None]
 """(events handed over together, now, the engine's commands), after every call of the engine."""
@@ -99,32 +105,38 @@ class Runtime:
         self.plan_fault = None
         return self.composer.rebase(base, stated, self.engine.snapshot(now=now), now=now)
 
-    def handle(
-        self, events: Sequence[Event | JobDone | SessionEvent], *, now: float
-    ) -> list[Command]:
+    def handle(self, events: Sequence[RuntimeEvent], *, now: float) -> list[Command]:
         """What is to be done, in order, now that `events` have happened together."""
         for event in events:
-            if type(event) in SESSION_EVENTS:
-                return self._handled(self._without_sessions(events, now), now)
+            if type(event) in _FOR_PLANNERS:
+                return self._handled(self._after_planners(events, now), now)
         return self._handled(events, now)  # type: ignore[arg-type]  # there is none
 
-    def _without_sessions(
-        self, events: Sequence[Event | JobDone | SessionEvent], now: float
+    def _after_planners(
+        self, events: Sequence[RuntimeEvent], now: float
     ) -> Sequence[Event | JobDone]:
-        """`events` without what is said of sessions, which planners have heard then."""
+        """`events` without what is said of sessions and exits, which planners have heard then."""
         sessions: list[SessionEvent] = []
+        exits: list[ExitEvent] = []
         others: list[Event | JobDone] = []
         for event in events:
             if isinstance(event, SESSION_EVENTS):
                 sessions.append(event)
+            elif isinstance(event, EXIT_EVENTS):
+                exits.append(event)
             else:
                 others.append(event)
+        what = "sessions"
         try:
-            self.composer.observe_sessions(sessions, now=now)
+            if sessions:
+                self.composer.observe_sessions(sessions, now=now)
+            what = "early exits"
+            if exits:
+                self.composer.observe_exits(exits, now=now)
         except Exception as error:
             if self._on_fault is None:
                 raise
-            self._on_fault("a planner could not take in what is said of sessions", error)
+            self._on_fault(f"a planner could not take in what is said of {what}", error)
         return others
 
     def _handled(self, events: Sequence[Event | JobDone], now: float) -> list[Command]:

@@ -21,7 +21,6 @@ from slacktide.domain import (
     Batch,
     Cancelled,
     Command,
-    Event,
     FreeSlots,
     MemoryShort,
     Notice,
@@ -41,9 +40,9 @@ from slacktide.domain import (
 from slacktide.domain.events import Announced
 from slacktide.engine import Engine
 from slacktide.executors.ports import Payload
-from slacktide.planning import JobDone, Planner, PlannerError, SessionEvent, Stated
+from slacktide.planning import JobDone, Planner, PlannerError, Stated
 from slacktide.recording import Recorder
-from slacktide.runtime import Runtime
+from slacktide.runtime import Runtime, RuntimeEvent
 from slacktide.server.driver_timing import DriverTimer, ReadCoalescing
 from slacktide.server.pending import PendingRequest, PendingRequests
 from slacktide.server.replicas import Launcher, ReplicaSupervisor
@@ -84,7 +83,7 @@ class Driver:
         self._recorder = recorder
         self.clock = time.monotonic
         self._loop = asyncio.get_running_loop()
-        self._events: list[Event | JobDone | SessionEvent] = []
+        self._events: list[RuntimeEvent] = []
         self._flush_due = False
         self._timer = DriverTimer(self._loop, self.clock, self._wake)
         self._requests = PendingRequests()
@@ -179,7 +178,7 @@ class Driver:
 
     # ── events in ────────────────────────────────────────────────────────────────────────────
 
-    def post(self, event: Event | JobDone | SessionEvent) -> None:
+    def post(self, event: RuntimeEvent) -> None:
         """Deliver an event at the end of this turn of the loop, with others that come in it."""
         self._events.append(event)
         if not self._flush_due:
@@ -219,7 +218,7 @@ class Driver:
                 # Called after what came meanwhile has been read.
                 self._loop.call_soon(self.coalescing.resume)
 
-    def _deliver(self, events: Sequence[Event | JobDone | SessionEvent]) -> None:
+    def _deliver(self, events: Sequence[RuntimeEvent]) -> None:
         if self._closed:
             return
         # Never earlier than the engine's last time: clocks of callers may be a hair behind.

@@ -45,7 +45,7 @@ from slacktide.domain import (
 )
 from slacktide.engine import Engine, check_invariants
 from slacktide.planning import (
-    JobDone,
+    ExitEvent,
     Planner,
     SessionClosed,
     SessionEvent,
@@ -53,7 +53,8 @@ from slacktide.planning import (
     SessionOpened,
     Stated,
 )
-from slacktide.runtime import Runtime, Watch
+from slacktide.planning.exits import ExitsArranged, RampsLearnt, RampsRefused
+from slacktide.runtime import Runtime, RuntimeEvent, Watch
 from slacktide.simulation.acting import SimulatedClients, Turn
 from slacktide.simulation.hardware import Execution, Hardware, Report
 from slacktide.simulation.items import (
@@ -73,7 +74,7 @@ class EventOrder(IntEnum):
     """A batch ends or gives rows back. First: an answer due at this very instant is on time, and a
     replica that dies as it finishes has finished."""
     REPLICA = 1
-    """Replicas, lanes, plans, memory and sessions. Before requests: a request that comes at the
+    """Replicas, lanes, plans, memory, sessions, ramps. Before requests: a request that comes at the
     instant at which a replica comes up finds it up."""
     CLIENT = 2
     """A client that acts has its turn: what has come to it is known, what it sends comes next."""
@@ -86,7 +87,7 @@ class EventOrder(IntEnum):
     """Last: whatever ends, comes or goes at this instant has changed what is due."""
 
 
-ORDER_OF: Mapping[type[Event | SessionEvent], EventOrder] = {
+ORDER_OF: Mapping[type[Event | SessionEvent | ExitEvent], EventOrder] = {
     BatchFinished: EventOrder.BATCH,
     BatchFailed: EventOrder.BATCH,
     BatchAborted: EventOrder.BATCH,
@@ -99,6 +100,9 @@ ORDER_OF: Mapping[type[Event | SessionEvent], EventOrder] = {
     SessionOpened: EventOrder.REPLICA,
     SessionMeasured: EventOrder.REPLICA,
     SessionClosed: EventOrder.REPLICA,
+    RampsLearnt: EventOrder.REPLICA,
+    RampsRefused: EventOrder.REPLICA,
+    ExitsArranged: EventOrder.REPLICA,
     Announced: EventOrder.NOTICE,
     Submitted: EventOrder.REQUEST,
     Cancelled: EventOrder.WITHDRAWAL,
@@ -116,7 +120,7 @@ class _ClientTurn:
     turn: Turn
 
 
-_Happens: TypeAlias = Event | JobDone | SessionEvent | Failure | SimulatedUpload | _ClientTurn
+_Happens: TypeAlias = RuntimeEvent | Failure | SimulatedUpload | _ClientTurn
 _Entry: TypeAlias = tuple[float, EventOrder, int, _Happens]
 _TOGETHER = (EventOrder.NOTICE, EventOrder.REQUEST)
 _TURNS_MOST = 10_000
@@ -282,7 +286,7 @@ class Simulation:
         if events:
             self._deliver(events, at)
 
-    def _event(self, what: _Happens) -> Event | JobDone | SessionEvent | None:
+    def _event(self, what: _Happens) -> RuntimeEvent | None:
         """What the engine gets; None if it has come to nothing meanwhile."""
         if isinstance(what, Submitted):
             self._open[what.request.id] = what.request
@@ -298,7 +302,7 @@ class Simulation:
             return None  # `_step` takes them
         return what
 
-    def _deliver(self, events: Sequence[Event | JobDone | SessionEvent], at: float) -> None:
+    def _deliver(self, events: Sequence[RuntimeEvent], at: float) -> None:
         self.now = at
         commands = self.runtime.handle(events, now=at)
         clients = self._clients

@@ -15,7 +15,7 @@ import numpy as np
 
 from slacktide.domain import Event, Notice, Request
 from slacktide.domain.read_only import read_only
-from slacktide.planning import SessionEvent
+from slacktide.planning import ExitEvent, SessionEvent
 
 
 def stream(seed: int, purpose: str) -> np.random.Generator:
@@ -76,7 +76,7 @@ class ExternalEvent:
     is resized."""
 
     arrival: float
-    event: Event | SessionEvent
+    event: Event | SessionEvent | ExitEvent
 
 
 @dataclass(frozen=True, slots=True)

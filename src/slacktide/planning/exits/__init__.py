@@ -1,0 +1,8 @@
+"""Early exits: where a model may be left, and how sure a ramp must be (Apparate). Pure."""
+
+from slacktide.planning.exits.events import ExitEvent as ExitEvent
+from slacktide.planning.exits.events import ExitsArranged as ExitsArranged
+from slacktide.planning.exits.events import RampFacts as RampFacts
+from slacktide.planning.exits.events import RampsLearnt as RampsLearnt
+from slacktide.planning.exits.events import RampsRefused as RampsRefused
+from slacktide.planning.exits.events import StatedExits as StatedExits
