@@ -30,9 +30,10 @@ EXPORTS = {
     """,
     "slacktide.domain": """
         AbortBatch Announced Answer Batch BatchAborted BatchFailed BatchFinished
-        BatchTiming Cancelled Circuit Command Deployment Event FreeSlots InputSize LaneResized
-        LaneSpec
-        MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId Reason Refused Replica
+        BatchTiming Cancelled Circuit Command Deployment Event ExitMode ExitPolicy ExitReport
+        FreeSlots InputSize LaneResized LaneSpec Leaving
+        MemoryShort Notice Outcome OutcomeKind Plan PlanChanged PoolId PublishExits Reason Refused
+        Replica
         ReplicaLost ReplicaUp Request ResizeLane Route RowsReleased RunBatch Signature
         StartReplica StopReplica Submitted TellCircuit TimerFired
     """,

@@ -24,15 +24,20 @@ from slacktide.domain import (
     Command,
     Deployment,
     Event,
+    ExitMode,
+    ExitPolicy,
+    ExitReport,
     FreeSlots,
     InputSize,
     LaneResized,
     LaneSpec,
+    Leaving,
     Notice,
     Outcome,
     Plan,
     PlanChanged,
     PoolId,
+    PublishExits,
     Reason,
     Refused,
     Replica,
@@ -89,6 +94,7 @@ requests = st.builds(
     network_time=finite,
     parent=st.none() | ids,
     size=st.integers(0, 4096),
+    final=st.booleans(),
 )
 notices = st.builds(
     Notice,
@@ -107,6 +113,26 @@ notices = st.builds(
 )
 
 
+shares = st.floats(0, 1)
+reports = st.builds(
+    ExitReport,
+    st.lists(ids, max_size=3).map(tuple),
+    st.lists(st.lists(shares, max_size=3).map(tuple), max_size=3).map(tuple),
+    st.lists(st.lists(st.booleans(), max_size=3).map(tuple), max_size=3).map(tuple),
+    st.lists(st.integers(-1, 3), max_size=3).map(tuple),
+    st.lists(positive, max_size=3).map(tuple),
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn, pool: PoolId) -> ExitPolicy:
+    ramps = sorted(draw(st.sets(st.integers(0, 30), max_size=3)))
+    thresholds = tuple(draw(shares) for _ in ramps)
+    mode, revision = draw(st.sampled_from(ExitMode)), draw(st.integers(0, 9))
+    features, each = draw(st.booleans()), draw(shares)
+    return ExitPolicy(pool, tuple(ramps), thresholds, mode, draw(shares), revision, features, each)
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
     lanes = [LaneSpec("gpu", (), "cuda:0"), LaneSpec("one", (0, 1)), LaneSpec("two", (2,))]
@@ -120,7 +146,8 @@ def plans(draw: st.DrawFn) -> Plan:
     }
     clients = draw(st.lists(names, max_size=3, unique=True))
     inputs = tuple(InputSize("m", client, draw(names)) for client in clients)
-    return Plan(tuple(lanes), placed, tuple(routes.values()), inputs)
+    exits = tuple(draw(policies(pool)) for pool in chosen)
+    return Plan(tuple(lanes), placed, tuple(routes.values()), inputs, exits)
 
 
 PARTS: dict[type, Any] = {
@@ -128,10 +155,12 @@ PARTS: dict[type, Any] = {
     Submitted: st.tuples(requests),
     Refused: st.tuples(ids, names, st.sampled_from(Reason), st.none() | names, names),
     Cancelled: st.tuples(ids, st.sampled_from(Reason)),
-    RowsReleased: st.tuples(ids, st.lists(ids, max_size=4).map(tuple)),
-    BatchFinished: st.tuples(ids, st.builds(BatchTiming, finite, finite, finite, finite)),
+    RowsReleased: st.tuples(ids, st.lists(ids, max_size=4).map(tuple), st.integers(-1, 30)),
+    BatchFinished: st.tuples(
+        ids, st.builds(BatchTiming, finite, finite, finite, finite), st.none() | reports
+    ),
     BatchFailed: st.tuples(ids, names),
-    BatchAborted: st.tuples(ids),
+    BatchAborted: st.tuples(ids, st.none() | reports),
     ReplicaUp: st.tuples(ids),
     ReplicaLost: st.tuples(ids, names, st.booleans()),
     LaneResized: st.tuples(names, cores),
@@ -159,9 +188,9 @@ def test_events_survive_to_the_bit(events: list[Event], now: float) -> None:
 
 REPLICA = Replica(3, PoolId("m", "1"), "lane", (0, 1), 8, "cuda:0")
 REQUEST = Request(5, "m", 1.0, 2.0)
-OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4)
-ANSWER = Answer(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4, id=5, cause=11)
-BATCH = Batch(7, REPLICA, (REQUEST, REQUEST), 2, 9.5, 12.5)
+OUTCOME = Outcome(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4, 2)
+ANSWER = Answer(Reason.HOPELESS, 9.5, 0.1, 0.2, 4, None, "why", 0.3, 0.4, 2, id=5, cause=11)
+BATCH = Batch(7, REPLICA, (REQUEST, REQUEST), 2, 9.5, 12.5, False, Leaving.SHRINK, True)
 COMMANDS: tuple[Command, ...] = (
     RunBatch(BATCH, 11, 0.004, 0.006),
     ANSWER,
@@ -170,6 +199,7 @@ COMMANDS: tuple[Command, ...] = (
     StopReplica(REPLICA, True, 11),
     ResizeLane("lane", (0,), (REPLICA,), 11),
     TellCircuit(REPLICA.pool, Circuit.OPEN, "it crashed", 10.0, 11),
+    PublishExits(REPLICA, ExitPolicy(REPLICA.pool, (2, 5), (0.1, 0.0), ExitMode.SHRINK), 11),
 )
 
 

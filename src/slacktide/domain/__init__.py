@@ -7,6 +7,7 @@ from slacktide.domain.commands import AbortBatch as AbortBatch
 from slacktide.domain.commands import Circuit as Circuit
 from slacktide.domain.commands import Command as Command
 from slacktide.domain.commands import FreeSlots as FreeSlots
+from slacktide.domain.commands import PublishExits as PublishExits
 from slacktide.domain.commands import ResizeLane as ResizeLane
 from slacktide.domain.commands import RunBatch as RunBatch
 from slacktide.domain.commands import StartReplica as StartReplica
@@ -18,6 +19,7 @@ from slacktide.domain.events import BatchFailed as BatchFailed
 from slacktide.domain.events import BatchFinished as BatchFinished
 from slacktide.domain.events import Cancelled as Cancelled
 from slacktide.domain.events import Event as Event
+from slacktide.domain.events import ExitReport as ExitReport
 from slacktide.domain.events import LaneResized as LaneResized
 from slacktide.domain.events import MemoryShort as MemoryShort
 from slacktide.domain.events import PlanChanged as PlanChanged
@@ -32,6 +34,8 @@ from slacktide.domain.outcomes import Outcome as Outcome
 from slacktide.domain.outcomes import OutcomeKind as OutcomeKind
 from slacktide.domain.outcomes import Reason as Reason
 from slacktide.domain.plan import Deployment as Deployment
+from slacktide.domain.plan import ExitMode as ExitMode
+from slacktide.domain.plan import ExitPolicy as ExitPolicy
 from slacktide.domain.plan import InputSize as InputSize
 from slacktide.domain.plan import LaneSpec as LaneSpec
 from slacktide.domain.plan import Plan as Plan
@@ -39,6 +43,7 @@ from slacktide.domain.plan import PoolId as PoolId
 from slacktide.domain.plan import Route as Route
 from slacktide.domain.request import Batch as Batch
 from slacktide.domain.request import BatchTiming as BatchTiming
+from slacktide.domain.request import Leaving as Leaving
 from slacktide.domain.request import Notice as Notice
 from slacktide.domain.request import Replica as Replica
 from slacktide.domain.request import Request as Request

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slacktide.domain.outcomes import Answer
-from slacktide.domain.plan import PoolId
+from slacktide.domain.plan import ExitPolicy, PoolId
 from slacktide.domain.read_only import read_only
 from slacktide.domain.request import Batch, Replica
 
@@ -39,7 +39,8 @@ class RunBatch:
 
 @dataclass(frozen=True, slots=True)
 class AbortBatch:
-    """No client waits for this batch any more: stop it if that is possible.
+    """No client waits for this batch any more: stop it if that is possible. Its members have
+    withdrawn, or ramps have answered them.
 
     Still ends in exactly one batch event; the lane is free only after that.
     """
@@ -100,6 +101,16 @@ class TellCircuit:
     cause: int
 
 
+@dataclass(frozen=True, slots=True)
+class PublishExits:
+    """From its next batch on, requests leave the replica's model early as `policy` says. Sent once
+    the replica is up, and whenever the policy changes; one without ramps ends it."""
+
+    replica: Replica
+    policy: ExitPolicy
+    cause: int
+
+
 Command = (
     RunBatch
     | AbortBatch
@@ -109,4 +120,5 @@ Command = (
     | StopReplica
     | ResizeLane
     | TellCircuit
+    | PublishExits
 )

@@ -48,12 +48,32 @@ class Cancelled:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@read_only
 class RowsReleased:
-    """An early exit answered these members of a running batch."""
+    """A ramp answered these members of a running batch. Any number of times before its end."""
 
     batch: int
     ids: tuple[int, ...]
+    ramp: int = -1
+    """The position of the ramp; -1: not known."""
+
+
+@read_only
+class ExitReport:
+    """What the ramps of a batch said: by row, in the order of its members and of their rows, and
+    by ramp, front to end."""
+
+    ramps: tuple[int, ...]
+    """Positions of the ramps that were active."""
+    uncertainty: tuple[tuple[float, ...], ...]
+    """By row, by ramp: 1 − the probability of the answer. Shorter where a row left before."""
+    agrees: tuple[tuple[bool, ...], ...]
+    """By row, by ramp: whether the ramp gave the answer of the model's end. Empty where a row did
+    not come that far."""
+    left: tuple[int, ...]
+    """By row: index in `ramps` of the one that answered it; -1: the model's end did."""
+    stage_s: tuple[float, ...] = ()
+    """Seconds from the batch's start to the answers of each ramp."""
 
 
 @read_only
@@ -62,6 +82,7 @@ class BatchFinished:
 
     batch: int
     timing: BatchTiming = BatchTiming()
+    exits: ExitReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,8 @@ class BatchAborted:
     """A batch stopped as commanded; the lane is free."""
 
     batch: int
+    exits: ExitReport | None = None
+    """What was known by then."""
 
 
 @dataclass(frozen=True, slots=True)

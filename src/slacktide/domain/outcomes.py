@@ -40,6 +40,7 @@ class Reason(Enum):
 
     ON_TIME = ("on_time", OutcomeKind.SERVED)
     EARLY_EXIT = ("early_exit", OutcomeKind.SERVED)
+    """On time as well: a ramp in the middle of the model was sure enough."""
 
     AFTER_DEADLINE = ("after_deadline", OutcomeKind.LATE)
 
@@ -99,7 +100,8 @@ class Outcome:
     there to the answer (both 0 if it never ran); `budget_s` is deadline − end, negative if
     late, None for best effort. Where a request ended for lack of time, `needed_s` is what it had to
     have left even alone, and `wait_s` the time until a lane was expected to take it, as the policy
-    reckoned; None where it did not.
+    reckoned; None where it did not. `ramp` is the position of the early exit that answered it, None
+    if none did.
     """
 
     reason: Reason
@@ -111,6 +113,7 @@ class Outcome:
     detail: str = ""
     needed_s: float | None = None
     wait_s: float | None = None
+    ramp: int | None = None
 
     @property
     def kind(self) -> OutcomeKind:

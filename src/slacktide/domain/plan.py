@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 
@@ -89,6 +90,48 @@ class InputSize:
     """The client's images are to have the size of this one; empty: it is mapped to none."""
 
 
+class ExitMode(Enum):
+    """What becomes of rows that a ramp has answered."""
+
+    RELEASE = "release"
+    """They run on to the model's end: accuracy is judged on every row."""
+    SHRINK = "shrink"
+    """They leave the batch, and what is left of it takes less time."""
+    AUTO = "auto"
+    """They leave if other requests wait for the lane, and run on if none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitPolicy:
+    """How the requests of a pool leave its model early. Raises ValueError for what cannot be."""
+
+    pool: PoolId
+    ramps: tuple[int, ...] = ()
+    """Positions of the active ramps, front to end."""
+    thresholds: tuple[float, ...] = ()
+    """One for each: a row leaves at the first ramp at which its uncertainty is below. 0: none."""
+    mode: ExitMode = ExitMode.AUTO
+    feedback: float = 0.1
+    """Share of batches that run on whatever the mode, so that accuracy can be judged."""
+    revision: int = 0
+    """Of the weights of the ramps; 0: none are learnt yet."""
+    features: bool = False
+    """Whether workers hand out pooled features of all positions, to learn ramps from."""
+    feature_share: float = 1.0
+    """Share of batches of which they do."""
+
+    def __post_init__(self) -> None:
+        if len(self.thresholds) != len(self.ramps):
+            raise ValueError(f"{len(self.ramps)} ramps, but {len(self.thresholds)} thresholds")
+        if list(self.ramps) != sorted({*self.ramps}) or min(self.ramps, default=0) < 0:
+            raise ValueError(f"ramps are not positions in ascending order: {self.ramps}")
+        if not all(each >= 0.0 for each in self.thresholds):
+            raise ValueError(f"thresholds must not be negative, got {self.thresholds}")
+        for name, share in (("feedback", self.feedback), ("feature_share", self.feature_share)):
+            if not 0.0 <= share <= 1.0:
+                raise ValueError(f"{name} must be within 0 and 1, got {share}")
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Everything a planner decides, as data. Raises ValueError if it contradicts itself."""
@@ -98,6 +141,8 @@ class Plan:
     routes: tuple[Route, ...] = ()
     inputs: tuple[InputSize, ...] = ()
     """At most one for each client of a model."""
+    exits: tuple[ExitPolicy, ...] = ()
+    """At most one for each pool. None: its requests never leave early."""
 
     def __post_init__(self) -> None:
         names = {lane.name for lane in self.lanes}
@@ -131,3 +176,5 @@ class Plan:
             if (each.model, each.client) in clients:
                 raise ValueError(f"two input sizes for client {each.client!r} of {each.model!r}")
             clients.add((each.model, each.client))
+        if len({each.pool for each in self.exits}) != len(self.exits):
+            raise ValueError(f"two exit policies share a pool: {[str(e.pool) for e in self.exits]}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import Enum
 
 from slacktide.domain.plan import PoolId
 from slacktide.domain.read_only import read_only
@@ -25,6 +26,18 @@ class Replica:
     """Of its lane: `cpu` or `cuda:N`."""
 
 
+class Leaving(Enum):
+    """Whether members of a batch may be answered before the model's end."""
+
+    NONE = "none"
+    RUN_ON = "run_on"
+    """They may; their rows run on to the end."""
+    SHRINK = "shrink"
+    """They may; their rows leave the batch."""
+
+    __hash__ = object.__hash__
+
+
 @read_only
 class Batch:
     """Requests that run together, once. Rows, not requests, fill it."""
@@ -38,6 +51,11 @@ class Batch:
     """When the replica is taken to hang and is killed: max(1 s, 10 × p99) after the start."""
     solo: bool = False
     """A request that has its answer, run again by itself to learn its length."""
+    leaving: Leaving = Leaving.NONE
+    """Of members that are not `final`."""
+    judged: bool = False
+    """Whether accuracy is judged on it, chosen by its id alone: all its rows run on to the end,
+    and it is not stopped once all of them are answered."""
 
 
 @read_only
@@ -89,6 +107,9 @@ class Request:
     size: int = 0
     """Side in pixels at which its image asks to be run, where no route of its client says which
     variant of a family serves it; 0: the route decides."""
+    final: bool = False
+    """Whether only the model's end may answer it: its client asked for that, or for an output that
+    no early exit makes."""
 
     def check(self) -> None:
         """For what comes from a file or a network. Raises ValueError that says what cannot be."""

@@ -168,14 +168,14 @@ class Batches:
         return running
 
     def released(self, event: RowsReleased) -> None:
-        running = self._find(event.batch)
+        running, ramp = self._find(event.batch), event.ramp if event.ramp >= 0 else None
         members = {member.id for member in running.batch.members}
         for id in event.ids:
             if id not in members:
                 raise ValueError(f"request {id} is not a member of batch {event.batch}")
             entry = self._state.ledger.entries[id]
             if entry.state is RUNNING:
-                self._state.end_running(entry, running.batch, Reason.EARLY_EXIT)
+                self._state.end_running(entry, running.batch, Reason.EARLY_EXIT, ramp=ramp)
                 entry.state = State.ENDED
                 running.waiting -= 1
 

@@ -196,6 +196,7 @@ class EngineState:
             detail,
             needed_s,
             wait_s,
+            None,
             request.id,
             self.cause,
         )
@@ -220,8 +221,16 @@ class EngineState:
         needed_s, wait_s = outlook(request, now=self.now)
         return needed_s, wait_s if wait_s < math.inf else None
 
-    def end_running(self, entry: Entry, batch: Batch, reason: Reason, detail: str = "") -> None:
-        """A member of `batch` gets its outcome: `reason`, unless it has its result too late."""
+    def end_running(
+        self,
+        entry: Entry,
+        batch: Batch,
+        reason: Reason,
+        detail: str = "",
+        ramp: int | None = None,
+    ) -> None:
+        """A member of `batch` gets its outcome: `reason`, unless it has its result too late.
+        `ramp`: the early exit that gave it."""
         request, now, started = entry.request, self.now, batch.started
         budget_s = None if request.best_effort else request.deadline - now
         if budget_s is not None and budget_s < 0.0 and reason.kind is OutcomeKind.SERVED:
@@ -240,6 +249,7 @@ class EngineState:
             detail,
             None,
             None,
+            ramp,
             request.id,
             self.cause,
         )

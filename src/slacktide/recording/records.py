@@ -23,10 +23,12 @@ from slacktide.domain import (
     Batch,
     Command,
     Event,
+    ExitPolicy,
     FreeSlots,
     Outcome,
     Plan,
     PoolId,
+    PublishExits,
     Replica,
     ResizeLane,
     RunBatch,
@@ -111,6 +113,7 @@ _batch = record_encoder(
 _outcome = record_encoder(Outcome, left_out=("at",))
 _replica = record_encoder(Replica)
 _pool = record_encoder(PoolId)
+_policy = record_encoder(ExitPolicy)
 _EVENT_ENCODERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
     type_: (name, record_encoder(type_)) for name, type_ in EVENTS.items()
 }
@@ -125,6 +128,7 @@ _COMMAND_ENCODERS: dict[type, Callable[[Any], Any]] = {
     TellCircuit: lambda c: (
         ("TellCircuit", c.cause, _pool(c.pool), c.circuit.value, c.reason, c.retry_s)
     ),
+    PublishExits: lambda c: ("PublishExits", c.cause, c.replica.id, _policy(c.policy)),
 }
 
 
@@ -168,7 +172,7 @@ def layout() -> dict[str, list[str]]:
     found["Answer"] = ["cause", "id", *names_of(Outcome)]
     found["Answer"].remove("at")
     found["StartReplica"] = ["cause", *names_of(Replica)]
-    for type_ in (AbortBatch, FreeSlots, StopReplica, ResizeLane, TellCircuit):
+    for type_ in (AbortBatch, FreeSlots, StopReplica, ResizeLane, TellCircuit, PublishExits):
         names = [name for name in names_of(type_) if name != "cause"]
         found[type_.__name__] = ["cause", *names]
     return found

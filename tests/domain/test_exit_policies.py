@@ -1,0 +1,36 @@
+"""What an exit policy and a plan that holds some refuse to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slacktide.domain import ExitPolicy, Plan, PoolId
+
+POOL = PoolId("m", "1")
+POLICY = ExitPolicy(POOL, (2, 5), (0.3, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"thresholds": (0.3,)}, "2 ramps, but 1 thresholds"),
+        ({"ramps": (5, 2)}, "ramps are not positions in ascending order"),
+        ({"ramps": (2, 2)}, "ramps are not positions in ascending order"),
+        ({"ramps": (-1, 2)}, "ramps are not positions in ascending order"),
+        ({"thresholds": (0.3, -0.1)}, "thresholds must not be negative"),
+        ({"thresholds": (0.3, float("nan"))}, "thresholds must not be negative"),
+        ({"feedback": 1.5}, "feedback must be within 0 and 1, got 1.5"),
+        ({"feature_share": -0.5}, "feature_share must be within 0 and 1"),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(changed, said):
+    with pytest.raises(ValueError, match=said):
+        replace(POLICY, **changed)
+
+
+def test_a_pool_has_at_most_one_policy():
+    assert Plan(exits=(POLICY, replace(POLICY, pool=PoolId("m", "2")))).exits[0] is POLICY
+    with pytest.raises(ValueError, match="two exit policies share a pool"):
+        Plan(exits=(POLICY, replace(POLICY, ramps=(), thresholds=())))
