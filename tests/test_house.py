@@ -20,7 +20,6 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("planning",),
     ("recording",),
     ("runtime",),
-    ("exits",),
     ("executors",),
     ("cluster",),
     ("wire",),

@@ -38,7 +38,6 @@ def test_every_option_is_read_in_its_unit():
             "report_timing": True,
             "network_us": 2_500,
             "variant": "320",
-            "final": True,
         }
     )
     assert options.timeout_s == pytest.approx(0.15)
@@ -52,7 +51,6 @@ def test_every_option_is_read_in_its_unit():
         report_timing=True,
         network_s=options.network_s,
         variant="320",
-        final=True,
     )
 
 
@@ -87,7 +85,6 @@ def test_priority_sets_the_penalty(priority: int, penalty: float):
         ("late", True),
         ("report_timing", "yes"),
         ("report_timing", 1),
-        ("final", "true"),
         ("network_us", -1),
         ("network_us", math.nan),
     ],
@@ -151,7 +148,6 @@ def test_headers_become_typed_parameters():
             ("slacktide-late", "discard"),
             ("slacktide-report-timing", "TRUE"),
             ("slacktide-network-us", "900"),
-            ("slacktide-final", "1"),
             ("user-agent", "x"),
         ]
     )
@@ -162,7 +158,6 @@ def test_headers_become_typed_parameters():
         "late": "discard",
         "report_timing": True,
         "network_us": 900.0,
-        "final": True,
     }
     assert fields.budget_s is None
     assert parse_parameters(fields.parameters).network_s == pytest.approx(9e-4)
@@ -188,7 +183,6 @@ def test_the_smallest_timeout_header_holds():
         ("slacktide-network-us", "-1"),
         ("slacktide-late", "perhaps"),
         ("slacktide-report-timing", "2"),
-        ("slacktide-final", "yes"),
         ("slacktide-application", "x" * 300),
     ],
 )

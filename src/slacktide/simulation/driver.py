@@ -56,6 +56,7 @@ from slacktide.planning import (
 from slacktide.planning.exits import ExitsArranged, RampsLearnt, RampsRefused
 from slacktide.runtime import Runtime, RuntimeEvent, Watch
 from slacktide.simulation.acting import SimulatedClients, Turn
+from slacktide.simulation.exit_courses import EarlyExits
 from slacktide.simulation.hardware import Execution, Hardware, Report
 from slacktide.simulation.items import (
     ExternalEvent,
@@ -144,19 +145,26 @@ class Simulation:
         planners: Sequence[Planner] = (),
         stated: Stated | None = None,
         job_s: float = 0.0,
+        exits: Mapping[str, EarlyExits] | None = None,
         check: bool = False,
     ) -> None:
         """`plan` comes into force at `begin`; a replica is up `start_s` seconds after its start,
         a lane has been resized `resize_s` seconds after that was asked for.
 
         Where there are `planners`, `plan` is the base of theirs, with what is `stated` of its
-        models; what they have computed off the loop is there after `job_s` seconds. `check` has the
-        engine's invariants checked after every event: for tests, it is slow. Raises PlannerError.
+        models; what they have computed off the loop is there after `job_s` seconds. `exits`: by
+        model, of those that have early exits. `check` has the engine's invariants checked after
+        every event: for tests, it is slow. Raises PlannerError.
         """
         self.engine = engine
         self.now = begin
         self.hardware = Hardware(
-            engine, execution, self._put_report, start_s=start_s, resize_s=resize_s
+            engine,
+            execution,
+            self._put_report,
+            start_s=start_s,
+            resize_s=resize_s,
+            exits=exits,
         )
         """For reading: what has run, and on how many cores."""
         self.runtime = Runtime(engine, planners, watch=watch, on_lanes=self.hardware.lanes_changed)
@@ -171,6 +179,10 @@ class Simulation:
         self._clients: SimulatedClients | None = None
         plan = self.runtime.rebase(plan, stated or {}, now=begin)
         self._put(begin, EventOrder.REPLICA, PlanChanged(plan))
+        for pool in dict.fromkeys(each.pool for each in plan.deployments):
+            learnt = exits[pool.model].learnt(pool) if exits and pool.model in exits else None
+            if learnt is not None:
+                self._put(begin, EventOrder.REPLICA, learnt)
 
     @property
     def in_flight(self) -> int:

@@ -3,6 +3,9 @@
 A replica is up some time after its start, a lane has other cores some time after they were last
 asked for, and a batch ends when its `Execution` says. What is left of a batch whose lane is resized
 takes as much more or less time as predictions say of all of it.
+
+A replica whose model has early exits (`EarlyExits`) opens what a policy asks for beside what it
+runs, and goes by it from the next batch on; thresholds hold from the next batch on, as live.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -22,18 +25,23 @@ from slacktide.domain import (
     BatchAborted,
     BatchFinished,
     Command,
+    ExitPolicy,
     LaneResized,
+    PublishExits,
     Replica,
     ReplicaLost,
     ReplicaUp,
     Request,
     ResizeLane,
+    RowsReleased,
     RunBatch,
     StartReplica,
     StopReplica,
 )
 from slacktide.engine import BatchTimes, Engine
+from slacktide.planning.exits import ExitsArranged
 from slacktide.profiles import BatchLatency, ShapedTimes, TimeDistribution
+from slacktide.simulation.exit_courses import EarlyExits, ExitCourse
 from slacktide.simulation.items import DrawnRequest, Failure, SimulationError
 
 
@@ -138,10 +146,21 @@ class CoreMeter:
         return tuple(self.seconds(a, b) / (b - a) for a, b in pairwise(edges))
 
 
-Report = ReplicaUp | ReplicaLost | LaneResized | BatchFinished | BatchAborted
+Report = (
+    ReplicaUp
+    | ReplicaLost
+    | LaneResized
+    | RowsReleased
+    | BatchFinished
+    | BatchAborted
+    | ExitsArranged
+)
 
 Put = Callable[[float, Report], None]
-"""(absolute seconds, what the engine is to get then)."""
+"""(absolute seconds, what the engine, or planners, are to get then)."""
+
+ARRANGE_S = 0.5
+"""From a policy with other ramps until the model is open with them."""
 
 
 @dataclass(slots=True)
@@ -154,15 +173,34 @@ class _Running:
     """When it began to run on these cores."""
     ends_at: float
     """Infinite: it hangs."""
+    course: ExitCourse | None = None
+    """None: it runs unsplit."""
+    stretched: float = 1.0
+    """How much longer than its course it takes, since its lane was resized."""
+    released: list[tuple[float, RowsReleased]] = field(default_factory=list)
+    """Still to come."""
+
+    def into(self, now: float) -> float:
+        """Seconds of its course that have passed."""
+        assert self.course is not None
+        return self.course.seconds - (self.ends_at - now) / self.stretched
 
 
 class Hardware:
     """Replicas and batches under one engine."""
 
     def __init__(
-        self, engine: Engine, execution: Execution, put: Put, *, start_s: float, resize_s: float
+        self,
+        engine: Engine,
+        execution: Execution,
+        put: Put,
+        *,
+        start_s: float,
+        resize_s: float,
+        exits: Mapping[str, EarlyExits] | None = None,
     ) -> None:
-        """A replica is up `start_s` seconds after its start; a lane is resized after `resize_s`."""
+        """A replica is up `start_s` seconds after its start; a lane is resized after `resize_s`.
+        `exits`: by model, of those that have early exits."""
         self.batches = 0
         """Batches that have started."""
         self.rows = 0
@@ -182,6 +220,11 @@ class Hardware:
         """Started and neither lost nor stopped."""
         self._running: dict[int, _Running] = {}
         """By batch id."""
+        self._exits = exits or {}
+        self._policies: dict[int, ExitPolicy] = {}
+        """By replica: what was published last."""
+        self._open_ramps: dict[int, tuple[int, ...]] = {}
+        """By replica: the ramps with which its model is open."""
         self._resizes: dict[str, tuple[float, tuple[int, ...]]] = {}
         """The last that was asked for each lane and is under way: when it is done, and what."""
 
@@ -191,7 +234,9 @@ class Hardware:
             case RunBatch():
                 self._run(command.batch, now)
             case AbortBatch():
-                self._put(now, BatchAborted(command.batch.id))
+                self._abort(command.batch.id, now)
+            case PublishExits():
+                self._publish(command.replica, command.policy, now)
             case StartReplica():
                 self._replicas[command.replica.id] = command.replica
                 self._put(now + self._start_s, ReplicaUp(command.replica.id))
@@ -214,6 +259,15 @@ class Hardware:
             case BatchAborted():
                 running = self._running.get(report.batch)
                 return running is not None and self._end(running, now)
+            case RowsReleased():
+                running = self._running.get(report.batch)
+                return running is not None and (now, report) in running.released
+            case ExitsArranged():
+                policy = self._policies.get(report.replica)
+                gone = report.replica not in self._replicas
+                if gone or policy is None or policy.ramps != report.ramps:
+                    return False  # something else has been published meanwhile
+                self._open_ramps[report.replica] = report.ramps
             case ReplicaLost():
                 return self._gone(report.replica, now)
             case LaneResized():
@@ -245,11 +299,45 @@ class Hardware:
         self.batches += 1
         self.rows += batch.rows
         running = self._running[batch.id] = _Running(batch, cores, now, now + seconds)
+        ramps = self._open_ramps.get(batch.replica.id)
+        if ramps and seconds < math.inf:
+            policy = self._policies[batch.replica.id]
+            if policy.ramps != ramps:  # what it asks for is not open yet
+                known = dict(zip(policy.ramps, policy.thresholds, strict=True))
+                thresholds = tuple([known.get(ramp, 0.0) for ramp in ramps])
+                policy = replace(policy, ramps=ramps, thresholds=thresholds)
+            course = self._exits[batch.replica.pool.model].course(batch, policy, seconds)
+            running.course, running.ends_at = course, now + course.seconds
+            running.released = [(now + after, event) for after, event in course.released]
         self._put_end(running)
 
     def _put_end(self, running: _Running) -> None:
+        for at, event in running.released:
+            self._put(at, event)
         if running.ends_at < math.inf:
-            self._put(running.ends_at, BatchFinished(running.batch.id))
+            exits = None if running.course is None else running.course.report
+            self._put(running.ends_at, BatchFinished(running.batch.id, exits=exits))
+
+    def _abort(self, id: int, now: float) -> None:
+        """A batch is stopped at once, but for one that runs in stages: before the next of them."""
+        running = self._running.get(id)
+        if running is None or running.course is None:
+            self._put(now, BatchAborted(id))
+            return
+        course, into = running.course, running.into(now)
+        stages = (*course.report.stage_s, course.seconds)
+        after = next((stage for stage in stages if stage >= into), course.seconds)
+        at = running.ends_at - (course.seconds - after) * running.stretched
+        self._put(max(at, now), BatchAborted(id, exits=course.until(after)))
+
+    def _publish(self, replica: Replica, policy: ExitPolicy, now: float) -> None:
+        exits = self._exits.get(replica.pool.model)
+        if exits is None or replica.id not in self._replicas:
+            return
+        before = self._policies.get(replica.id)
+        self._policies[replica.id] = policy
+        if policy.ramps != (() if before is None else before.ramps):
+            self._put(now + ARRANGE_S, exits.arranged(replica, policy))
 
     def _moved(self, report: LaneResized, now: float) -> None:
         """What runs on the lane goes on with other cores."""
@@ -262,7 +350,12 @@ class Hardware:
             before = times.of(rows, running.cores).expected
             after = times.of(rows, cores).expected
             if before > 0.0:
-                running.ends_at = now + (running.ends_at - now) * after / before
+                longer = after / before
+                running.ends_at = now + (running.ends_at - now) * longer
+                running.stretched *= longer
+                running.released = [
+                    (now + (at - now) * longer, event) for at, event in running.released if at > now
+                ]
             self.busy_s += (now - running.since) * running.cores
             running.since, running.cores = now, cores
             self._put_end(running)
@@ -276,6 +369,8 @@ class Hardware:
         """Whether replica `id` is lost now; False if it was lost or stopped before."""
         if self._replicas.pop(id, None) is None:
             return False
+        self._policies.pop(id, None)
+        self._open_ramps.pop(id, None)
         for running in tuple(self._running.values()):
             if running.batch.replica.id == id:
                 self._end(running, now)

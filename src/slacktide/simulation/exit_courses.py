@@ -1,0 +1,124 @@
+"""How a batch goes through a model that is cut at ramps: who leaves when, and what is reported.
+
+The worker's rules under virtual time. What ramps say of inputs and what passes take comes from
+elsewhere: from an exit table, or from a recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from slacktide.domain import Batch, ExitPolicy, ExitReport, Leaving, PoolId, Replica, RowsReleased
+from slacktide.planning.exits import ExitsArranged, RampsLearnt
+
+Chain = tuple[Sequence[float], float]
+"""Seconds from the start of a chain to the answers of each active ramp, and to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExitCourse:
+    """What becomes of one batch. Seconds from its start."""
+
+    seconds: float
+    released: tuple[tuple[float, RowsReleased], ...]
+    report: ExitReport
+
+    def until(self, seconds: float) -> ExitReport:
+        """What is known if it is stopped then: no row has reached the end."""
+        report = self.report
+        seen = sum(each <= seconds for each in report.stage_s)
+        return ExitReport(
+            ramps=report.ramps,
+            uncertainty=tuple(row[:seen] for row in report.uncertainty),
+            agrees=((),) * len(report.agrees),
+            left=tuple(ramp if ramp < seen else -1 for ramp in report.left),
+            stage_s=report.stage_s[:seen],
+        )
+
+
+class EarlyExits(Protocol):
+    """What the ramps of a model say: the hardware knows, policies learn it from its reports."""
+
+    def learnt(self, pool: PoolId) -> RampsLearnt | None:
+        """What planners are told at the beginning; None: nothing."""
+        ...
+
+    def arranged(self, replica: Replica, policy: ExitPolicy) -> ExitsArranged:
+        """What a replica reports that has opened the model with these ramps."""
+        ...
+
+    def course(self, batch: Batch, policy: ExitPolicy, seconds: float) -> ExitCourse:
+        """What becomes of `batch`, of which the unsplit model would take `seconds`."""
+        ...
+
+
+def played(
+    batch: Batch,
+    policy: ExitPolicy,
+    uncertainty: Sequence[Sequence[float]],
+    agrees: Sequence[Sequence[bool]],
+    chain: Callable[[int], Chain],
+) -> ExitCourse:
+    """The course of `batch`: by row, what each active ramp says and whether the model would agree;
+    `chain` says what a chain takes with so many rows."""
+    leaves = _leaving(batch, policy, uncertainty)
+    members = list(zip(leaves, batch.members, strict=True))
+    left = tuple([ramp for ramp, member in members for _ in range(member.rows)])
+    stages, end = chain(batch.rows)
+    ends: tuple[bool, ...] = (True,) * len(left)
+    if batch.leaving is Leaving.SHRINK and not batch.judged and max(leaves) >= 0:
+        stages, end = _shrunk(left, len(policy.ramps), chain)
+        ends = tuple([ramp < 0 for ramp in left])
+    released = []
+    for number in sorted({ramp for ramp in leaves if ramp >= 0}):
+        ids = tuple([member.id for ramp, member in members if ramp == number])
+        event = RowsReleased(batch.id, ids, policy.ramps[number])
+        released.append((stages[number], event))
+    said = zip(uncertainty, agrees, left, ends, strict=True)
+    kept = [
+        (tuple(row), tuple(right)) if stays else (tuple(row[: ramp + 1]), ())
+        for row, right, ramp, stays in said
+    ]
+    report = ExitReport(
+        ramps=policy.ramps,
+        uncertainty=tuple([row for row, _ in kept]),
+        agrees=tuple([right for _, right in kept]),
+        left=left,
+        stage_s=tuple(stages),
+    )
+    return ExitCourse(end, tuple(released), report)
+
+
+def _leaving(batch: Batch, policy: ExitPolicy, uncertainty: Sequence[Sequence[float]]) -> list[int]:
+    """By member: the first ramp (by its place in the policy) that is sure of all its rows; −1."""
+    found = []
+    first = 0
+    for member in batch.members:
+        rows = uncertainty[first : first + member.rows]
+        first += member.rows
+        sure = -1
+        if batch.leaving is not Leaving.NONE and not member.final:
+            for number, threshold in enumerate(policy.thresholds):
+                if all(row[number] < threshold for row in rows):
+                    sure = number
+                    break
+        found.append(sure)
+    return found
+
+
+def _shrunk(left: Sequence[int], ramps: int, chain: Callable[[int], Chain]) -> Chain:
+    """A chain that rows leave for good: what comes after has fewer, and ends with the last."""
+    at = 0.0
+    stages: list[float] = []
+    present = len(left)
+    for number in range(ramps):
+        there, _ = chain(present)
+        at += there[number] - (there[number - 1] if number else 0.0)
+        stages.append(at)
+        present -= sum([ramp == number for ramp in left])
+        if not present:
+            return stages, at
+    there, end = chain(present)
+    return stages, at + end - there[-1]
