@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slacktide.examples import MODELS, ExamplesError, Samples, make_inputs
-from slacktide.examples.frames import SIZE, frames
+from slacktide.examples.frames import SIZE, STREAM_FRAMES, STREAMS, Video, frames, video
 from slacktide.examples.sentences import (
     CLS,
     LONGEST,
@@ -103,3 +104,41 @@ def test_frames_come_by_day_and_by_night() -> None:
     brightness = pictures.mean((1, 2, 3))
     assert brightness.min() < 40
     assert brightness.max() > 90
+
+
+_VIDEOS = {name: Video(conditions) for name, conditions in STREAMS.items()}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_is_the_same_in_any_order_and_hardly_changes_between_frames(name: str) -> None:
+    (first, label), (second, _) = video(name, 9_001, 9_003)
+    assert (first.shape, first.dtype) == ((3, SIZE, SIZE), np.uint8)
+    far, _ = _VIDEOS[name].frame(20_000)
+    again, same_label = _VIDEOS[name].frame(9_001)
+    assert np.array_equal(again, first)
+    assert same_label == label
+    near, apart = (np.abs(first.astype(int) - other).mean() for other in (second, far))
+    assert 0 < near < apart
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_road_users_of_most_kinds_come_and_go_in_a_stream(name: str) -> None:
+    labels = [_VIDEOS[name].frame(number)[1] for number in range(0, STREAM_FRAMES, 90)]
+    assert len(set(labels)) >= 8
+    assert 0.2 < labels.count(0) / len(labels) < 0.6
+    ten_seconds = [label for _, label in video(name, 600, 900)]
+    assert 2 <= sum(a != b for a, b in itertools.pairwise(ten_seconds)) <= 12
+
+
+def test_light_and_fog_of_a_stream_move_as_stated() -> None:
+    brightness = [float(_VIDEOS["dusk"].frame(i)[0].mean()) for i in range(0, STREAM_FRAMES, 4_000)]
+    assert brightness[0] > 2 * brightness[-1]
+    clear, foggy = (_VIDEOS["fog_rolling_in"].frame(i)[0] for i in (0, STREAM_FRAMES - 1))
+    assert clear.std() > 1.3 * foggy.std()
+
+
+def test_a_stream_there_is_none_of_or_a_frame_outside_is_refused() -> None:
+    with pytest.raises(ValueError, match="no stream is called 'noon'"):
+        next(video("noon"))
+    with pytest.raises(ValueError, match="frames 0 to 28799"):
+        Video(STREAMS["day"]).frame(STREAM_FRAMES)

@@ -190,9 +190,19 @@ class VehicleSpot:
 
 
 def houses(
-    canvas: Canvas, rng: np.random.Generator, horizon: float, unit: float, *, night: bool
+    canvas: Canvas,
+    rng: np.random.Generator,
+    horizon: float,
+    unit: float,
+    *,
+    lit: float,
+    lamps: np.random.Generator | None = None,
 ) -> None:
-    """A row of houses that stands on the horizon; lengths are for `unit` pixels each."""
+    """A row of houses that stands on the horizon; lengths are for `unit` pixels each.
+
+    `lit` is the share of lit windows. `lamps` draws which, where the houses are to stay the same
+    while lamps go on; otherwise `rng` does, if any is lit.
+    """
     x = 0.0
     while x < canvas.size:
         width, top = rng.uniform(12, 30) * unit, horizon - rng.uniform(14, 40) * unit
@@ -200,9 +210,9 @@ def houses(
         canvas.rectangle(x, top, x + width, horizon, wall)
         for wx in np.arange(x + 3 * unit, x + width - 3 * unit, 6 * unit):
             for wy in np.arange(top + 3 * unit, horizon - 6 * unit, 8 * unit):
-                lit = night and rng.random() < 0.4
-                pane = (0.95, 0.85, 0.5) if lit else (0.25, 0.3, 0.38)
-                canvas.rectangle(wx, wy, wx + 3 * unit, wy + 4 * unit, pane, glows=lit)
+                on = (lamps.random() if lamps else rng.random() if lit else 1.0) < lit
+                pane = (0.95, 0.85, 0.5) if on else (0.25, 0.3, 0.38)
+                canvas.rectangle(wx, wy, wx + 3 * unit, wy + 4 * unit, pane, glows=on)
         x += width + float(rng.uniform(0, 6)) * unit
 
 

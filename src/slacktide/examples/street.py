@@ -198,7 +198,7 @@ class Street:
         unit = size / SIZE
         horizon = self._horizon * unit
         canvas.gradient(0, horizon, (0.45, 0.62, 0.9), (0.8, 0.86, 0.95))
-        houses(canvas, rng, horizon, 2.5 * unit, night=self._night)
+        houses(canvas, rng, horizon, 2.5 * unit, lit=0.4 * self._night)
         canvas.gradient(horizon, size, (0.4, 0.4, 0.41), (0.27, 0.27, 0.29))
         for strip in self._strips:
             ground, scale = strip.ground * unit, strip.scale * unit
