@@ -7,17 +7,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slacktide.domain import BatchTiming
+from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import Datatype, ModelInterface, TensorSpec
 from slacktide.executors import protocol as p
-from slacktide.executors.ports import OpenedModel, OutputRun, Payload, SessionSize, TensorRef
+from slacktide.executors.ports import (
+    ExitSource,
+    OpenedModel,
+    OutputRun,
+    Payload,
+    SessionSize,
+    TensorRef,
+)
 from slacktide.executors.protocol import SpawnRequest
 
 WORD = st.integers(0, 2**63 - 1)
 SHAPE = st.lists(WORD, max_size=5).map(tuple)
 REFS = st.builds(TensorRef, WORD, WORD, SHAPE)
-DECODERS = [p.decode_batch, p.decode_finished, p.decode_text, p.decode_number, p.decode_ready]
+DECODERS = [
+    p.decode_batch,
+    p.decode_finished,
+    p.decode_text,
+    p.decode_number,
+    p.decode_ready,
+    p.decode_aborted,
+]
 
 
 @st.composite
@@ -28,8 +42,31 @@ def batches(draw: st.DrawFn) -> list[Payload]:
 
 
 @st.composite
+def reports(draw: st.DrawFn) -> ExitReport:
+    """Ramps, and rows that left at any of them, or in the middle of an aborted batch."""
+    ramps = tuple(sorted(draw(st.sets(st.integers(0, 99), max_size=4))))
+    said, agrees, left = [], [], []
+    for _ in range(draw(st.integers(0, 4))):
+        judged = draw(st.integers(0, len(ramps)))
+        said.append(tuple(draw(st.floats(0, 1)) for _ in range(judged)))
+        to_the_end = judged > 0 and draw(st.booleans())
+        agrees.append(tuple(draw(st.booleans()) for _ in range(judged)) if to_the_end else ())
+        left.append(draw(st.integers(-1, judged - 1)))
+    times = tuple(draw(st.integers(0, 10**9)) / 1e9 for _ in ramps[: draw(st.integers(0, 4))])
+    return ExitReport(ramps, tuple(said), tuple(agrees), tuple(left), times)
+
+
+@st.composite
 def results(draw: st.DrawFn) -> p.FinishedMessage:
     """Outputs in runs of any length; the same number of members in each."""
+    members, outputs = draw(runs())
+    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
+    exits = draw(st.none() | reports())
+    return p.FinishedMessage(draw(WORD), timing, 4096, members, outputs, exits)
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[int, list[list[OutputRun]]]:
     members = draw(st.integers(0, 6))
     outputs = []
     for _ in range(draw(st.integers(0, 3))):
@@ -39,8 +76,7 @@ def results(draw: st.DrawFn) -> p.FinishedMessage:
         outputs.append(
             [draw(st.builds(OutputRun, st.just(size), WORD, WORD, SHAPE)) for size in sizes]
         )
-    timing = BatchTiming(0.001, 1.25, 3e-9, 2.5)
-    return p.FinishedMessage(draw(WORD), timing, 4096, members, outputs)
+    return members, outputs
 
 
 def only(data: bytes, kind: p.FrameKind) -> bytes:
@@ -50,10 +86,29 @@ def only(data: bytes, kind: p.FrameKind) -> bytes:
     return frames[0][1]
 
 
-@given(st.integers(-(2**63), 2**63 - 1), batches(), WORD)
-def test_batches_come_back_as_they_went(batch: int, members: list[Payload], size: int) -> None:
-    body = only(p.encode_batch(batch, members, size), p.FrameKind.BATCH)
-    assert p.decode_batch(body) == (batch, members, size)
+@given(st.integers(-(2**63), 2**63 - 1), batches(), WORD, st.sampled_from(Leaving), st.sets(WORD))
+def test_batches_come_back_as_they_went(
+    batch: int, members: list[Payload], size: int, leaving: Leaving, some: set[int]
+) -> None:
+    final = sorted({each % len(members) for each in some})
+    body = only(p.encode_batch(batch, members, size, leaving, final), p.FrameKind.BATCH)
+    assert p.decode_batch(body) == (batch, members, size, leaving, final)
+
+
+def test_a_batch_names_places_and_ways_that_there_are() -> None:
+    member = Payload(1, (TensorRef(0, 4, (1,)),))
+    for final in ([1], [-1]):
+        frame = p.encode_batch(1, [member], final=final)
+        with pytest.raises(p.ProtocolError, match="false count"):
+            p.decode_batch(only(frame, p.FrameKind.BATCH))
+    with pytest.raises(p.ProtocolError, match="way 3"):
+        p.decode_batch(p.to_bytes([1, 0, 0, 0, 3]))
+
+
+@given(WORD, st.none() | reports())
+def test_ends_of_batches_come_back(batch: int, report: ExitReport | None) -> None:
+    body = only(p.encode_aborted(batch, report), p.FrameKind.ABORTED)
+    assert p.decode_aborted(body) == (batch, report)
 
 
 @given(results())
@@ -95,7 +150,7 @@ def test_what_a_ready_worker_tells_comes_back() -> None:
 @settings(max_examples=300)
 @given(st.sampled_from(DECODERS), st.one_of(st.binary(max_size=200), st.lists(
     st.one_of(st.integers(-3, 6), st.integers(-(2**63), 2**63 - 1)), max_size=30
-).map(p._words)))  # fmt: skip
+).map(p.to_bytes)))  # fmt: skip
 def test_nonsense_is_refused_as_nonsense(decode: object, body: bytes) -> None:
     assert callable(decode)
     with contextlib.suppress(p.ProtocolError):
@@ -144,6 +199,7 @@ def test_spawn_requests_come_back(kit, tmp_path) -> None:
         values={"y": 16000, "z": "é", "m": True},
         samples=tmp_path / "rows.npz",
         sample_rows={"x": tmp_path / "x.raw"},
+        exits=ExitSource(tmp_path / "exits", "x", "é", ("a", "b"), ("c",)),
     )
     request = SpawnRequest(7, source, (0, 3), "cuda:1")
     assert SpawnRequest.decode(request.encode()) == request

@@ -11,7 +11,7 @@ what follows a crash. ONNX Runtime is loaded only where a model is opened.
 - `onnx_runtime`, `onnx_file`: the library and the files that it opens
 - `session` (`tensor_io`): running a model; `session_pool`: in several sessions
 - `images` (`jpeg_header`): images as an input, decoded and resized
-- `protocol`, `output_file`: what server and worker pass to each other
+- `protocol` (`exit_frames`), `output_file`: what server and worker pass to each other
 - `measuring` (`timed_replica`, `synthetic_inputs`): timing a model, for its profile
 - `allocator`: giving a process its cores, by affinity or a control group
 - `cores`, `cgroups`: which cores and how much memory there is

@@ -23,6 +23,8 @@ from slacktide.domain import (
     BatchFailed,
     BatchFinished,
     BatchTiming,
+    ExitPolicy,
+    Leaving,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -33,6 +35,7 @@ from slacktide.executors.arena import Arena, map_read_only
 from slacktide.executors.onnx_runtime import ModelError, client_detail
 from slacktide.executors.ports import (
     NO_FAULTS,
+    Arranged,
     BatchOutputs,
     ModelSource,
     OpenedModel,
@@ -66,6 +69,11 @@ class LoopReplica:
         if self._batch == batch and self._handle is not None:
             self._cancel()
             self._loop.call_soon(self._tell, BatchAborted(batch))
+
+    def publish(self, policy: ExitPolicy) -> None:
+        """The model stays whole: what it answered early would wait for the loop, which it holds."""
+        detail = "early_exit: only worker processes answer early"
+        self._loop.call_soon(self._tell, Arranged(policy.revision, (), detail))
 
     def resize(self, cores: tuple[int, ...]) -> None:
         """Nothing moves: the loop's own core does the work."""
@@ -162,7 +170,14 @@ class InProcessReplica(LoopReplica):
         self._tell(ReplicaLost(self._id, detail, permanent))
         self.stop()
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
         session = self._session
         if session is None:
             if self._report is None:
@@ -261,7 +276,14 @@ class ProfiledReplica(LoopReplica):
         self._cores = max(1, len(replica.cores))
         self._handle = self._loop.call_soon(self._up)
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
         """Answer after the time that the profile gives for these rows and cores."""
         rows = sum(member.rows for member in members)
         seconds = self._times.of(rows, self._cores).expected

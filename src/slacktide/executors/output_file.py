@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.arena import ALIGNMENT
+from slacktide.executors.exit_frames import ReleasedMessage
 from slacktide.executors.ports import OutputRun, Outputs
 from slacktide.executors.protocol import FinishedMessage, ProtocolError
 from slacktide.executors.tensor_io import MemberLengths, cut_outputs, lay_out
@@ -37,7 +38,7 @@ class OutputReader:
         self._fd = fd
         self._map: mmap.mmap | bytes = b""
 
-    def take(self, message: FinishedMessage) -> list[Outputs]:
+    def take(self, message: FinishedMessage | ReleasedMessage) -> list[Outputs]:
         """The members' outputs, copied: the next batch overwrites them. Raises ProtocolError if
         they are not there."""
         end = message.file_bytes

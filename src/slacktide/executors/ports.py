@@ -18,6 +18,8 @@ from slacktide.domain import (
     BatchAborted,
     BatchFailed,
     BatchFinished,
+    ExitPolicy,
+    Leaving,
     Replica,
     ReplicaLost,
     ReplicaUp,
@@ -103,11 +105,66 @@ class Resized:
     """Why these are not the cores asked for; empty if they are."""
 
 
-Report = ReplicaUp | ReplicaLost | BatchFinished | BatchFailed | BatchAborted | Resized
+@read_only
+class MembersReleased:
+    """A ramp answered these members of the running batch: the event RowsReleased, before places
+    are requests."""
+
+    batch: int
+    members: tuple[int, ...]
+    """Their places in the batch."""
+    ramp: int
+    """Its position."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arranged:
+    """Batches now run through stages that end at these ramps; or they go on as before, and `detail`
+    says why. Answers `publish` where that changes more than thresholds."""
+
+    revision: int
+    ramps: tuple[int, ...]
+    """Positions, front to end; none: the model is whole."""
+    detail: str = ""
+    rows: tuple[int, ...] = ()
+    """Sizes of the batches that were measured; none where nothing was."""
+    whole_s: tuple[float, ...] = ()
+    """By size: seconds that the model takes as it is, without a ramp."""
+    stage_s: tuple[tuple[float, ...], ...] = ()
+    """By size: seconds until the answers of each ramp, and until the end."""
+
+
+@read_only
+class FeaturesSeen:
+    """What a batch looked like inside, for ramps to be learnt from. Rows of 32-bit floats."""
+
+    rows: int
+    tensors: tuple[str, ...]
+    """Of every position of the model, front to end."""
+    costs: tuple[float, ...]
+    """Of each: share of the model's arithmetic that lies in front of it."""
+    features: tuple[bytes, ...]
+    """Of each: [rows, features], pooled."""
+    logits: bytes
+    """[rows, classes]."""
+
+
+Report = (
+    ReplicaUp
+    | ReplicaLost
+    | BatchFinished
+    | BatchFailed
+    | BatchAborted
+    | MembersReleased
+    | Resized
+    | Arranged
+    | FeaturesSeen
+)
 """The engine's own events, and what only the driver has to know."""
 
 BatchOutputs = Sequence[Outputs]
-"""Of every member, in their order. They are the receiver's."""
+"""Of every member, in their order; of one that a ramp answered before, nothing (`()`). They are the
+receiver's."""
 
 
 NO_FAULTS: Mapping[int, str] = MappingProxyType({})
@@ -125,7 +182,8 @@ class Reporter(Protocol):
         out_of_memory: bool = False,
         faults: Mapping[int, str] = NO_FAULTS,
     ) -> None:
-        """`outputs` and `faults` come with BatchFinished, `opened` with ReplicaUp.
+        """`outputs` and `faults` come with BatchFinished, `outputs` of its members also with
+        MembersReleased (an output that ramps do not make is empty), `opened` with ReplicaUp.
 
         `faults`: members whose input was wrong, by their place in the batch, and why; their outputs
         mean nothing. `out_of_memory`: the replica was lost because it took more than its model's
@@ -134,6 +192,22 @@ class Reporter(Protocol):
         Details of a failure or a loss are fit for a client: no path, no trace.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExitSource:
+    """What a worker needs to let requests leave a model early."""
+
+    folder: Path
+    """Where the manifest of learnt ramps lies, or will lie."""
+    primary: str = ""
+    """The input whose data ramps look at; empty: read it off the model."""
+    mask: str = ""
+    """The input that says which elements are padding; empty: as padding is declared, or none."""
+    add: tuple[str, ...] = ()
+    """Tensors that are positions although the search would leave them out."""
+    forbid: tuple[str, ...] = ()
+    """Tensors that are none although the search would find them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +251,8 @@ class ModelSource:
     each row has its own. Replicas on one lane whose sources differ in it alone are one process."""
     image_sizes: tuple[int, ...] = ()
     """Every `image_size` that this file serves at: a row of each has run before it is up."""
+    exits: ExitSource | None = None
+    """None: nothing leaves this model early."""
 
 
 class ReplicaHandle(Protocol):
@@ -193,9 +269,23 @@ class ReplicaHandle(Protocol):
         none."""
         ...
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
         """Run these members as one batch, images at this `size` (0: as they are, or as the file
-        fixes it). One batch at a time."""
+        fixes it). One batch at a time. `leaving`: whether ramps may answer members, but for those
+        at the places `final`."""
+        ...
+
+    def publish(self, policy: ExitPolicy) -> None:
+        """Have batches that follow leave early as it says; once up. Reports Arranged where stages
+        change, later, since they are made beside batches; until then batches run as before, and
+        what is answered early are ramps that the policy has."""
         ...
 
     def abort(self, batch: int) -> None:

@@ -12,8 +12,10 @@ gone mad can send wrong numbers, which are checked, and nothing else.
 A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words:
 
     BATCH     batch, members, inputs, side of the square that images are resized to (0: none),
-              then for each member: rows, a tensor per input; that of an image has four axes if it
-              is pixels, else fewer: BYTES, a JPEG for each row
+              whether members may leave early (0 no, 1 and their rows run on, 2 and those leave the
+              batch), then for each member: rows, a tensor per input; that of an image has four axes
+              if it is pixels, else fewer: BYTES, a JPEG for each row; then the places of members
+              that may not leave early
     ABORT     batch                      (on a socket of its own, so that it can overtake)
     STOP      nothing
     CORES     number of cores for the batches that follow
@@ -22,11 +24,19 @@ A *tensor* is offset, nbytes, rank, then `rank` dimensions. The bodies, as words
               cannot go on, and ends
     FINISHED  batch, input ns, infer ns, output ns, cpu ns, bytes of the output file, members,
               outputs, then for each output its runs, until all members have had theirs: members
-              of the run, then a tensor: that of the first one; those of the others follow it
+              of the run, then a tensor: that of the first one; those of the others follow it.
+              Members that were RELEASED before are left out. At the end what ramps said, if the
+              model has any (`exit_frames`)
     FAULTS    batch, then JSON text: members whose input was wrong, by their place, and why;
               FINISHED follows, with outputs of theirs that mean nothing
     FAILED    batch, then text
-    ABORTED   batch
+    ABORTED   batch, then what ramps said until then
+    EXITS     how requests are to leave the model early from now on, as JSON text
+    ARRANGED  the stages that batches run through from now on, as JSON text
+    RELEASED  batch, position of the ramp, bytes of the output file, members, outputs, the members'
+              places, then their outputs as in FINISHED
+    FEATURES  rows, positions, bytes of the JSON text that names them, floats in a row of each and
+              of the logits; then that text and all floats
 """
 
 from __future__ import annotations
@@ -40,10 +50,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from slacktide.domain import BatchTiming
+from slacktide.domain import BatchTiming, ExitReport, Leaving
 from slacktide.domain.padding import PaddedInput, Padding
 from slacktide.domain.tensors import ModelInterface
 from slacktide.executors.ports import (
+    ExitSource,
     ModelSource,
     OpenedModel,
     OutputRun,
@@ -58,6 +69,9 @@ _WORD: Final = 8
 _MAX_BODY: Final = 256 << 20
 """Bytes. Far above any batch; below what a garbled length would make the reader wait for."""
 _MAX_RANK: Final = 64
+_MAX_RAMPS: Final = 62
+"""One bit each of a word."""
+_LEAVING: Final = (Leaving.NONE, Leaving.RUN_ON, Leaving.SHRINK)
 
 
 class FrameKind(IntEnum):
@@ -71,6 +85,10 @@ class FrameKind(IntEnum):
     ABORTED = 8
     CORES = 9
     FAULTS = 10
+    EXITS = 11
+    ARRANGED = 12
+    RELEASED = 13
+    FEATURES = 14
 
 
 class ProtocolError(Exception):
@@ -84,8 +102,10 @@ class FinishedMessage(NamedTuple):
     timing: BatchTiming
     file_bytes: int
     members: int
+    """Without those that were released before."""
     outputs: list[list[OutputRun]]
     """Where in the worker's output file the members' parts of each output lie."""
+    exits: ExitReport | None = None
 
 
 _KINDS = {int(kind): kind for kind in FrameKind}
@@ -122,11 +142,13 @@ class FrameReader:
         self._rest = data[start:] if start else data
 
 
-def _words(numbers: Iterable[int]) -> bytes:
+def to_bytes(numbers: Iterable[int]) -> bytes:
+    """A body of words."""
     return array("q", numbers).tobytes()
 
 
-def _numbers(body: bytes) -> list[int]:
+def to_words(body: bytes) -> list[int]:
+    """The words of a body. Raises ProtocolError."""
     words = array("q")
     try:
         words.frombytes(body)
@@ -148,10 +170,16 @@ def _tensors(words: list[int], at: int, count: int) -> tuple[list[TensorRef], in
     return tensors, at
 
 
-def encode_batch(batch: int, members: Sequence[Payload], size: int = 0) -> bytes:
+def encode_batch(
+    batch: int,
+    members: Sequence[Payload],
+    size: int = 0,
+    leaving: Leaving = Leaving.NONE,
+    final: Sequence[int] = (),
+) -> bytes:
     """BATCH frame. All members have the same number of tensors, as the model's inputs."""
     inputs = len(members[0].tensors)
-    words = [batch, len(members), inputs, size]
+    words = [batch, len(members), inputs, size, _LEAVING.index(leaving)]
     for member in members:
         if len(member.tensors) != inputs:
             raise ValueError(f"members with {inputs} and {len(member.tensors)} tensors in a batch")
@@ -159,26 +187,40 @@ def encode_batch(batch: int, members: Sequence[Payload], size: int = 0) -> bytes
         for tensor in member.tensors:
             shape = tensor.shape
             words += (tensor.offset, tensor.nbytes, len(shape), *shape)
-    return frame(FrameKind.BATCH, _words(words))
+    words += final
+    return frame(FrameKind.BATCH, to_bytes(words))
 
 
-def decode_batch(body: bytes) -> tuple[int, list[Payload], int]:
-    """Batch id, members and size of a BATCH body."""
-    words = _numbers(body)
+class BatchMessage(NamedTuple):
+    """A batch as it comes to a worker; fields as in `ReplicaHandle.run`."""
+
+    batch: int
+    members: list[Payload]
+    size: int
+    leaving: Leaving
+    final: list[int]
+
+
+def decode_batch(body: bytes) -> BatchMessage:
+    """What `encode_batch` was given."""
+    words = to_words(body)
     members = []
     try:
-        batch, count, inputs, size = words[:4]
+        batch, count, inputs, size, leaving = words[:5]
         _check_counts(count, inputs, len(words))
-        at = 4
+        at = 5
         for _ in range(count):
             rows = words[at]
             tensors, at = _tensors(words, at + 1, inputs)
             members.append(Payload(rows, tuple(tensors)))
     except (IndexError, ValueError):
         raise ProtocolError("a batch that ends early") from None
-    if at != len(words):
+    final = words[at:]
+    if at > len(words) or not all(0 <= place < count for place in final):
         raise ProtocolError("a batch with a false count")
-    return batch, members, size
+    if not 0 <= leaving < len(_LEAVING):
+        raise ProtocolError(f"a batch that members leave in way {leaving}")
+    return BatchMessage(batch, members, size, _LEAVING[leaving], final)
 
 
 def _check_counts(members: int, tensors: int, words: int) -> None:
@@ -187,46 +229,110 @@ def _check_counts(members: int, tensors: int, words: int) -> None:
         raise ProtocolError(f"{members} members with {tensors} tensors in {words} words")
 
 
+def run_words(outputs: Sequence[Sequence[OutputRun]]) -> list[int]:
+    """Where the members' parts of each output lie, as words."""
+    words: list[int] = []
+    for runs in outputs:
+        for run in runs:
+            words += (run.members, run.offset, run.nbytes, len(run.shape), *run.shape)
+    return words
+
+
+def read_runs(
+    words: list[int], at: int, members: int, outputs: int
+) -> tuple[list[list[OutputRun]], int]:
+    """What `run_words` was given, from index `at` on, and the index after it."""
+    _check_counts(0, outputs, len(words))
+    found = []
+    for _ in range(outputs):
+        runs, left = [], members
+        while left > 0:
+            alike = words[at]
+            if not 0 < alike <= left:
+                raise ProtocolError(f"a run of {alike} members where {left} are left")
+            (first,), at = _tensors(words, at + 1, 1)
+            runs.append(OutputRun(alike, first.offset, first.nbytes, first.shape))
+            left -= alike
+        found.append(runs)
+    return found, at
+
+
 def encode_finished(message: FinishedMessage) -> bytes:
     timing = message.timing
     parts = (timing.input_s, timing.infer_s, timing.output_s, timing.cpu_s)
     words = [message.batch, *[round(seconds * 1e9) for seconds in parts]]
     words += (message.file_bytes, message.members, len(message.outputs))
-    for runs in message.outputs:
-        for run in runs:
-            words += (run.members, run.offset, run.nbytes, len(run.shape), *run.shape)
-    return frame(FrameKind.FINISHED, _words(words))
+    words += run_words(message.outputs)
+    if message.exits is not None:
+        words += _report_words(message.exits)
+    return frame(FrameKind.FINISHED, to_bytes(words))
 
 
 def decode_finished(body: bytes) -> FinishedMessage:
     """What `encode_finished` was given (times to the nanosecond)."""
-    words = _numbers(body)
-    outputs = []
+    words = to_words(body)
     try:
         batch, input_ns, infer_ns, output_ns, cpu_ns, file_bytes, members, count = words[:8]
-        _check_counts(0, count, len(words))
-        at = 8
-        for _ in range(count):
-            runs, left = [], members
-            while left > 0:
-                alike = words[at]
-                if not 0 < alike <= left:
-                    raise ProtocolError(f"a run of {alike} members where {left} are left")
-                (first,), at = _tensors(words, at + 1, 1)
-                runs.append(OutputRun(alike, first.offset, first.nbytes, first.shape))
-                left -= alike
-            outputs.append(runs)
+        outputs, at = read_runs(words, 8, members, count)
     except (IndexError, ValueError):
         raise ProtocolError("a result that ends early") from None
-    if at != len(words):
-        raise ProtocolError("a result with a false count")
+    exits = _read_report(words, at) if at != len(words) else None
     timing = BatchTiming(input_ns / 1e9, infer_ns / 1e9, output_ns / 1e9, cpu_ns / 1e9)
-    return FinishedMessage(batch, timing, file_bytes, members, outputs)
+    return FinishedMessage(batch, timing, file_bytes, members, outputs, exits)
+
+
+def encode_aborted(batch: int, exits: ExitReport | None) -> bytes:
+    words = [batch] if exits is None else [batch, *_report_words(exits)]
+    return frame(FrameKind.ABORTED, to_bytes(words))
+
+
+def decode_aborted(body: bytes) -> tuple[int, ExitReport | None]:
+    words = to_words(body)
+    if not words:
+        raise ProtocolError("an end of no batch")
+    return words[0], _read_report(words, 1) if len(words) > 1 else None
+
+
+def _report_words(report: ExitReport) -> list[int]:
+    """Ramps, rows and ramps timed; their positions and times (ns); for each row, where it left,
+    ramps that judged it, which of them agree (bits; −1: it is not known) and what they said."""
+    words = [len(report.ramps), len(report.left), len(report.stage_s), *report.ramps]
+    words += [round(seconds * 1e9) for seconds in report.stage_s]
+    for said, agrees, left in zip(report.uncertainty, report.agrees, report.left, strict=True):
+        bits = sum([1 << at for at, agreed in enumerate(agrees) if agreed]) if agrees else -1
+        words += (left, len(said), bits, *array("q", array("d", said).tobytes()))
+    return words
+
+
+def _read_report(words: list[int], at: int) -> ExitReport:
+    """What `_report_words` was given (times to the nanosecond), which ends with the words."""
+    try:
+        ramps, rows, timed = words[at : at + 3]
+        if not (0 <= ramps <= _MAX_RAMPS and 0 <= timed <= ramps and 0 <= rows <= len(words)):
+            raise ProtocolError(f"a report of {ramps} ramps on {rows} rows")
+        positions, at = tuple(words[at + 3 : at + 3 + ramps]), at + 3 + ramps
+        stage_s, at = tuple([ns / 1e9 for ns in words[at : at + timed]]), at + timed
+        uncertainty, agrees, lefts = [], [], []
+        for _ in range(rows):
+            left, judged, bits = words[at : at + 3]
+            at += 3
+            if not (-1 <= left < ramps and 0 <= judged <= ramps and -1 <= bits < 1 << judged):
+                raise ProtocolError(f"a row that left at {left} after {judged} of {ramps} ramps")
+            said = array("d", array("q", words[at : at + judged]).tobytes())
+            at += judged
+            uncertainty.append(tuple(said))
+            agrees.append(() if bits < 0 else tuple([bool(bits >> i & 1) for i in range(judged)]))
+            lefts.append(left)
+    except ValueError:
+        raise ProtocolError("a report that ends early") from None
+    if at != len(words):
+        raise ProtocolError("a report with a false count")
+    return ExitReport(positions, tuple(uncertainty), tuple(agrees), tuple(lefts), stage_s)
 
 
 def encode_text(kind: FrameKind, number: int, text: str) -> bytes:
     """FAILED or BROKEN: a word and some text."""
-    return frame(kind, _words((number,)) + text.encode("utf-8", "replace"))
+    return frame(kind, to_bytes((number,)) + text.encode("utf-8", "replace"))
 
 
 def decode_text(body: bytes) -> tuple[int, str]:
@@ -250,12 +356,12 @@ def decode_faults(body: bytes, members: int) -> tuple[int, dict[int, str]]:
 
 
 def encode_number(kind: FrameKind, number: int) -> bytes:
-    """ABORT, ABORTED or CORES: a word."""
-    return frame(kind, _words((number,)))
+    """ABORT or CORES: a word."""
+    return frame(kind, to_bytes((number,)))
 
 
 def decode_number(body: bytes) -> int:
-    words = _numbers(body)
+    words = to_words(body)
     if len(words) != 1:
         raise ProtocolError(f"{len(words)} words where one belongs")
     return words[0]
@@ -319,6 +425,7 @@ class SpawnRequest:
             "samples": None if told["samples"] is None else Path(told["samples"]),
             "sample_rows": {name: Path(path) for name, path in told["sample_rows"].items()},
             "image_sizes": tuple(told["image_sizes"]),
+            "exits": _exits(told["exits"]),
         }
         source = ModelSource(**{**told, **read})
         return cls(document["id"], source, tuple(document["cores"]), document["device"])
@@ -326,6 +433,14 @@ class SpawnRequest:
 
 def _shapes(document: Mapping[str, Sequence[int]]) -> RowShapes:
     return {name: tuple(shape) for name, shape in document.items()}
+
+
+def _exits(document: Any) -> ExitSource | None:
+    if document is None:
+        return None
+    told = {"folder": Path(document["folder"])}
+    lists = {name: tuple(document[name]) for name in ("add", "forbid")}
+    return ExitSource(**{**document, **told, **lists})
 
 
 def _padding(document: Any) -> Padding | None:

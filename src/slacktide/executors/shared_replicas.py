@@ -13,10 +13,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from slacktide.domain import Replica, ReplicaLost, ReplicaUp
+from slacktide.domain import ExitPolicy, Leaving, Replica, ReplicaLost, ReplicaUp
 from slacktide.executors.arena import Arena
 from slacktide.executors.ports import (
+    Arranged,
     BatchOutputs,
+    FeaturesSeen,
+    MembersReleased,
     ModelSource,
     OpenedModel,
     Payload,
@@ -88,6 +91,9 @@ class _Shared:
         elif self._resized is not None:
             self._loop.call_soon(member.tell, self._resized)
 
+    def refuse(self, member: SizedReplica, arranged: Arranged) -> None:
+        self._loop.call_soon(member.tell, arranged)
+
     def leave(self, member: SizedReplica) -> None:
         if self._members.pop(member.id, None) is not None and not self._members:
             self._ended()
@@ -112,6 +118,8 @@ class _Shared:
             busy = set(self._running.values())
             for member in sorted(members, key=lambda member: member in busy):
                 member.tell(replace(event, replica=member.id), **more)
+        elif isinstance(event, MembersReleased | Arranged | FeaturesSeen):
+            raise TypeError(f"{event} of a model without ramps")
         elif (runner := self._running.pop(event.batch, None)) is not None:
             runner.tell(event, outputs, **more)
 
@@ -133,9 +141,20 @@ class SizedReplica:
     def descriptor(self) -> int | None:
         return self._shared.handle.descriptor
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
-        """`size` is its own, whatever is named."""
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
+        """`size` is its own, whatever is named; nothing leaves early."""
         self._shared.run(self, batch, members)
+
+    def publish(self, policy: ExitPolicy) -> None:
+        detail = "early_exit: variants by image size share one session, which has no ramps"
+        self._shared.refuse(self, Arranged(policy.revision, (), detail))
 
     def abort(self, batch: int) -> None:
         self._shared.handle.abort(batch)

@@ -22,6 +22,7 @@ from typing import Any
 from slacktide.domain import BatchTiming
 from slacktide.executors.arena import map_read_only
 from slacktide.executors.cgroups import limit_memory
+from slacktide.executors.exit_frames import decode_exits, encode_arranged
 from slacktide.executors.onnx_runtime import (
     Fault,
     ModelError,
@@ -30,6 +31,7 @@ from slacktide.executors.onnx_runtime import (
     load_onnxruntime,
 )
 from slacktide.executors.output_file import OutputWriter
+from slacktide.executors.ports import Arranged
 from slacktide.executors.protocol import (
     FinishedMessage,
     FrameKind,
@@ -37,9 +39,9 @@ from slacktide.executors.protocol import (
     SpawnRequest,
     decode_batch,
     decode_number,
+    encode_aborted,
     encode_faults,
     encode_finished,
-    encode_number,
     encode_ready,
     encode_text,
 )
@@ -107,6 +109,9 @@ def _serve(
                 control.sendall(execute(body))
             if kind is FrameKind.CORES:
                 use_cores(decode_number(body))
+            if kind is FrameKind.EXITS:
+                revision = decode_exits(body).revision
+                control.sendall(encode_arranged(Arranged(revision, (), "the model stays whole")))
 
 
 class BatchRunner:
@@ -139,11 +144,11 @@ class BatchRunner:
         """Run one batch; the FINISHED, FAILED or ABORTED frame, or BROKEN if the device failed, or
         FAULTS and FINISHED."""
         cpu = time.process_time()
-        batch, members, size = decode_batch(body)
+        batch, members, size, _, _ = decode_batch(body)
         options = self._new_options()
         with self._lock:
             if self._named == batch:  # the abort overtook its batch
-                return encode_number(FrameKind.ABORTED, batch)
+                return encode_aborted(batch, None)
             self._running, self._options = batch, options
         try:
             result = self._session.run(members, self._arena, options, size)
@@ -153,7 +158,7 @@ class BatchRunner:
             )
         except Exception as error:  # whatever a model may raise; the worker lives on
             if self._named == batch and "terminate" in str(error).lower():
-                return encode_number(FrameKind.ABORTED, batch)
+                return encode_aborted(batch, None)
             detail = self._session.detail(error)
             fault = self._session.fault(error)
             if fault is Fault.DEVICE:

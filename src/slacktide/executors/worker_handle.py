@@ -22,16 +22,26 @@ from slacktide.domain import (
     BatchAborted,
     BatchFailed,
     BatchFinished,
+    ExitPolicy,
+    Leaving,
     Replica,
     ReplicaLost,
     ReplicaUp,
 )
 from slacktide.executors.allocator import CpuAllocator, Grant
 from slacktide.executors.cgroups import release_memory
+from slacktide.executors.exit_frames import (
+    decode_arranged,
+    decode_features,
+    decode_released,
+    encode_exits,
+)
 from slacktide.executors.output_file import OutputReader
 from slacktide.executors.ports import (
     NO_FAULTS,
     BatchOutputs,
+    MembersReleased,
+    Outputs,
     Payload,
     Report,
     Reporter,
@@ -41,9 +51,9 @@ from slacktide.executors.protocol import (
     FrameKind,
     FrameReader,
     ProtocolError,
+    decode_aborted,
     decode_faults,
     decode_finished,
-    decode_number,
     decode_ready,
     decode_text,
     encode_batch,
@@ -98,6 +108,8 @@ class WorkerHandle:
         self._unsent = b""
         self._members = 0
         """Of the batch that it was given last."""
+        self._released: set[int] = set()
+        """Places of those that ramps have answered."""
         self._faults = NO_FAULTS
         """Of the batch that is about to be reported."""
         self._model_outputs = 0
@@ -130,14 +142,26 @@ class WorkerHandle:
         number = self._control.fileno()
         return number if number >= 0 else None
 
-    def run(self, batch: int, members: Sequence[Payload], size: int = 0) -> None:
+    def run(
+        self,
+        batch: int,
+        members: Sequence[Payload],
+        size: int = 0,
+        leaving: Leaving = Leaving.NONE,
+        final: Sequence[int] = (),
+    ) -> None:
         """Hand a batch over. Raises ValueError if it is none."""
         if self._state is _State.STARTING:
             raise RuntimeError("a replica was given a batch before it was ready")
         if not members:
             raise ValueError("a batch needs members")
         self._members = len(members)
-        self._send(encode_batch(batch, members, size))
+        if self._released:
+            self._released = set()
+        self._send(encode_batch(batch, members, size, leaving, final))
+
+    def publish(self, policy: ExitPolicy) -> None:
+        self._send(encode_exits(policy))
 
     def abort(self, batch: int) -> None:
         # It may be dead (ReplicaLost follows), or have thousands of aborts unread: nothing to stop.
@@ -221,7 +245,13 @@ class WorkerHandle:
         elif kind is FrameKind.FAILED:
             self._tell(BatchFailed(*decode_text(body)))
         elif kind is FrameKind.ABORTED:
-            self._tell(BatchAborted(decode_number(body)))
+            self._tell(BatchAborted(*decode_aborted(body)))
+        elif kind is FrameKind.RELEASED:
+            self._members_released(body)
+        elif kind is FrameKind.ARRANGED:
+            self._tell(decode_arranged(body))
+        elif kind is FrameKind.FEATURES:
+            self._tell(decode_features(body))
         elif kind is FrameKind.READY:
             if self._state is _State.STARTING:
                 self._state = _State.UP
@@ -238,12 +268,28 @@ class WorkerHandle:
 
     def _finished(self, body: bytes) -> None:
         message = decode_finished(body)
-        got, wanted = (len(message.outputs), message.members), (self._model_outputs, self._members)
+        released = self._released
+        got = (len(message.outputs), message.members)
+        wanted = (self._model_outputs, self._members - len(released))
         if got != wanted:
             raise ProtocolError(f"{got} outputs and members where {wanted} belong")
         outputs = self._outputs.take(message)
+        if released:
+            rest = iter(outputs)
+            nothing: Outputs = ()
+            places = range(self._members)
+            outputs = [nothing if place in released else next(rest) for place in places]
         faults, self._faults = self._faults, NO_FAULTS
-        self._tell(BatchFinished(message.batch, message.timing), outputs, faults)
+        self._tell(BatchFinished(message.batch, message.timing, message.exits), outputs, faults)
+
+    def _members_released(self, body: bytes) -> None:
+        message = decode_released(body, self._members)
+        got = len(message.outputs)
+        if got != self._model_outputs or not self._released.isdisjoint(message.members):
+            raise ProtocolError(f"{got} outputs of members released twice, or of {self._members}")
+        self._released.update(message.members)
+        outputs = self._outputs.take(message)
+        self._tell(MembersReleased(message.batch, tuple(message.members), message.ramp), outputs)
 
     def _tell(
         self, event: Report, outputs: BatchOutputs = (), faults: Mapping[int, str] = NO_FAULTS
