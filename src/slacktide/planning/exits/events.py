@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from slacktide.domain import PoolId
+from slacktide.domain import ExitMode, PoolId
 from slacktide.domain.read_only import read_only
 
 
@@ -79,6 +79,7 @@ class StatedExits:
     """Most of the answers that may differ from the model's own, a share within (0, 1]."""
     ramp_budget: float = 0.05
     """Most that the active ramps may add to the time of a pass, a share of it."""
+    mode: ExitMode = ExitMode.AUTO
     feedback: float = 0.1
     """Share of batches that always run on and are judged; within (0, 1]."""
     ramps: tuple[int, ...] | None = None
