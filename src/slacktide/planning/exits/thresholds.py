@@ -1,0 +1,206 @@
+"""How unsure a row may be and still leave: thresholds of the active ramps, from judged rows.
+
+Rows that ran on to the model's end say, for any thresholds, where they would have left and whether
+that answer would have been the model's: the search runs no model. It is the greedy one of Apparate
+(§3.2, Algorithm 1): each round moves the ramp that brings the most seconds for each answer that
+would differ. Ours differs in four ways. Steps are counted in rows, not in uncertainty, which is
+scaled otherwise at every ramp; each ramp has its own step, doubled when it moves and halved when it
+would cost too much; scores have a sign, for a row that leaves earlier may be right where it was
+wrong before; and where greed ends, each ramp is set to the best place beside the others, which a
+running sum over its rows finds exactly, from several beginnings.
+
+How many answers may differ comes from `most_wrong`: docs/exits.md, "The promise".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+
+CONFIDENCE = 0.9
+"""That the loss is within what may be lost, from what was seen (docs/exits.md)."""
+FIRST_STEP = 0.1
+"""Of a ramp's rows."""
+SWEEPS = 6
+
+
+def chance_of_at_most(wrong: int, rows: int, share: float) -> float:
+    """That of `rows` at most `wrong` are, if each is with chance `share`, within (0, 1)."""
+    total, term = 0.0, rows * math.log1p(-share)
+    for k in range(min(wrong, rows) + 1):
+        if k:
+            term += math.log((rows - k + 1) * share / (k * (1.0 - share)))
+        total += math.exp(term)
+    return min(total, 1.0)
+
+
+def most_wrong(rows: int, loss: float, confidence: float = CONFIDENCE) -> int:
+    """The most of `rows` that may have been wrong so that their share is, with `confidence`, at
+    most `loss` (the one-sided bound of Clopper and Pearson); −1: there are too few rows to tell."""
+    wrong = -1
+    while wrong < rows and chance_of_at_most(wrong + 1, rows, loss) <= 1.0 - confidence:
+        wrong += 1
+    return wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Thresholds, and what they would have done with the rows they come from."""
+
+    thresholds: tuple[float, ...]
+    saved: float = 0.0
+    """Of a row, in the unit of `saved`, on average."""
+    wrong: int = 0
+    """Rows whose answer would have differed."""
+    exits: tuple[float, ...] = ()
+    """Share of rows that would have left at each ramp."""
+
+
+class ThresholdSearch:
+    """One question: the thresholds for these rows."""
+
+    def __init__(
+        self,
+        uncertainty: Array,
+        agrees: Array,
+        saved: Sequence[float],
+        most: float,
+        price: Array | None = None,
+    ) -> None:
+        """`uncertainty` and `agrees`: [rows, ramps], front to end; an uncertainty is infinite where
+        the row was not seen by the ramp. `saved`: what leaving at each ramp saves, not increasing.
+        `most`: how much may be wrong; a row that is wrong at a ramp counts `price` [rows, ramps]
+        (None: 1)."""
+        self.rows, self.ramps = uncertainty.shape
+        self.most = most + 1e-9
+        self._uncertainty = uncertainty
+        self._agrees = agrees
+        self._saved = np.append(np.asarray(saved, float), 0.0)
+        self._wrong = np.zeros((self.rows, self.ramps + 1))
+        self._wrong[:, :-1] = np.where(agrees, 0.0, 1.0 if price is None else price)
+        self._order = np.argsort(uncertainty, axis=0, kind="stable")
+        self._sorted = np.take_along_axis(uncertainty, self._order, 0)
+        self._seen = np.isfinite(self._sorted).sum(0).tolist()
+        self._each = np.arange(self.rows)
+
+    def leaves(self, thresholds: Array) -> Array:
+        """By row: the first ramp at which it leaves; their number where none."""
+        leaves: Array = np.ones((self.rows, self.ramps + 1), bool)
+        np.less(self._uncertainty, thresholds, out=leaves[:, :-1])
+        first: Array = leaves.argmax(1)
+        return first
+
+    def saving(self, thresholds: Array) -> float:
+        """Of all rows together."""
+        return float(self._saved[self.leaves(thresholds)].sum())
+
+    def cost(self, thresholds: Array) -> float:
+        """Of all wrong answers together."""
+        return float(self._wrong[self._each, self.leaves(thresholds)].sum())
+
+    def found(self, thresholds: Array) -> Tuned:
+        """What `thresholds` do."""
+        at = self.leaves(thresholds)
+        left = at < self.ramps
+        return Tuned(
+            tuple(thresholds.tolist()),
+            self.saving(thresholds) / self.rows,
+            int((~self._agrees[self._each[left], at[left]]).sum()),
+            tuple((np.bincount(at, minlength=self.ramps + 1)[:-1] / self.rows).tolist()),
+        )
+
+    def best(self) -> Tuned:
+        """The thresholds that save most."""
+        found = [self.polished(self.greedy())]
+        for first in range(self.ramps):
+            thresholds: Array = np.zeros(self.ramps)
+            for ramp in (first, *(each for each in range(self.ramps) if each != first)):
+                thresholds = self.placed(thresholds, ramp)
+            found.append(thresholds)
+        return self.found(self.polished(max(found, key=self.saving)))
+
+    def greedy(self) -> Array:
+        """Round by round, the ramp that saves most for what it costs moves a step."""
+        at = [0] * self.ramps
+        """Rows that are sure enough at each ramp, the surest first."""
+        step = [max(1, round(FIRST_STEP * seen)) for seen in self._seen]
+        leaves: Array = np.full(self.rows, self.ramps)
+        cost = 0.0
+        while True:
+            best: tuple[tuple[float, float], int, int, Array, float] | None = None
+            for ramp, seen in enumerate(self._seen):
+                if not step[ramp] or at[ramp] >= seen:
+                    continue
+                to = self._past_ties(ramp, min(at[ramp] + step[ramp], seen))
+                rows = self._order[at[ramp] : to, ramp]
+                rows = rows[leaves[rows] > ramp]
+                if not len(rows):  # they have all left before
+                    at[ramp], step[ramp] = to, 2 * step[ramp]
+                    continue
+                later = leaves[rows]
+                costs = float(self._wrong[rows, ramp].sum() - self._wrong[rows, later].sum())
+                if cost + costs > self.most:
+                    step[ramp] //= 2
+                    continue
+                saves = float(self._saved[ramp] * len(rows) - self._saved[later].sum())
+                score = (saves / costs if costs > 0.0 else math.inf, saves)
+                if best is None or score > best[0]:
+                    best = score, ramp, to, rows, costs
+            if best is not None:
+                _, ramp, at[ramp], rows, costs = best
+                step[ramp] *= 2
+                leaves[rows] = ramp
+                cost += costs
+            elif not any(step[ramp] and at[ramp] < seen for ramp, seen in enumerate(self._seen)):
+                return np.array([self._above(ramp, each) for ramp, each in enumerate(at)])
+
+    def polished(self, thresholds: Array) -> Array:
+        """Each ramp placed anew beside the others, last to first, while that saves more."""
+        saving = self.saving(thresholds)
+        for _ in range(SWEEPS):
+            for ramp in reversed(range(self.ramps)):
+                thresholds = self.placed(thresholds, ramp)
+            before, saving = saving, self.saving(thresholds)
+            if saving <= before:
+                break
+        return thresholds
+
+    def placed(self, thresholds: Array, ramp: int) -> Array:
+        """With the threshold of one ramp where it saves most, given the others."""
+        placed = thresholds.copy()
+        placed[ramp] = 0.0
+        leaves = self.leaves(placed)
+        rows = self._order[: self._seen[ramp], ramp]
+        rows = rows[leaves[rows] > ramp]
+        if not len(rows):
+            return placed
+        later = leaves[rows]
+        cost = float(self._wrong[self._each, leaves].sum()) + np.cumsum(
+            self._wrong[rows, ramp] - self._wrong[rows, later]
+        )
+        unsure = self._uncertainty[rows, ramp]
+        may_end: Array = cost <= self.most
+        may_end[:-1] &= unsure[1:] > unsure[:-1]
+        saves = np.where(may_end, np.cumsum(self._saved[ramp] - self._saved[later]), 0.0)
+        best = int(saves.argmax())
+        if saves[best] > 0.0:
+            placed[ramp] = np.nextafter(unsure[best], math.inf)
+        elif self.cost(placed) > self.most:
+            return thresholds  # it is right where a later one is wrong
+        return placed
+
+    def _past_ties(self, ramp: int, to: int) -> int:
+        """`to`, or later: rows that are equally sure leave together."""
+        column = self._sorted[:, ramp]
+        return int(np.searchsorted(column, column[to - 1], side="right"))
+
+    def _above(self, ramp: int, rows: int) -> float:
+        """The threshold under which so many rows are."""
+        return float(np.nextafter(self._sorted[rows - 1, ramp], math.inf)) if rows else 0.0

@@ -1,0 +1,24 @@
+"""Made-up answers of ramps: deeper ramps are surer and more often right, hard rows are hard for
+all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def answers(
+    rng: np.random.Generator, rows: int, ramps: int, *, ease: float = 0.0
+) -> tuple[Array, Array]:
+    """(uncertainty, agreement), each [rows, ramps]. `ease`: more is easier; 0: the last of many
+    ramps agrees on nine rows of ten."""
+    hard = rng.normal(size=(rows, 1))
+    depth = 1.5 * np.arange(1, ramps + 1) / ramps
+    trouble = hard + 0.5 * rng.normal(size=(rows, ramps)) - depth - ease
+    right = 1.0 / (1.0 + np.exp(2.5 * (trouble - 0.5)))
+    noise = 0.03 * rng.normal(size=(rows, ramps))
+    return np.clip(1.0 - right + noise, 0.0, 1.0), rng.random((rows, ramps)) < right
